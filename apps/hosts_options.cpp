@@ -116,9 +116,23 @@ void check_number_of_hosts(const Option& nnodes, int num_nodes, std::size_t num_
                                num_hosts, num_hosts == 1 ? "" : "s"));
 }
 
-// Slots say what a host has room for; --nproc-per-node may ask for less. `asked`: 0 for auto.
-void fill_slots(std::vector<Host>& hosts, const Option& option, int asked) {
-  if (!option.given()) asked = 0;
+// The hosts without slots share the ranks of all roles evenly, if they can.
+void give_slots_to_roles(std::vector<Host>& hosts, const launch::Roles& roles) {
+  int ranks = launch::num_ranks(roles), sharers = 0;
+  for (const Host& host : hosts) {
+    ranks -= host.slots;
+    sharers += host.slots == 0 ? 1 : 0;
+  }
+  if (sharers == 0 || ranks <= 0 || ranks % sharers != 0) return;
+  for (Host& host : hosts) {
+    if (host.slots == 0) host.slots = ranks / sharers;
+  }
+}
+
+// Slots say what a host has room for; --nproc-per-node may ask for less, and is 0 for auto.
+void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOptions& launch) {
+  const int asked = option.given() ? launch.num_local_ranks : 0;
+  if (!option.given()) give_slots_to_roles(hosts, launch.roles);
   for (Host& host : hosts) {
     if (host.slots == 0 && option.given() && asked == 0) {
       throw UsageError(fmt::format("{}: '{}' needs the slots of host {}: {}:4", option.source,
@@ -205,7 +219,7 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
   const Option& ranks = table["--nproc-per-node"];
   if (!list.given() && !file.given()) {
     auto hosts = allocated_hosts(table, launch.num_nodes);
-    if (hosts) fill_slots(*hosts, ranks, launch.num_local_ranks);
+    if (hosts) fill_slots(*hosts, ranks, launch);
     return hosts;
   }
   if (list.given() && file.given()) {
@@ -221,7 +235,7 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
   auto hosts = list.given() ? launch::parse_host_list(list.text, list.source)
                             : launch::read_hostfile(file.text);
   check_number_of_hosts(table["--nnodes"], launch.num_nodes, hosts.size());
-  fill_slots(hosts, ranks, launch.num_local_ranks);
+  fill_slots(hosts, ranks, launch);
   return hosts;
 }
 

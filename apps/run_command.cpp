@@ -39,6 +39,7 @@ Examples:
   paceline run --nproc-per-node 4 --all-ranks python3 train.py
   paceline run --nproc-per-node 2 --dry-run ./train
   paceline run --nproc-per-node 4 --bind numa ./train
+  paceline run --roles trainer=2,observer=4 --until trainer ./train
   paceline run --hosts a:4,b:4 ./train
   paceline run --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train)";
 
@@ -129,8 +130,8 @@ int Run::run(const Arguments& arguments) {
   const auto hosts = part_ ? std::nullopt : chosen_hosts(table_, options_.launch);
   if (!part_ && !hosts) refuse_options_of_hosts(table_);
   const auto behind = part_ ? std::vector<std::string>() : options_behind(app_, line);
-  const bool one_rank =
-      !hosts && !table_["--nproc-per-node"].given() && !table_["--nnodes"].given();
+  const bool one_rank = !hosts && !table_["--nproc-per-node"].given() &&
+                        !table_["--nnodes"].given() && !table_["--roles"].given();
   const std::string on_ranks = one_rank ? note_on_ranks(behind, line) : "";
   if (!on_ranks.empty()) say(on_ranks);
   const int code = hosts ? run_on(*hosts) : run_here();
@@ -173,7 +174,9 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
     options.min_nodes = options.num_nodes = static_cast<int>(hosts.size());
   }
   if (!table_["--rdzv-id"].given()) options.run_id = id_for_hosts();
-  check_run_options(table_, topology_, options_.launch);
+  int world_size = 0;
+  for (const launch::Host& host : hosts) world_size += host.slots;
+  check_run_options(table_, topology_, options_.launch, world_size);
   require_place_of(table_["--timeline"]);
   launch::LaunchPlan first{.options = options};
   first.program_path = options.command.front();  // every host looks for it itself

@@ -15,6 +15,7 @@
 
 #include "apps/binding_option.h"
 #include "apps/meeting_options.h"
+#include "apps/roles_option.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
@@ -25,7 +26,6 @@ using launch::ConsoleStreams;
 using launch::LaunchOptions;
 
 constexpr int kAutomaticRanks = 0;
-constexpr long kMaxLocalRanks = 4096;
 constexpr long kMaxHostRetries = 1'000'000;
 constexpr double kMaxSeconds = 86400;
 
@@ -208,6 +208,7 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
               "Parts of every step that are always the same: the model has equal bits for every "
               "number of ranks that divides them into 1, 2, 4, 8, ... each; 0: none",
               number_target(launch.logical_shards, 0, kMaxLogicalShards));
+  declare_roles_options(table, launch);
   table.flag("--report-bindings", "Report the cores of each rank",
              bool_target(launch.report_bindings), kNotSubmitted);
   table.flag("--no-python",
@@ -277,8 +278,10 @@ void check_rank_options(const OptionTable& table, const Topology& topology, Laun
   }
 }
 
-void check_run_options(const OptionTable& table, const Topology& topology, LaunchOptions& launch) {
+void check_run_options(const OptionTable& table, const Topology& topology, LaunchOptions& launch,
+                       std::optional<int> world_size) {
   check_rank_options(table, topology, launch);
+  check_roles(table, launch, world_size);
   check_meeting(table, launch);
   check_chaos(table, launch);
   check_logical_shards(table, launch);

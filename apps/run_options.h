@@ -3,6 +3,7 @@
 // The options of `paceline run`: each declared once in a table that fills RunOptions.
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "paceline/core/topology.h"
@@ -14,6 +15,7 @@
 namespace paceline::apps {
 
 inline constexpr long kMaxThreads = 4096;  // of a rank
+inline constexpr long kMaxLocalRanks = 4096;
 
 struct RunOptions {
   launch::LaunchOptions launch;
@@ -30,10 +32,11 @@ void declare_run_options(OptionTable& table, RunOptions& run);
 void declare_rank_options(OptionTable& table, launch::LaunchOptions& launch);
 
 // Check what several options decide together, after OptionTable::read(); `topology` resolves
-// "auto". Both throw UsageError, which names the flag or variable, the value and what is allowed.
+// "auto", and `world_size` is that of a list of hosts. Both throw UsageError, which names the flag
+// or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,
                         launch::LaunchOptions& launch);
 void check_run_options(const OptionTable& table, const Topology& topology,
-                       launch::LaunchOptions& launch);
+                       launch::LaunchOptions& launch, std::optional<int> world_size = {});
 
 }  // namespace paceline::apps

@@ -58,6 +58,9 @@ class Config {
     if (!table_["--rdzv-id"].given() && !options.run_id_is_shared()) {
       lines_["--rdzv-id"].origin = "default (random)";
     }
+    if (table_["--roles"].given() && !table_["--nproc-per-node"].given()) {
+      lines_["--nproc-per-node"].origin = table_["--roles"].origin;
+    }
     const std::string file = usual_flag_file();
     if (!table_["--config"].given() && !file.empty()) lines_["--config"].value = file;
   }

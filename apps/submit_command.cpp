@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "apps/commands.h"
 #include "apps/flag_file.h"
 #include "apps/own_program.h"
+#include "apps/roles_option.h"
 #include "apps/run_options.h"
 #include "apps/submit_script.h"
 #include "apps/usage_error.h"
@@ -140,6 +142,14 @@ int hand_to_sbatch(const std::string& script) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+void settle_ranks(const OptionTable& table, launch::LaunchOptions& launch, SubmitRequest& request) {
+  launch.min_nodes = launch.num_nodes = request.num_nodes;
+  const bool is_given = table["--nproc-per-node"].given();
+  check_roles(table, launch,
+              is_given ? std::optional(request.num_nodes * request.ranks_per_node) : std::nullopt);
+  if (!launch.roles.empty() && !is_given) request.ranks_per_node = launch.num_local_ranks;
+}
+
 int submit(const std::string& where, const Arguments& arguments) {
   const bool kubernetes = where == "kubernetes";
   CLI::App app("Writes a job for a scheduler from the flags of paceline run.",
@@ -162,6 +172,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   }
   refuse_hidden(table);
   table.read();
+  settle_ranks(table, run.launch, request);
   request.run_options = table.passed_on();
   request.command = line.program;
   if (request.command.empty()) {

@@ -41,6 +41,7 @@ void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (!members_.contains(from) || phase_ == Phase::kOver) return;
   if (const auto* failure = std::get_if<RankFailure>(&report)) fail(from, *failure, now);
   if (const auto* finished = std::get_if<Finished>(&report)) finish(from, *finished);
+  if (const auto* done = std::get_if<WorkDone>(&report)) finish_work(from, *done);
   if (const auto* left = std::get_if<Stopped>(&report)) stopped(from, *left, now);
   if (const auto* leaving = std::get_if<Leaving>(&report)) leave(from, *leaving, now);
   if (phase_ != Phase::kRunning) return;
@@ -82,6 +83,20 @@ void Coordinator::finish(Agent from, const Finished& finished) {
   members_.at(from).stage = Stage::kFinished;
   if (finished.stopped_as_agreed) stopped_as_agreed_ = true;
   end_if_finished();
+}
+
+// Once no node has ranks left that the job waits for, ranks that serve have nothing more to do.
+void Coordinator::finish_work(Agent from, const WorkDone& done) {
+  if (done.generation != generation_ || phase_ != Phase::kRunning) return;
+  members_.at(from).work_done = true;
+  const bool all_done = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
+    const Member& member = entry.second;
+    return member.work_done || member.stage == Stage::kFinished || member.stage == Stage::kReady;
+  });
+  if (!all_done) return;
+  for (const auto& [agent, member] : members_) {
+    if (member.stage == Stage::kRunning) send(agent, WindUpOrder{generation_});
+  }
 }
 
 // A node that arrived too late to take part does not hold up the end.
@@ -234,6 +249,17 @@ void Coordinator::start_if_possible(Moment now) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;
   }
+  if (count == settings_.max_nodes && !roles_fit()) {
+    return end_all({kExitUsage, "",
+                    fmt::format("--roles {} has {}, but the nodes start {}: the counts must add up",
+                                to_text(settings_.roles),
+                                counted(launch::num_ranks(settings_.roles), "rank"), num_ranks())});
+  }
+  if (count > 0 && all_serve(roles_of(seats()))) {
+    return end_all({kExitUsage, "",
+                    fmt::format("--until names no role of the ranks that would start ({})",
+                                to_text(roles_of(seats())))});
+  }
   if (take_those_that_fit()) return start();
   if (num_members() == settings_.max_nodes) end_all({kExitUsage, "", missing()});
 }
@@ -262,6 +288,30 @@ std::vector<Coordinator::Agent> Coordinator::seats() const {
   return seats;
 }
 
+int Coordinator::num_ranks() const {
+  int sum = 0;
+  for (const auto& [agent, member] : members_) sum += member.joining.num_ranks;
+  return sum;
+}
+
+bool Coordinator::roles_fit() const {
+  return settings_.roles.empty() || launch::num_ranks(settings_.roles) == num_ranks();
+}
+
+// As many ranks have each role, in the order of nodes.
+Roles Coordinator::roles_of(const std::vector<Agent>& order) const {
+  if (!settings_.roles.empty()) return settings_.roles;
+  Roles roles;
+  for (const Agent agent : order) {
+    const Joining& joining = members_.at(agent).joining;
+    if (roles.empty() || roles.back().name != joining.role) {
+      roles.push_back({.name = joining.role, .serves = joining.role_serves});
+    }
+    roles.back().count += joining.num_ranks;
+  }
+  return roles;
+}
+
 void Coordinator::start() {
   phase_ = Phase::kRunning;
   pause_until_.reset();
@@ -277,12 +327,13 @@ void Coordinator::start() {
   start.place = {.generation = generation_,
                  .max_restarts = settings_.restarts.max_restarts,
                  .num_nodes = num_members(),
-                 .world_size = 0};
-  for (const auto& [agent, member] : members_) start.place.world_size += member.joining.num_ranks;
+                 .world_size = num_ranks(),
+                 .roles = roles_of(order)};
   for (const Agent agent : order) {
     Member& member = members_.at(agent);
     send(agent, start);
     member.stage = Stage::kRunning;
+    member.work_done = false;
     member.node_rank = start.place.node_rank++;
     start.place.first_rank += member.joining.num_ranks;
   }

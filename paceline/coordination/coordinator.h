@@ -50,6 +50,7 @@ struct CoordinatorSettings {
   std::string run_id;
   int min_nodes = 1, max_nodes = 1;
   std::int64_t logical_shards = 0;  // 0: none
+  Roles roles{};                    // of all ranks; empty: each node brings its own
   RestartLimits restarts;
   // How long enough agents may take to arrive, and how long a job of MIN:MAX nodes waits for more
   // once MIN are there, the first time.
@@ -124,7 +125,8 @@ class Coordinator {
     Joining joining;
     Stage stage = Stage::kReady;
     std::int64_t arrival = 0;
-    int node_rank = -1;  // in the last generation
+    int node_rank = -1;      // in the last generation
+    bool work_done = false;  // in this one, but for ranks that serve
   };
   // Came too early: another node has its place.
   struct Spare {
@@ -157,6 +159,7 @@ class Coordinator {
   void refuse(Agent agent, const std::string& reason);
   void fail(Agent from, const RankFailure& report, Moment now);
   void finish(Agent from, const Finished& finished);
+  void finish_work(Agent from, const WorkDone& done);
   void end_if_finished();
   void change(const std::string& what, Agent except, Moment now);
   void stopped(Agent from, const Stopped& report, Moment now);
@@ -168,6 +171,9 @@ class Coordinator {
   void gather(Moment now, std::string note);
   void start_if_possible(Moment now);
   void start();
+  int num_ranks() const;
+  bool roles_fit() const;
+  Roles roles_of(const std::vector<Agent>& order) const;
   std::vector<Agent> seats() const;
   void end_all(const EndOrder& order, Agent except = -1);
   void begin_inquiries();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,18 @@ namespace paceline::launch {
 namespace {
 
 constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
+
+// "trainer=2,observer=4 until trainer".
+std::string text_of(const Roles& roles) {
+  if (roles.empty()) return "not given";
+  std::string text = to_text(roles);
+  if (!some_serve(roles)) return text;
+  const char* between = " until ";
+  for (const RoleCount& role : roles) {
+    if (!role.serves) text += std::exchange(between, ",") + role.name;
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -37,6 +50,10 @@ std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const
   if (joining.logical_shards != settings_.logical_shards) {
     return fmt::format("--logical-shards is {} here and {} at the job's others (0: none)",
                        joining.logical_shards, settings_.logical_shards);
+  }
+  if (joining.roles != settings_.roles) {
+    return fmt::format("--roles and --until are {} here and {} at the job's others",
+                       text_of(joining.roles), text_of(settings_.roles));
   }
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
     return fmt::format("{} ranks on one node", joining.num_ranks);

@@ -70,19 +70,19 @@ std::string without_records(std::string cause) {
   return cause;
 }
 
-std::string last_words(const RankEnd& culprit, const FailureContext& context) {
+std::string last_words(const FailureContext& context) {
   if (context.last_lines.empty()) return "  it wrote nothing\n";
   const std::string lines = without_cause(context.last_lines, context.cause);
   if (lines.empty()) return "";
-  return fmt::format("  the last lines of rank {}:\n{}", culprit.rank, lines);
+  return fmt::format("  the last lines of {}:\n{}", context.name, lines);
 }
 
 }  // namespace
 
 std::string failure_report(const RankEnd& culprit, const FailureContext& context) {
-  std::string text = fmt::format(
-      "paceline: rank {} failed first: {} (host {}, pid {}, after {:.1f} s)\n", culprit.rank,
-      describe(culprit), context.host, culprit.pid, culprit.after.count());
+  std::string text =
+      fmt::format("paceline: {} failed first: {} (host {}, pid {}, after {:.1f} s)\n", context.name,
+                  describe(culprit), context.host, culprit.pid, culprit.after.count());
   if (!context.cause.empty()) {
     text += fmt::format("  cause: {}\n", without_records(context.cause));
   } else if (const std::string hint = hint_for(culprit);
@@ -94,7 +94,7 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
                         context.finished.size() == 1 ? "" : "s", format_ranks(context.finished));
   }
   text += context.stack;
-  text += last_words(culprit, context);
+  text += last_words(context);
   if (!context.log_path.empty()) text += fmt::format("  log: {}\n", context.log_path);
   return text;
 }

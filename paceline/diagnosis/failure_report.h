@@ -14,6 +14,7 @@ namespace paceline::launch {
 std::string hint_for(const RankEnd& end);
 
 struct FailureContext {
+  std::string name;  // "rank 3", or of a rank with a role "trainer1 (rank 3)"
   std::string host;
   std::string last_lines;     // indented, ready to print; may be empty
   std::string log_path;       // empty when there is no log

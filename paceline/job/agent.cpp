@@ -90,6 +90,7 @@ class Agent {
   void obey(const StragglerOrder& order) { watch_.show(order); }
   void obey(const FirstFailureOrder& order);
   void obey(const FollowOrder& order);
+  void obey(const WindUpOrder& order);
   void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
@@ -99,6 +100,7 @@ class Agent {
 
   // With the ranks.
   void on_failure();
+  void on_work_done();
   void on_generation_over();
   bool running() const { return generation_ && !generation_->over(); }
 
@@ -154,6 +156,7 @@ class Agent {
   std::string own_cause_;      // of this node's culprit, in the words that all agents use
   bool failed_first_ = false;  // of all nodes, in this generation
   std::string held_back_;      // what is to be said if it did
+  bool work_done_ = false;     // of this generation, on this node
   Stage stage_ = Stage::kFinished;
   bool abandoned_ = false;    // the supervisor is gone
   bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
@@ -206,6 +209,7 @@ void Agent::obey(const StartOrder& order) {
   generation_.reset();
   held_back_.clear();
   failed_first_ = false;
+  work_done_ = false;
   stage_ = Stage::kRunning;
   membership_.begin(order);
   const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
@@ -270,6 +274,15 @@ void Agent::obey(const FollowOrder& order) {
   consoles_.say(fmt::format("paceline: the job goes on with more nodes at {}; joining them\n",
                             to_string(order.leader)));
   membership_.follow(order.leader);
+}
+
+void Agent::obey(const WindUpOrder& order) {
+  if (!running() || generation_->place().generation != order.generation || stops()) return;
+  if (generation_->num_running() > 0) {
+    say_of_job(
+        "paceline: the ranks that the job waits for have ended; stopping those that serve\n");
+  }
+  generation_->wind_up(plan_.options.shutdown_timeout);
 }
 
 void Agent::obey(const EndOrder& order) {
@@ -337,8 +350,8 @@ Absence Agent::meeting() {
 
 void Agent::on_failure() {
   const RankEnd& culprit = *generation_->culprit();
-  own_cause_ =
-      fmt::format("rank {} on host {}: {}", culprit.rank, membership_.host(), describe(culprit));
+  own_cause_ = fmt::format("{} on host {}: {}", generation_->place().name_of(culprit.rank),
+                           membership_.host(), describe(culprit));
   membership_.report(RankFailure{generation_->place().generation,
                                  {.cause = own_cause_,
                                   .end = describe(culprit),
@@ -347,6 +360,12 @@ void Agent::on_failure() {
                                   .reason = short_reason(generation_->cause()),
                                   .on_purpose = generation_->was_struck(culprit.rank),
                                   .at = clock_reading(culprit.at)}});
+}
+
+// Without waiting for the ranks that serve.
+void Agent::on_work_done() {
+  work_done_ = true;
+  membership_.report(WorkDone{generation_->place().generation});
 }
 
 void Agent::on_generation_over() {
@@ -372,6 +391,7 @@ void Agent::loop() {
     if (running()) rehearsal_.tend(*generation_);
     if (generation_) generation_->tend();
     warnings_.tend(generation_.get());
+    if (stage_ == Stage::kRunning && !work_done_ && generation_->work_is_done()) on_work_done();
     if (!seen_to() && generation_->over()) on_generation_over();
     if (JobControl* const coordinator = membership_.coordinator()) {
       coordinator->tend();

@@ -65,6 +65,7 @@ CoordinatorSettings CoordinatorSearch::settings() const {
           .min_nodes = options_.min_nodes,
           .max_nodes = options_.num_nodes,
           .logical_shards = options_.logical_shards,
+          .roles = options_.roles,
           .restarts = options_.restarts,
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,

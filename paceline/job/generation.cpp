@@ -96,7 +96,7 @@ std::unique_ptr<RankProcess> Generation::start_rank(int local_rank, const JobSer
   }
   spec.stdin_fd = stdin_fd;
   spec.inherited = {secret.get()};
-  const std::string prefix = plan.options.prefix_of(rank);
+  const std::string prefix = plan.options.prefix_of(place_.short_name_of(rank));
   auto output = std::make_unique<RankOutput>(context_.logs.open_log(rank, place_.generation),
                                              console_of(local_rank), prefix);
   return std::make_unique<RankProcess>(
@@ -147,7 +147,7 @@ void Generation::on_end(std::size_t index) {
   context_.watch.rank_ended(end.rank);
   ends_.push_back(end);
   --num_running_;
-  if (end.stopped_as_agreed()) ++num_stopped_;
+  if (end.stopped_as_agreed() && !winds_up_) ++num_stopped_;
   if (!end.failed() || end.stopped_as_agreed()) {
     if (!end.failed() && !culprit_) finished_.push_back(end.rank);
     return;
@@ -231,7 +231,20 @@ std::optional<AccusedRank> Generation::accused_by(const RankProcess& rank) const
 
 bool Generation::stopped_as_agreed() const {
   return !culprit_ && num_stopped_ > 0 &&
-         (stopping_ == Stopping::kNo || num_stopped_ == ranks_.size());
+         (stopping_ == Stopping::kNo || winds_up_ || num_stopped_ == ranks_.size());
+}
+
+bool Generation::work_is_done() const {
+  return some_serve(place_.roles) && !ending() && undecided_.empty() &&
+         std::ranges::all_of(ranks_, [this](const auto& rank) {
+           return !rank->running() || place_.role_of(rank->rank()).serves;
+         });
+}
+
+void Generation::wind_up(std::chrono::nanoseconds grace) {
+  if (ending()) return;
+  winds_up_ = true;
+  stop(SIGTERM, grace);
 }
 
 void Generation::read(std::size_t index, int stream) {
@@ -381,6 +394,7 @@ void Generation::report_when_known() {
 void Generation::report(RankProcess& culprit) {
   const LogDirectory& logs = context_.logs;
   FailureContext context;
+  context.name = place_.name_of(culprit.rank());
   context.host = host_name();
   context.last_lines = culprit.output().last_lines(kShownLines);
   if (logs.problem().empty()) context.log_path = logs.path_of(culprit.rank());

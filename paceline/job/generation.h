@@ -79,6 +79,10 @@ class Generation {
   void look_for_deaths();
   // To the ranks that still run; SIGKILL after `grace`, counted from the first call.
   void stop(int signal, std::chrono::nanoseconds grace);
+  // The ranks that the job waits for have ended in order, and ranks of serving roles may run.
+  bool work_is_done() const;
+  // Stops those as stop() does: the generation ends in order.
+  void wind_up(std::chrono::nanoseconds grace);
   // SIGKILL; `limit` says how long they had, "before the second SIGINT".
   void kill(const std::string& limit);
   void send(int signal);
@@ -103,7 +107,7 @@ class Generation {
   const std::optional<RankEnd>& culprit() const { return culprit_; }
   // Why it ended, where that is known, and once it is.
   const std::string& cause() const { return cause_; }
-  // Ranks ended with kStoppedAsAgreed and none failed; after stop(), all of them.
+  // Ranks ended with kStoppedAsAgreed before wind_up(), and none failed; after stop(), all of them.
   bool stopped_as_agreed() const;
   // Those that ended badly because of that.
   const std::vector<RankEnd>& followers() const { return followers_; }
@@ -150,6 +154,7 @@ class Generation {
   std::function<void(const std::string&)> when_reported_;
   int num_running_ = 0;
   std::size_t num_stopped_ = 0;  // as agreed
+  bool winds_up_ = false;
   enum class Stopping { kNo, kAsked, kKilled } stopping_ = Stopping::kNo;
   Deadline kill_at_ = Deadline::never();  // once asked
   std::string grace_;                     // until then, in words: "within 10 s of SIGTERM"

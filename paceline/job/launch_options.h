@@ -53,9 +53,11 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;  // 0: a free one
   std::string run_id;
-  std::string role = "default";
-  std::string version;       // of Paceline; all nodes of a job need the same
-  std::string stack_helper;  // diagnosis/stack_reader.h's: the path of the command paceline
+  Roles roles;                 // of all ranks of the job; empty: those of this node have ...
+  std::string role = kNoRole;  // ... this one, ...
+  bool role_serves = false;    // ... for which the job does not wait
+  std::string version;         // of Paceline; all nodes of a job need the same
+  std::string stack_helper;    // diagnosis/stack_reader.h's: the path of the command paceline
 
   std::string backend;              // the ranks' PACELINE_BACKEND; empty: as it is
   bool encrypt = false;             // the ranks' PACELINE_ENCRYPT; false: as it is
@@ -96,10 +98,10 @@ struct LaunchOptions {
     const int node = node_rank.value_or(0);
     return (part ? ranks_before(node) : node * num_local_ranks) + local_rank;
   }
-  // What stands before each of a rank's lines: "[3] ", "[host:3] " or nothing.
-  std::string prefix_of(int rank) const {
+  // What stands before each line of a rank of that name: "[3] ", "[host:trainer1] " or nothing.
+  std::string prefix_of(const std::string& name) const {
     if (!prefix_lines) return "";
-    return "[" + (part ? part->host + ":" : "") + std::to_string(rank) + "] ";
+    return "[" + (part ? part->host + ":" : "") + name + "] ";
   }
   // Several jobs may go by it: agents that are started apart need the same, and it is torchrun's
   // unless the user gave another.
@@ -110,7 +112,8 @@ struct LaunchOptions {
             .node_rank = node_rank.value_or(0),
             .num_nodes = num_nodes,
             .first_rank = rank_of(0),
-            .world_size = world_size()};
+            .world_size = world_size(),
+            .roles = roles.empty() ? Roles{{role, world_size(), role_serves}} : roles};
   }
   // Of a local rank and its rank in the world.
   ConsoleStreams streams_shown(int local_rank, int rank) const {

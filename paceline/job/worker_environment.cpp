@@ -15,17 +15,17 @@ constexpr const char* kShortSpin = "1000";
 
 void set_place(Environment& env, const LaunchOptions& options, const NodePlace& place,
                int local_rank) {
-  const std::string rank = std::to_string(place.rank_of(local_rank));
-  const std::string world_size = std::to_string(place.world_size);
-  env["RANK"] = rank;
-  env["WORLD_SIZE"] = world_size;
+  const int rank = place.rank_of(local_rank);
+  const RankRole role = place.role_of(rank);
+  env["RANK"] = std::to_string(rank);
+  env["WORLD_SIZE"] = std::to_string(place.world_size);
   env["LOCAL_RANK"] = std::to_string(local_rank);
   env["LOCAL_WORLD_SIZE"] = std::to_string(options.num_local_ranks);
   env["GROUP_RANK"] = std::to_string(place.node_rank);
   env["GROUP_WORLD_SIZE"] = std::to_string(place.num_nodes);
-  env["ROLE_NAME"] = options.role;
-  env["ROLE_RANK"] = rank;
-  env["ROLE_WORLD_SIZE"] = world_size;
+  env["ROLE_NAME"] = role.name;
+  env["ROLE_RANK"] = std::to_string(role.number);
+  env["ROLE_WORLD_SIZE"] = std::to_string(role.count);
   env["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.generation);
   env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = options.run_id;

@@ -22,10 +22,13 @@ constexpr auto kMembers<Endpoint> = std::tuple("host", &Endpoint::host, "port", 
 template <>
 constexpr auto kMembers<Offer> = std::tuple("store", &Offer::store, "master", &Offer::master);
 template <>
-constexpr auto kMembers<NodePlace> =
-    std::tuple("generation", &NodePlace::generation, "max_restarts", &NodePlace::max_restarts,
-               "node_rank", &NodePlace::node_rank, "num_nodes", &NodePlace::num_nodes, "first_rank",
-               &NodePlace::first_rank, "world_size", &NodePlace::world_size);
+constexpr auto kMembers<RoleCount> =
+    std::tuple("name", &RoleCount::name, "count", &RoleCount::count, "serves", &RoleCount::serves);
+template <>
+constexpr auto kMembers<NodePlace> = std::tuple(
+    "generation", &NodePlace::generation, "max_restarts", &NodePlace::max_restarts, "node_rank",
+    &NodePlace::node_rank, "num_nodes", &NodePlace::num_nodes, "first_rank", &NodePlace::first_rank,
+    "world_size", &NodePlace::world_size, "roles", &NodePlace::roles);
 template <>
 constexpr auto kMembers<Standstill> =
     std::tuple("seconds", &Standstill::seconds, "steps", &Standstill::steps, "idle",
@@ -35,7 +38,8 @@ template <>
 constexpr auto kMembers<Joining> = std::tuple(
     "version", &Joining::version, "run_id", &Joining::run_id, "host", &Joining::host, "num_ranks",
     &Joining::num_ranks, "min_nodes", &Joining::min_nodes, "max_nodes", &Joining::max_nodes,
-    "logical_shards", &Joining::logical_shards, "node_rank", &Joining::node_rank, "stand_in",
+    "logical_shards", &Joining::logical_shards, "roles", &Joining::roles, "role", &Joining::role,
+    "role_serves", &Joining::role_serves, "node_rank", &Joining::node_rank, "stand_in",
     &Joining::stand_in, "offer", &Joining::offer, "next_generation", &Joining::next_generation);
 template <>
 constexpr auto kMembers<Failure> =
@@ -70,6 +74,8 @@ constexpr auto kMembers<Looking> =
     std::tuple("version", &Looking::version, "run_id", &Looking::run_id, "num_nodes",
                &Looking::num_nodes, "leader", &Looking::leader, "asked", &Looking::asked);
 template <>
+constexpr auto kMembers<WorkDone> = std::tuple("generation", &WorkDone::generation);
+template <>
 constexpr auto kMembers<StartOrder> =
     std::tuple("place", &StartOrder::place, "store", &StartOrder::store, "master",
                &StartOrder::master, "note", &StartOrder::note, "stand_ins", &StartOrder::stand_ins);
@@ -100,12 +106,15 @@ template <>
 constexpr auto kMembers<HeardOrder> = std::tuple("stand_in", &HeardOrder::stand_in);
 template <>
 constexpr auto kMembers<FollowOrder> = std::tuple("leader", &FollowOrder::leader);
+template <>
+constexpr auto kMembers<WindUpOrder> = std::tuple("generation", &WindUpOrder::generation);
 
 // The types of messages, in the order of the variants.
-constexpr std::array kReports = {"joining",   "failure",     "finished", "stopped", "leaving",
-                                 "giving_up", "whereabouts", "shares",   "alive",   "looking"};
-constexpr std::array kOrders = {"start", "stop",      "wait",          "end",   "look",
-                                "hang",  "straggler", "first_failure", "heard", "follow"};
+constexpr std::array kReports = {"joining", "failure",   "finished",    "stopped",
+                                 "leaving", "giving_up", "whereabouts", "shares",
+                                 "alive",   "looking",   "work_done"};
+constexpr std::array kOrders = {"start",     "stop",          "wait",  "end",    "look",   "hang",
+                                "straggler", "first_failure", "heard", "follow", "wind_up"};
 static_assert(kReports.size() == std::variant_size_v<Report>);
 static_assert(kOrders.size() == std::variant_size_v<Order>);
 

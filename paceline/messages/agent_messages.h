@@ -34,6 +34,9 @@ struct Joining {
   int num_ranks = 1;
   int min_nodes = 1, max_nodes = 1;
   std::int64_t logical_shards = 0;  // 0: none
+  Roles roles;                      // of the whole job's ranks; empty: each node has one of its own
+  std::string role = kNoRole;       // that one
+  bool role_serves = false;         // RoleCount::serves of it
   std::optional<int> node_rank;     // when the user gave one
   Endpoint stand_in;                // where it would coordinate, should the coordinator vanish
   Offer offer;
@@ -53,6 +56,12 @@ struct Finished {
   int generation = 0;
   bool stopped_as_agreed = false;  // before their work was done (core/exit_code.h)
   bool operator==(const Finished&) const = default;
+};
+
+// The ranks of the node that the job waits for have ended in order; others still serve.
+struct WorkDone {
+  int generation = 0;
+  bool operator==(const WorkDone&) const = default;
 };
 
 // Nothing of the generation is left on the node.
@@ -130,7 +139,7 @@ struct Shares {
 };
 
 using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, GivingUp, Whereabouts,
-                            Shares, Alive, Looking>;
+                            Shares, Alive, Looking, WorkDone>;
 
 // --- Orders ---
 
@@ -209,8 +218,14 @@ struct FollowOrder {
   bool operator==(const FollowOrder&) const = default;
 };
 
+// All ranks that the job waits for have ended in order: end the others.
+struct WindUpOrder {
+  int generation = 0;
+  bool operator==(const WindUpOrder&) const = default;
+};
+
 using Order = std::variant<StartOrder, StopOrder, WaitOrder, EndOrder, LookOrder, HangOrder,
-                           StragglerOrder, FirstFailureOrder, HeardOrder, FollowOrder>;
+                           StragglerOrder, FirstFailureOrder, HeardOrder, FollowOrder, WindUpOrder>;
 
 inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 

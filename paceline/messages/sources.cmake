@@ -7,5 +7,6 @@ set(SOURCES
   job_socket.cpp
   remote_frames.cpp
   remote_job.cpp
+  roles.cpp
   running_jobs.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

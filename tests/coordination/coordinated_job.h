@@ -39,6 +39,7 @@ class CoordinatedJob {
             .min_nodes = settings_.min_nodes,
             .max_nodes = settings_.max_nodes,
             .logical_shards = settings_.logical_shards,
+            .roles = settings_.roles,
             .stand_in = {fmt::format("10.0.0.{}", agent), 1},
             .offer = {{fmt::format("10.0.0.{}", agent), 2}, {fmt::format("10.0.0.{}", agent), 3}}};
   }

@@ -27,8 +27,8 @@ TEST(Coordinator, starts_when_all_nodes_are_there_with_ranks_in_a_row) {
   job.join(7, uneven);
   const auto first = job.take<StartOrder>(5), second = job.take<StartOrder>(7);
   ASSERT_TRUE(first && second);
-  EXPECT_EQ(first->place, (NodePlace{0, 0, 0, 2, 0, 5}));
-  EXPECT_EQ(second->place, (NodePlace{0, 0, 1, 2, 2, 5}));
+  EXPECT_EQ(first->place, (NodePlace{0, 0, 0, 2, 0, 5, {{kNoRole, 5}}}));
+  EXPECT_EQ(second->place, (NodePlace{0, 0, 1, 2, 2, 5, {{kNoRole, 5}}}));
   EXPECT_EQ(second->store, (Endpoint{"10.0.0.5", 2}));
   EXPECT_EQ(second->master, (Endpoint{"10.0.0.5", 3}));
   EXPECT_THAT(second->stand_ins,
@@ -117,7 +117,7 @@ TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothin
   job.stopped(2, 0);
   const auto next = job.take<StartOrder>(1);
   ASSERT_TRUE(next);
-  EXPECT_EQ(next->place, (NodePlace{1, 1, 0, 2, 0, 4}));
+  EXPECT_EQ(next->place, (NodePlace{1, 1, 0, 2, 0, 4, {{kNoRole, 4}}}));
   EXPECT_THAT(next->note, HasSubstr("restart 1 of at most 1, after failure at h1"));
   job.fail(2, 1, 0, SIGSEGV);
   job.stopped(2, 1);
@@ -216,13 +216,13 @@ TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
   job.stopped(1, 0);
   const auto alone = job.take<StartOrder>(1);
   ASSERT_TRUE(alone);
-  EXPECT_EQ(alone->place, (NodePlace{1, 0, 0, 1, 0, 2}));
+  EXPECT_EQ(alone->place, (NodePlace{1, 0, 0, 1, 0, 2, {{kNoRole, 2}}}));
   EXPECT_THAT(alone->note, HasSubstr("going on with 1 node"));
   job.join(3);
   EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h3 joins"));
   job.stopped(1, 1);
-  EXPECT_EQ(job.take<StartOrder>(1)->place, (NodePlace{2, 0, 0, 2, 0, 4}));
-  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{2, 0, 1, 2, 2, 4}));
+  EXPECT_EQ(job.take<StartOrder>(1)->place, (NodePlace{2, 0, 0, 2, 0, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{2, 0, 1, 2, 2, 4, {{kNoRole, 4}}}));
 }
 
 TEST(Coordinator, a_host_that_joins_does_not_hold_up_a_job_that_is_ending) {

@@ -15,9 +15,11 @@ using testing::HasSubstr;
 TEST(FailureReport, names_rank_host_pid_cause_lines_and_log) {
   const RankEnd end{
       .rank = 3, .pid = 42, .signal = SIGKILL, .after = std::chrono::milliseconds(1250)};
-  const std::string text = failure_report(end, {"box", "  | last\n", "/logs/rank-003.log"});
-  EXPECT_THAT(text,
-              HasSubstr("rank 3 failed first: killed by SIGKILL (host box, pid 42, after 1.2 s)"));
+  const std::string text =
+      failure_report(end, {"trainer1 (rank 3)", "box", "  | last\n", "/logs/rank-003.log"});
+  EXPECT_THAT(text, HasSubstr("paceline: trainer1 (rank 3) failed first: killed by SIGKILL (host "
+                              "box, pid 42, after 1.2 s)"));
+  EXPECT_THAT(text, HasSubstr("the last lines of trainer1 (rank 3):"));
   EXPECT_THAT(text, HasSubstr("out of memory"));
   EXPECT_THAT(text, HasSubstr("  | last\n"));
   EXPECT_THAT(text, HasSubstr("log: /logs/rank-003.log"));
@@ -39,7 +41,8 @@ TEST(FailureReport, prints_the_cause_in_place_of_the_hint_the_finished_ranks_and
 
 TEST(FailureReport, the_programs_own_message_is_printed_once) {
   const RankEnd end{.rank = 0, .pid = 42, .exit_code = 1};
-  FailureContext context{.last_lines = "  | epoch 1\n  | error: no file\n", .cause = "no file"};
+  FailureContext context{
+      .name = "rank 0", .last_lines = "  | epoch 1\n  | error: no file\n", .cause = "no file"};
   EXPECT_THAT(failure_report(end, context),
               HasSubstr("\n  cause: no file\n  the last lines of rank 0:\n  | epoch 1\n"));
   EXPECT_THAT(failure_report(end, context), testing::Not(HasSubstr("error: ")));

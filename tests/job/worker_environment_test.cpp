@@ -91,6 +91,21 @@ TEST(WorkerEnvironment, places_a_rank_in_the_world) {
   EXPECT_EQ(env, expected);
 }
 
+TEST(WorkerEnvironment, a_rank_has_its_role_and_its_number_within_it) {
+  Job job = job_of_two_ranks_on_each_of_three_nodes();  // ranks 4 and 5 are here
+  job.options.roles = {{"trainer", 2}, {"observer", 4}};
+  const Environment env = job.environment();
+  EXPECT_EQ(env.at("RANK"), "5");
+  EXPECT_EQ(env.at("WORLD_SIZE"), "6");
+  EXPECT_EQ(env.at("ROLE_NAME"), "observer");
+  EXPECT_EQ(env.at("ROLE_RANK"), "3");
+  EXPECT_EQ(env.at("ROLE_WORLD_SIZE"), "4");
+  job.options.roles.clear();
+  job.options.role = "evaluator";
+  EXPECT_EQ(job.environment().at("ROLE_NAME"), "evaluator");
+  EXPECT_EQ(job.environment().at("ROLE_RANK"), "5");
+}
+
 TEST(WorkerEnvironment, only_a_rank_that_writes_to_the_terminal_alone_may_draw_on_it) {
   Job job = job_of_two_ranks_on_each_of_three_nodes();
   job.options.terminal = true;

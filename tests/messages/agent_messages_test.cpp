@@ -40,9 +40,13 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
       Whereabouts{3, 0, 1.5, "[]", {2.5, 40, true, {0, 1}, {1}, {2}, {3, 4}}},
       Shares{2, {{0, 0.5, 30}, {7, 0.25, 4}}},
       Alive{{"h", 7}},
+      WorkDone{3},
       Looking{"0.1", "job", 2, {"a", 1}, {"b", 2}}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
+  with_rank.roles = {{"trainer", 2}, {"observer", 4, true}};
+  with_rank.role = "x";
+  with_rank.role_serves = true;
   reports.emplace_back(with_rank);
   for (const Report& report : reports) EXPECT_EQ(decode_report(encode(report)), report);
 }
@@ -55,13 +59,14 @@ TEST(AgentMessages, text_that_is_not_utf8_is_repaired) {
 }
 
 TEST(AgentMessages, orders_arrive_as_they_were_sent) {
-  const StartOrder start{{3, 5, 1, 2, 4, 8}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
+  const StartOrder start{
+      {3, 5, 1, 2, 4, 8, {{"trainer", 8}}}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
   for (const Order& order : std::vector<Order>{
            start, StopOrder{"reason", Failure::Kind::kHost},
            StopOrder{"reason", Failure::Kind::kRank}, StopOrder{"reason", {}}, FirstFailureOrder{2},
            WaitOrder{"why"}, EndOrder{3, "cause", "reason"}, EndOrder{2, "", "", true},
            LookOrder{7}, HangOrder{2, 30.5, "who", {1, 3}, 0}, StragglerOrder{1, 3, 0.25, 0.5},
-           HeardOrder{{"h", 7}}, FollowOrder{{"a", 1}}}) {
+           HeardOrder{{"h", 7}}, FollowOrder{{"a", 1}}, WindUpOrder{2}}) {
     EXPECT_EQ(decode_order(encode(order)), order);
   }
 }

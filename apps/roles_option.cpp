@@ -1,0 +1,91 @@
+#include "apps/roles_option.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "paceline/core/counted.h"
+#include "paceline/core/error.h"
+
+#include "apps/run_options.h"
+#include "apps/usage_error.h"
+
+namespace paceline::apps {
+namespace {
+
+using launch::LaunchOptions;
+
+OptionTarget roles_target(launch::Roles& roles) {
+  return {.read =
+              [&roles](const Option& option) {
+                roles = launch::parse_roles(option.text, option.source);
+              },
+          .print = [&roles] { return launch::to_text(roles); }};
+}
+
+// An agent with a role of its own does not know those of the others.
+void read_until(const Option& until, LaunchOptions& launch) {
+  if (!until.given()) return;
+  if (!launch.roles.empty()) return launch::set_awaited(launch.roles, until.text, until.source);
+  if (launch.role == launch::kNoRole) {
+    throw UsageError(
+        fmt::format("{}: '{}': it names roles, and neither --roles nor --role is given",
+                    until.source, until.text));
+  }
+  const auto awaited = launch::parse_role_names(until.text, until.source);
+  launch.role_serves = std::find(awaited.begin(), awaited.end(), launch.role) == awaited.end();
+}
+
+// The same for all nodes.
+int ranks_per_node(const Option& option, int num_ranks, int num_nodes) {
+  if (num_ranks % num_nodes != 0) {
+    throw UsageError(fmt::format(
+        "{}: '{}': {} cannot be divided evenly among {}: give each its --nproc-per-node",
+        option.source, option.text, counted(num_ranks, "rank"), counted(num_nodes, "node")));
+  }
+  if (num_ranks / num_nodes > kMaxLocalRanks) {
+    throw UsageError(fmt::format("{}: '{}': {} on one node; at most {}", option.source, option.text,
+                                 counted(num_ranks / num_nodes, "rank"), kMaxLocalRanks));
+  }
+  return num_ranks / num_nodes;
+}
+
+}  // namespace
+
+void declare_roles_options(OptionTable& table, LaunchOptions& launch) {
+  table.value("--roles", "NAME=N,...",
+              "Ranks of each role, in order, which are the workers of calls: trainer=2,observer=4 "
+              "starts trainer0, trainer1, observer0, ...",
+              roles_target(launch.roles));
+  table.value("--until", "NAME,...",
+              "End the job when the ranks of these roles have ended; the others get SIGTERM [all]",
+              {.unset = "all have ended"});
+}
+
+void check_roles(const OptionTable& table, LaunchOptions& launch, std::optional<int> world_size) {
+  read_until(table["--until"], launch);
+  if (launch.roles.empty()) return;
+  const Option& option = table["--roles"];
+  const Option& per_node = table["--nproc-per-node"];
+  if (table["--role"].given()) {
+    throw UsageError(
+        fmt::format("{} and {} exclude each other", option.source, table["--role"].source));
+  }
+  if (launch.min_nodes < launch.num_nodes) {
+    throw UsageError(fmt::format(
+        "{}: '{}': the roles set the number of ranks, so the number of nodes must be fixed; {} is "
+        "{}",
+        option.source, option.text, table["--nnodes"].source, table["--nnodes"].text));
+  }
+  const int num_ranks = launch::num_ranks(launch.roles);
+  if (!world_size && !per_node.given()) {
+    launch.num_local_ranks = ranks_per_node(option, num_ranks, launch.num_nodes);
+  }
+  if (!world_size && launch.num_nodes == 1) world_size = launch.num_local_ranks;
+  if (!world_size || *world_size == num_ranks) return;
+  throw UsageError(fmt::format("{}: '{}': the counts add up to {}, but {} to start", option.source,
+                               option.text, counted(num_ranks, "rank"),
+                               *world_size == 1 ? "1 is" : fmt::format("{} are", *world_size)));
+}
+
+}  // namespace paceline::apps
