@@ -12,6 +12,7 @@
 #include "paceline/core/error.h"
 #include "paceline/core/exit_code.h"
 #include "paceline/core/json_text.h"
+#include "paceline/diagnosis/call_waits.h"
 #include "paceline/output/old_log_folders.h"
 
 #include "apps/commands.h"
@@ -70,7 +71,55 @@ Json json_of(const Flight& flight) {
   return json;
 }
 
-std::string json_of_all(const FlightDirectory& found, const Explanation& explanation) {
+// What a directory holds of a job.
+struct Records {
+  FlightDirectory flights;
+  std::vector<launch::CallWait> waits;
+  bool has_calls = false;
+
+  bool empty() const { return flights.flights.empty() && !has_calls; }
+};
+
+// A job of workers that make no group leaves no flight records.
+Records read_records(const std::string& directory) {
+  const auto calls = read_call_gauges(directory);
+  Records records{.waits = launch::call_waits(calls), .has_calls = !calls.empty()};
+  try {
+    records.flights = read_flights(directory);
+  } catch (const Error& error) {
+    if (!records.has_calls || error.code() != ErrorCode::kInvalid) throw;
+  }
+  return records;
+}
+
+Explanation explain_records(const Records& records, const std::string& directory) {
+  const FlightDirectory& found = records.flights;
+  Explanation explanation = explain(found.flights);
+  if (found.flights.empty() && !found.problems.empty()) {
+    explanation.sentence = fmt::format("no readable record in {}: {}", directory,
+                                       counted(found.problems.size(), "damaged or foreign file"));
+  }
+  if (found.flights.empty() && records.has_calls) {
+    explanation.sentence = "no worker has been waiting for a call";
+  }
+  return launch::with_calls(std::move(explanation), records.waits);
+}
+
+Json json_of(const launch::CallWait& wait) {
+  Json json;
+  json["caller"] = wait.caller;
+  json["caller_rank"] = wait.caller_rank;
+  json["callee"] = wait.callee;
+  json["callee_rank"] = wait.callee_rank ? Json(*wait.callee_rank) : Json();
+  json["method"] = wait.method;
+  json["seconds"] = wait.seconds;
+  json["state"] = launch::name_of(wait.state);
+  json["state_seconds"] = wait.state_seconds;
+  return json;
+}
+
+std::string json_of_all(const Records& records, const Explanation& explanation) {
+  const FlightDirectory& found = records.flights;
   Json json;
   json["verdict"] = name_of(explanation.verdict);
   json["sentence"] = explanation.sentence;
@@ -79,21 +128,25 @@ std::string json_of_all(const FlightDirectory& found, const Explanation& explana
   json["sequence"] = explanation.sequence;
   json["waited_seconds"] = explanation.waited_seconds;
   json["problems"] = found.problems;
+  json["calls"] = Json::array();
+  for (const launch::CallWait& wait : records.waits) json["calls"].push_back(json_of(wait));
   json["flights"] = Json::array();
   for (const Flight& flight : found.flights) json["flights"].push_back(json_of(flight));
   return json_text(json, 2) + "\n";
 }
 
-std::string plain_text(const FlightDirectory& found, const Explanation& explanation) {
+std::string plain_text(const Records& records, const Explanation& explanation) {
+  const FlightDirectory& found = records.flights;
   std::string text = explanation.sentence + "\n\n";
   for (const Flight& flight : found.flights) text += "  " + describe_rank(flight) + "\n";
+  for (const launch::CallWait& wait : records.waits) text += "  " + wait.sentence + "\n";
   for (const std::string& problem : found.problems) text += "  left out: " + problem + "\n";
   return text;
 }
 
-bool has_flights(const std::string& directory) {
+bool has_records(const std::string& directory) {
   try {
-    read_flights(directory);
+    read_records(directory);
     return true;
   } catch (const Error&) {
     return false;
@@ -103,7 +156,7 @@ bool has_flights(const std::string& directory) {
 // The temporary log folders that failed and stopped jobs leave.
 std::string directory_of_last_failure() {
   const auto folders = launch::kept_log_folders();
-  const auto last = std::find_if(folders.begin(), folders.end(), has_flights);
+  const auto last = std::find_if(folders.begin(), folders.end(), has_records);
   if (last == folders.end()) {
     throw UsageError(fmt::format(
         "no job that failed or was stopped left records in {}; give the directory of its --log-dir",
@@ -118,7 +171,8 @@ std::string directory_of_last_failure() {
 int explain_command(const Arguments& arguments) {
   CLI::App app(
       "Reports in one sentence what the ranks of a job did last: which rank is missing, died or "
-      "called a different operation. DIR has their flight records, rank-000.flight and so on. "
+      "called a different operation, or which call a worker has been waiting for. DIR has their "
+      "flight records, rank-000.flight and so on. "
       "Without "
       "DIR: those of the last job without a --log-dir that failed or was stopped.",
       "paceline explain");
@@ -134,14 +188,10 @@ int explain_command(const Arguments& arguments) {
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
   const std::string directory = words->empty() ? directory_of_last_failure() : words->front();
-  const FlightDirectory found = read_flights(directory);
-  Explanation explanation = explain(found.flights);
-  if (found.flights.empty()) {
-    explanation.sentence = fmt::format("no readable record in {}: {}", directory,
-                                       counted(found.problems.size(), "damaged or foreign file"));
-  }
-  fmt::print("{}", json ? json_of_all(found, explanation) : plain_text(found, explanation));
-  return found.flights.empty() ? kExitEnvironment : 0;
+  const Records records = read_records(directory);
+  const Explanation explanation = explain_records(records, directory);
+  fmt::print("{}", json ? json_of_all(records, explanation) : plain_text(records, explanation));
+  return records.empty() ? kExitEnvironment : 0;
 }
 
 }  // namespace paceline::apps

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "paceline/core/counted.h"
 #include "paceline/core/error.h"
 #include "paceline/core/io.h"
 #include "paceline/core/json_text.h"
@@ -21,6 +22,7 @@
 #include "paceline/process/process.h"
 #include "paceline/process/signal_end.h"
 
+#include "apps/call_meter.h"
 #include "apps/commands.h"
 #include "apps/option_table.h"
 #include "apps/rank_meter.h"
@@ -59,13 +61,39 @@ std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFig
   return lines;
 }
 
-// As many of them as fit; the last one counts the ranks that do not.
-std::vector<std::string> fitting(std::vector<std::string> lines, int rows) {
+std::string call_line(const MethodFigures& method) {
+  const auto time = [](const std::optional<double>& seconds) {
+    return seconds ? time_text(*seconds) : "-";
+  };
+  const bool serves = method.side == CallSide::kCallee;
+  return fmt::format("  {:<6} {:<28} {:>9} {:>8} {:>8} {:>9} {:>7} {:>7}",
+                     serves ? "serves" : "calls", method.method,
+                     or_dash(method.per_second, "{:.1f}"), time(method.p50), time(method.p99),
+                     method.under_way, serves ? fmt::to_string(method.queued) : "-", method.failed);
+}
+
+// Of the ranks that are workers of calls; empty when none is.
+std::vector<std::string> table_of(const std::vector<WorkerFigures>& workers) {
+  if (workers.empty()) return {};
+  std::vector<std::string> lines = {
+      "", fmt::format("  {:<6} {:<28} {:>9} {:>8} {:>8} {:>9} {:>7} {:>7}", "", "METHOD", "CALLS/S",
+                      "P50", "P99", "UNDER WAY", "QUEUED", "FAILED")};
+  for (const WorkerFigures& worker : workers) {
+    lines.push_back(fmt::format("{} (rank {}): {}, {}", worker.worker, worker.rank,
+                                counted(worker.references, "reference"),
+                                counted(worker.objects, "object")));
+    for (const MethodFigures& method : worker.methods) lines.push_back(call_line(method));
+  }
+  return lines;
+}
+
+// As many of them as fit; the last one counts those that do not.
+std::vector<std::string> fitting(std::vector<std::string> lines, int rows, const char* what) {
   const std::size_t room = rows > 0 ? std::max<std::size_t>(kHeader + 1, rows) : lines.size();
   if (lines.size() <= room) return lines;
   const std::size_t left_out = lines.size() - (room - 1);
   lines.resize(room - 1);
-  lines.push_back(fmt::format("and {} more ranks", left_out));
+  lines.push_back(fmt::format("and {} more {}", left_out, what));
   return lines;
 }
 
@@ -74,7 +102,21 @@ nlohmann::ordered_json or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
-std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
+nlohmann::ordered_json json_of(const MethodFigures& method) {
+  nlohmann::ordered_json entry;
+  entry["side"] = method.side == CallSide::kCallee ? "serves" : "calls";
+  entry["method"] = method.method;
+  entry["per_second"] = or_null(method.per_second);
+  entry["p50_seconds"] = or_null(method.p50);
+  entry["p99_seconds"] = or_null(method.p99);
+  entry["under_way"] = method.under_way;
+  entry["queued"] = method.queued;
+  entry["failed"] = method.failed;
+  return entry;
+}
+
+std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks,
+                    const std::vector<WorkerFigures>& workers) {
   nlohmann::ordered_json json;
   json["job"] = job.id;
   json["world_size"] = job.world_size;
@@ -93,6 +135,17 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks) 
     entry["where"] = rank.where;
     entry["straggler"] = rank.straggler;
     json["ranks"].push_back(std::move(entry));
+  }
+  json["workers"] = nlohmann::ordered_json::array();
+  for (const WorkerFigures& worker : workers) {
+    nlohmann::ordered_json entry;
+    entry["worker"] = worker.worker;
+    entry["rank"] = worker.rank;
+    entry["references"] = worker.references;
+    entry["objects"] = worker.objects;
+    entry["methods"] = nlohmann::ordered_json::array();
+    for (const MethodFigures& method : worker.methods) entry["methods"].push_back(json_of(method));
+    json["workers"].push_back(std::move(entry));
   }
   return json_text(json) + "\n";
 }
@@ -121,6 +174,7 @@ class Top {
       : job_(std::move(job)), options_(options), launcher_(launch::open_pidfd(job_.supervisor)) {
     if (!options.json && !options.once && can_draw_on(STDOUT_FILENO)) screen_.emplace();
     meter_.look(job_);
+    calls_.look(job_);
   }
 
   // The signal that ended it; 0: none.
@@ -129,12 +183,12 @@ class Top {
     auto next = next_look();
     for (Wake wake; (wake = wait_until(next)) != Wake::kEnd;) {
       if (wake == Wake::kResize) {
-        screen_->draw(fitting(table_, screen_->size().rows));
+        draw();
       } else {
         const auto found = described_again(job_);
         if (!found) break;
         job_ = *found;
-        show(meter_.look(job_));
+        show(meter_.look(job_), calls_.look(job_));
         next = next_look();
       }
       if (std::fflush(stdout) != 0 || one) break;
@@ -164,19 +218,28 @@ class Top {
     }
   }
 
-  void show(const std::vector<RankFigures>& ranks) {
-    if (options_.json) return fmt::print("{}", json_of(job_, ranks));
+  void show(const std::vector<RankFigures>& ranks, const std::vector<WorkerFigures>& workers) {
+    if (options_.json) return fmt::print("{}", json_of(job_, ranks, workers));
     table_ = table_of(job_, ranks);
-    if (screen_) return screen_->draw(fitting(table_, screen_->size().rows));
+    const auto calls = table_of(workers);
+    has_calls_ = !calls.empty();
+    table_.insert(table_.end(), calls.begin(), calls.end());
+    if (screen_) return draw();
     for (const std::string& line : table_) fmt::print("{}\n", line);
+  }
+
+  void draw() {
+    screen_->draw(fitting(table_, screen_->size().rows, has_calls_ ? "lines" : "ranks"));
   }
 
   JobEntry job_;
   const Options options_;
   const Fd launcher_;
   RankMeter meter_;
+  CallMeter calls_;
   std::optional<Screen> screen_;
   std::vector<std::string> table_;
+  bool has_calls_ = false;
   int signal_ = 0;  // that ended it
 };
 
@@ -186,7 +249,9 @@ int top_command(const Arguments& arguments) {
   CLI::App app(
       "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps "
       "and samples per second (of programs that count them), operations per second, the share of "
-      "time spent waiting for others. Without JOB: the only job that runs.",
+      "time spent waiting for others. Of workers of calls also: calls per second, their median and "
+      "99th percentile, calls under way and queued, by method. Without JOB: the only job that "
+      "runs.",
       "paceline top");
   Top::Options options;
   OptionTable table(app, /*has_variables=*/false);

@@ -1,4 +1,5 @@
 set(SOURCES
+  call_waits.cpp
   failure_cause.cpp
   failure_order.cpp
   failure_report.cpp

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "paceline/collectives/flight/explain.h"
+#include "paceline/diagnosis/call_waits.h"
 #include "paceline/process/shell_words.h"
+#include "paceline/telemetry/call_gauge_file.h"
 
 namespace paceline::launch {
 namespace {
@@ -62,20 +64,27 @@ void JobFlights::read(const std::function<std::vector<RankEnd>()>& ends,
                       const std::optional<RankEnd>& culprit) {
   if (was_read_ || directory_.empty()) return;
   was_read_ = true;
+  const Explanation operations = explain_operations(ends);
+  tells_ = operations.verdict != Verdict::kNothing && operations.verdict != Verdict::kFinished &&
+           operations.verdict != Verdict::kStraggler &&
+           !(culprit && contradicts(operations, *culprit));
+  is_wait_ = is_wait(operations.verdict);
+  const auto waits = call_waits(read_call_gauges(directory_));
+  if (!tells_ && !culprit && !waits.empty()) tells_ = is_wait_ = true;
+  const Explanation explanation = with_calls(operations, waits);
+  waited_seconds_ = explanation.waited_seconds;
+  sentence_ = explanation.sentence;
+}
+
+Explanation JobFlights::explain_operations(
+    const std::function<std::vector<RankEnd>()>& ends) const {
   try {
     std::vector<Flight> flights = read_flights(directory_).flights;
     const std::vector<RankEnd> ended = ends();
     for (Flight& flight : flights) flight.exit_code = exit_code_of(flight, ended);
-    const Explanation explanation = explain(flights);
-    tells_ = explanation.verdict != Verdict::kNothing &&
-             explanation.verdict != Verdict::kFinished &&
-             explanation.verdict != Verdict::kStraggler &&
-             !(culprit && contradicts(explanation, *culprit));
-    is_wait_ = is_wait(explanation.verdict);
-    waited_seconds_ = explanation.waited_seconds;
-    sentence_ = explanation.sentence;
+    return explain(flights);
   } catch (const Error&) {
-    // A program that makes no group leaves no records.
+    return {};  // a program that makes no group leaves no records
   }
 }
 
@@ -116,7 +125,8 @@ std::string JobFlights::failure_of(int rank) const {
 void JobFlights::remove(const std::vector<int>& ranks) const {
   if (directory_.empty()) return;
   for (const int rank : ranks) {
-    for (const std::string& name : {flight_file_name(rank), step_gauge_name(rank)}) {
+    for (const std::string& name :
+         {flight_file_name(rank), step_gauge_name(rank), call_gauge_name(rank)}) {
       unlink((directory_ + "/" + name).c_str());
     }
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/collectives/flight/explanation.h"
 #include "paceline/process/environment.h"
 #include "paceline/process/rank_end.h"
 #include "paceline/telemetry/step_gauge.h"
@@ -30,8 +31,9 @@ class JobFlights {
   // each whose process was found gone; `culprit`: who failed first.
   void read(const std::function<std::vector<RankEnd>()>& ends,
             const std::optional<RankEnd>& culprit);
-  // "rank 3 never entered ...", the reason for the end that read() found; "" when it found none.
-  // `waited_long`: a rank that waits is a reason only after a second.
+  // "rank 3 never entered ...", or a call that workers have been waiting for: the reason for the
+  // end that read() found; "" when it found none. `waited_long`: a rank that waits is a reason only
+  // after a second.
   std::string sentence(bool waited_long) const;
   // The same as the launcher's last words, with where the records are.
   std::string text(bool waited_long) const;
@@ -44,6 +46,8 @@ class JobFlights {
   std::optional<StepReading> steps(const std::vector<int>& ranks) const;
 
  private:
+  Explanation explain_operations(const std::function<std::vector<RankEnd>()>& ends) const;
+
   std::string directory_;
   bool was_read_ = false;
   bool tells_ = false;  // a reason
