@@ -5,10 +5,13 @@
 // Thread safety: all methods.
 
 #include <atomic>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "paceline/core/deadline.h"
+#include "paceline/rpc/object_id.h"
 
 namespace paceline::rpc {
 
@@ -27,6 +30,11 @@ class Context {
   bool is_cancelled() const {
     return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
   }
+
+  // What find_object() and keep_object() of remote_ref.h do.
+  virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
+  virtual void keep_own(std::uint64_t class_number, ObjectNumber number,
+                        std::shared_ptr<void> object) = 0;
 
  protected:
   ~Context() = default;

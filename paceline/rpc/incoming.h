@@ -82,6 +82,10 @@ class Incoming final : public Context,
   std::shared_ptr<void> object;
   std::uint64_t object_number() const { return frame_.object; }
 
+  std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const override;
+  void keep_own(std::uint64_t class_number, ObjectNumber number,
+                std::shared_ptr<void> object) override;
+
   void run() override;
   void cancel() { is_cancelled_ = true; }
 

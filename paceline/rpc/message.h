@@ -98,6 +98,8 @@ class MessageWriter {
   void put_bytes(std::span<const std::byte> data);
   // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent.
   void put_aligned(std::span<const std::byte> data);
+  // Keeps the owner of such bytes alive for as long, where the message itself does not own them.
+  void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
   // A length that end_length() fills in: the number of bytes between the two calls.
   struct Length {
@@ -129,6 +131,7 @@ class MessageWriter {
  private:
   std::vector<std::byte> bytes_;
   std::vector<Part> parts_;
+  std::vector<std::shared_ptr<const void>> owners_;
   std::vector<std::shared_ptr<ReferenceHandle>> references_;
   std::size_t size_ = 0;
   int depth_ = 0;

@@ -11,6 +11,13 @@ bool Objects::create(ObjectNumber number, std::uint64_t class_number, SessionNum
   return true;
 }
 
+bool Objects::keep(ObjectNumber number, std::uint64_t class_number, SessionNumber holder,
+                   std::shared_ptr<void>&& object) {
+  if (!create(number, class_number, holder)) return false;
+  constructed(number, std::move(object));
+  return true;
+}
+
 Objects::Admission Objects::admit(ObjectNumber number, std::uint64_t class_number,
                                   const std::shared_ptr<Incoming>& call, std::size_t max_waiting) {
   const std::lock_guard lock(mutex_);
@@ -37,6 +44,13 @@ std::shared_ptr<void> Objects::find(ObjectNumber number, std::string& why_not) c
     return {};
   }
   if (found->second.failure) why_not = *found->second.failure;
+  return found->second.instance;
+}
+
+std::shared_ptr<void> Objects::find_of(std::uint64_t class_number, ObjectNumber number) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = objects_.find(number);
+  if (found == objects_.end() || found->second.class_number != class_number) return {};
   return found->second.instance;
 }
 

@@ -23,8 +23,11 @@ class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;
 
-  // A new object of a class. False if there is one of this number.
+  // A new object of a class, whose constructor runs later. False if there is one of this number.
   bool create(ObjectNumber number, std::uint64_t class_number, SessionNumber holder);
+  // As create(), of an object that exists. The object stays untouched if this returns false.
+  bool keep(ObjectNumber number, std::uint64_t class_number, SessionNumber holder,
+            std::shared_ptr<void>&& object);
 
   enum class Admission : std::uint8_t { kRun, kWaits, kNoObject, kOtherClass, kTooMany };
   // A call at an object: kRun if it is to be run now; otherwise finished() of another says when.
@@ -32,6 +35,8 @@ class Objects {
                   const std::shared_ptr<Incoming>& call, std::size_t max_waiting);
   // The object, once its constructor has ended; null if that failed, with the reason.
   std::shared_ptr<void> find(ObjectNumber number, std::string& why_not) const;
+  // The object, if it exists and is of this class.
+  std::shared_ptr<void> find_of(std::uint64_t class_number, ObjectNumber number) const;
   // The constructor has ended.
   void constructed(ObjectNumber number, std::shared_ptr<void> object);
   void failed(ObjectNumber number, const std::string& why);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "paceline/core/check.h"
+#include "paceline/core/secret.h"
 
 namespace paceline::rpc {
 
@@ -12,6 +13,12 @@ std::string_view full_method_name(std::string_view class_name, std::string_view 
   static auto& names = *new std::set<std::string>;  // never destroyed
   const std::lock_guard lock(mutex);
   return *names.insert(fmt::format("{}.{}", class_name, method)).first;
+}
+
+ObjectNumber new_object_number() {
+  ObjectNumber number = 0;
+  while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
 }
 
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method) {

@@ -7,7 +7,7 @@
 //    public:
 //     static constexpr std::string_view kName = "counter";
 //     using Arguments = Start;                       // of the constructor; none: no argument
-//     explicit Counter(const Start& start);
+//     explicit Counter(const Start& start);         // or (const Start&, rpc::Context&)
 //     Total add(const Amount& amount);               // or (const Amount&, rpc::Context&)
 //     static auto methods() {
 //       return std::tuple(rpc::method<&Counter::add>("add", rpc::Effect::kOnce));
@@ -24,6 +24,14 @@
 // The object lives as long as some worker has a reference to it and is heard from within the lease
 // (JoinOptions::lease). A reference may be a field of any message; the sender's keeps the object
 // alive until the receiver has one of its own.
+//
+// A method may leave another object behind for its caller, who holds it like one that it created:
+//
+//   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request);  // sets request.kept
+//   // in Table::open(const Open& request, rpc::Context& context):
+//   rpc::keep_object(context, request.kept, std::make_shared<Cursor>(...));
+//
+// A class without Arguments and a default constructor can only be left behind.
 
 #include <concepts>
 #include <memory>
@@ -84,6 +92,10 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
+// Whether others may create objects of the class: not those that only methods leave behind.
+template <class T>
+concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
+
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
 // "counter.add", as it travels and as errors name it; kept for ever.
 std::string_view full_method_name(std::string_view class_name, std::string_view method);
@@ -116,6 +128,22 @@ CallTarget own_target(std::string_view name, Effect effect) {
           .scope = Scope::kThisSession};
 }
 
+// For handlers. The object of this worker that has the number (RemoteRef::number()); null if there
+// is none, its constructor has not ended, or it is of another class than T.
+template <RemoteClass T>
+std::shared_ptr<T> find_object(const Context& context, ObjectNumber number) {
+  return std::static_pointer_cast<T>(context.find_own(method_id(T::kName), number));
+}
+// For a method that was called by call_and_keep(): makes `object` the one that the caller has a
+// reference to. Error(kAborted) if the caller does not wait any more.
+template <RemoteClass T>
+void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> object) {
+  context.keep_own(method_id(T::kName), number, std::move(object));
+}
+
+// A number for an object that is to exist.
+ObjectNumber new_object_number();
+
 // Error(kInvalid) for a reference to nothing, or of a worker that has left.
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method);
 
@@ -135,6 +163,8 @@ class RemoteRef {
   explicit operator bool() const { return handle_ != nullptr; }
   // The worker that has the object. Requires: it refers to something.
   const std::string& owner() const { return handle_->id.owner; }
+  // By which the owner's handlers find the object. Requires: it refers to something.
+  ObjectNumber number() const { return handle_->id.number; }
 
   // Calls a method of the object. ReferenceError if the object cannot be reached over this
   // reference any more, now or from the Future.
@@ -144,6 +174,19 @@ class RemoteRef {
       const CallOptions& options = {}) const {
     return begin<typename MethodTypes<decltype(Function)>::Reply>(object_target<T, Function>(),
                                                                   std::move(request), options);
+  }
+  // As call(), of a method that leaves a `Kept` behind for this worker (keep_object()): sets the
+  // request's number `kept`. The reference can be used once the call has succeeded.
+  template <auto Function, class Kept>
+  auto call_and_keep(typename MethodTypes<decltype(Function)>::Request request,
+                     const CallOptions& options = {}) const {
+    using Reply = typename MethodTypes<decltype(Function)>::Reply;
+    const CallTarget& target = object_target<T, Function>();
+    ObjectId id = handle_ ? handle_->id : ObjectId{};
+    id.number = request.kept = new_object_number();
+    const RemoteRef<Kept> kept(table_of(handle_, target.method)->created(id), deadline_);
+    return std::pair<Future<Reply>, RemoteRef<Kept>>(
+        begin<Reply>(target, std::move(request), options), kept);
   }
   // A copy of the object, which must be a message.
   Future<T> fetch(const CallOptions& options = {}) const
@@ -199,15 +242,19 @@ std::vector<Method> methods_of(const ServeOptions& options) {
     all.push_back({std::string(full_method_name(T::kName, name)), std::move(handler), kind, options,
                    class_number});
   };
-  add(kCreateName, Method::Kind::kCreate, [](const std::shared_ptr<Incoming>& call) {
-    const RequestOf<Arguments> arguments(*call);
-    if constexpr (std::constructible_from<T, const Arguments&>) {
-      call->object = std::make_shared<T>(*arguments);
-    } else {
-      call->object = std::make_shared<T>();
-    }
-    call->answer(make_outgoing(Nothing{}, call->is_for_self()));
-  });
+  if constexpr (Creatable<T>) {
+    add(kCreateName, Method::Kind::kCreate, [](const std::shared_ptr<Incoming>& call) {
+      const RequestOf<Arguments> arguments(*call);
+      if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
+        call->object = std::make_shared<T>(*arguments, static_cast<Context&>(*call));
+      } else if constexpr (std::constructible_from<T, const Arguments&>) {
+        call->object = std::make_shared<T>(*arguments);
+      } else {
+        call->object = std::make_shared<T>();
+      }
+      call->answer(make_outgoing(Nothing{}, call->is_for_self()));
+    });
+  }
   if constexpr (Message<T>) {
     add(kFetchName, Method::Kind::kObject, [](const std::shared_ptr<Incoming>& call) {
       call->answer(

@@ -9,6 +9,7 @@ set(SOURCES
   local_messages.cpp
   message.cpp
   objects.cpp
+  own_objects.cpp
   pending_call.cpp
   pool.cpp
   reference_table.cpp

@@ -277,9 +277,8 @@ std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(
           name(), worker);
     incarnation = entry->incarnation;
   }
-  ObjectId id{worker, incarnation, 0};
-  fill_random(std::as_writable_bytes(std::span(&id.number, 1)));
-  return {std::move(caller), impl_->references->created(id)};
+  return {std::move(caller),
+          impl_->references->created({worker, incarnation, new_object_number()})};
 }
 
 std::vector<WorkerInfo> Workers::list() const {

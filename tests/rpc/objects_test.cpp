@@ -19,6 +19,26 @@ struct Amount {
   static auto fields(auto& m) { return std::tie(m.value); }
 };
 
+// What Counter::open() leaves behind.
+std::atomic<int> num_cursors{0};
+class Cursor {
+ public:
+  static constexpr std::string_view kName = "cursor";
+  explicit Cursor(int value) : value_(value) { ++num_cursors; }
+  ~Cursor() { --num_cursors; }
+  Amount next(const Nothing& /*nothing*/) { return {++value_}; }
+  static auto methods() { return std::tuple(method<&Cursor::next>("next")); }
+
+ private:
+  int value_;
+};
+struct Open {
+  ObjectNumber kept = 0;
+  bool fails = false;
+  static auto fields(auto& m) { return std::tie(m.kept, m.fails); }
+};
+std::atomic<bool> may_open{true};
+
 class Counter {
  public:
   static constexpr std::string_view kName = "counter";
@@ -30,8 +50,15 @@ class Counter {
   ~Counter() { --num_counters; }
   Amount add(const Amount& amount) { return {value_ += amount.value}; }
   Amount fail(const Nothing& /*nothing*/) { throw std::runtime_error("the counter is stuck"); }
+  Amount open(const Open& request, Context& context) {
+    EXPECT_TRUE(soon([] { return may_open.load(); }));
+    if (request.fails) throw std::runtime_error("the counter is closed");
+    keep_object(context, request.kept, std::make_shared<Cursor>(value_));
+    return {value_};
+  }
   static auto methods() {
-    return std::tuple(method<&Counter::add>("add", Effect::kOnce), method<&Counter::fail>("fail"));
+    return std::tuple(method<&Counter::add>("add", Effect::kOnce), method<&Counter::fail>("fail"),
+                      method<&Counter::open>("open", Effect::kOnce));
   }
 
  private:
@@ -56,6 +83,15 @@ struct Use {
     RemoteRef<Counter> counter;
     int amount = 0;
     static auto fields(auto& m) { return std::tie(m.counter, m.amount); }
+  };
+  using Reply = Amount;
+};
+// By an object's number.
+struct Find {
+  static constexpr std::string_view kName = "find";
+  struct Request {
+    ObjectNumber number = 0;
+    static auto fields(auto& m) { return std::tie(m.number); }
   };
   using Reply = Amount;
 };
@@ -211,6 +247,59 @@ TEST_F(Objects, what_cannot_be_used_any_more_says_why) {
   expect_error(ErrorCode::kInvalid, {"belongs to another worker or job"}, [&] {
     other->call<Use>("stranger", {next, 1}).get();
   });
+}
+
+TEST_F(Objects, a_method_leaves_an_object_behind_for_its_caller) {
+  owner_->serve<Cursor>();
+  const auto counter = holder_->create<Counter>("owner", {7});
+  {
+    auto [reply, cursor] = counter.call_and_keep<&Counter::open, Cursor>({});
+    EXPECT_EQ(reply.get().value, 7);
+    EXPECT_EQ(cursor.call<&Cursor::next>().get().value, 8);
+    EXPECT_EQ(cursor.call<&Cursor::next>().get().value, 9);
+    EXPECT_EQ(num_cursors, 1);
+  }
+  EXPECT_TRUE(soon([] { return num_cursors == 0; }));
+  // Held by its caller alone: the worker that leaves takes it along.
+  auto [reply, cursor] = counter.call_and_keep<&Counter::open, Cursor>({});
+  reply.get();
+  holder_.reset();
+  EXPECT_TRUE(soon([] { return num_cursors == 0; }));
+}
+
+TEST_F(Objects, a_method_that_fails_or_comes_too_late_leaves_nothing_behind) {
+  owner_->serve<Cursor>();
+  const auto counter = holder_->create<Counter>("owner", {7});
+  {
+    auto [reply, cursor] = counter.call_and_keep<&Counter::open, Cursor>({.fails = true});
+    expect_call_error(Executed::kYes, {"counter.open", "the counter is closed"},
+                      [&reply = reply] { reply.get(); });
+    expect_reference_error(ReferenceError::Reason::kNoObject, {"cursor.next"},
+                           [&cursor = cursor] { cursor.call<&Cursor::next>().get(); });
+  }
+  may_open = false;
+  {
+    auto given_up = counter.call_and_keep<&Counter::open, Cursor>({});
+    const auto late = counter.call_and_keep<&Counter::open, Cursor>({}, {.deadline = 50ms});
+    (void)given_up, (void)late;
+  }
+  std::this_thread::sleep_for(300ms);  // in which both are released
+  may_open = true;
+  EXPECT_EQ(counter.call<&Counter::add>({1}).get().value, 8);  // behind them
+  EXPECT_EQ(num_cursors, 0);
+}
+
+TEST_F(Objects, a_handler_finds_the_objects_of_its_worker_by_their_numbers) {
+  owner_->serve<Cursor>();
+  owner_->serve<Find>([](const Find::Request& request, Context& context) {
+    EXPECT_EQ(find_object<Cursor>(context, request.number), nullptr);  // of another class
+    const auto counter = find_object<Counter>(context, request.number);
+    return counter ? counter->add({1}) : Amount{-1};
+  });
+  const auto counter = holder_->create<Counter>("owner", {7});
+  counter.call<&Counter::add>({1}).get();
+  EXPECT_EQ(holder_->call<Find>("owner", {counter.number()}).get().value, 9);
+  EXPECT_EQ(holder_->call<Find>("owner", {counter.number() + 1}).get().value, -1);
 }
 
 TEST_F(Objects, holders_renew_as_often_as_the_owner_s_lease_asks_for) {
