@@ -21,7 +21,7 @@ ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h",
         "paceline/images/colour.h", "paceline/images/crop.h", "paceline/images/encoded_image.h", "paceline/images/image.h",
         "paceline/images/image_list.h", "paceline/images/image_pipeline.h",
         "paceline/optim/optimizer.h", "paceline/optim/parameter_group.h", "paceline/optim/schedule.h",
-        "paceline/parallel/communication_hook.h",
+        "paceline/parallel/communication_hook.h", "paceline/remote/optimizers.h",
         "paceline/rpc/call_error.h", "paceline/rpc/context.h", "paceline/rpc/worker_info.h",
         "paceline/store/store.h", "paceline/telemetry/phase_times.h", "paceline/train/run_parts.h",
         "paceline/train/training_state.h", "paceline/transport/link_options.h")

@@ -5,10 +5,14 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/version.h>
@@ -18,6 +22,17 @@ namespace paceline {
 // A std::shared_ptr to a node in older versions, a c10::intrusive_ptr in newer ones.
 using GradientAccumulator =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+// A node for the autograd graph, held as the library holds its own.
+template <class Node, class... Args>
+auto make_node(Args&&... args) {
+  if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
+    return c10::make_intrusive<Node>(std::forward<Args>(args)...);
+  } else {
+    return std::shared_ptr<Node>(new Node(std::forward<Args>(args)...),
+                                 [](Node* node) { deleteNode(node); });  // torch::autograd's
+  }
+}
 
 // What carries out c10d's collectives; from 2.0 on a ProcessGroup is a set of these, one a device.
 #if TORCH_VERSION_MAJOR >= 2

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "paceline/core/io.h"
@@ -23,43 +22,10 @@
 #include "tests/harness/fresh_directory.h"
 #include "tests/rpc/job.h"
 #include "tests/rpc/relay.h"
+#include "tests/rpc/worker_process.h"
 
 namespace paceline::rpc::testing_job {
 namespace {
-
-// A process with a worker. Requires of the maker: no threads yet.
-class Process {
- public:
-  explicit Process(const std::function<bool()>& body) : pid_(fork()) {
-    if (pid_ == 0) _exit(body() && !testing::Test::HasFailure() ? 0 : 1);
-  }
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-  ~Process() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  // Returns once it stands still.
-  void freeze() const {
-    kill(pid_, SIGSTOP);
-    waitpid(pid_, nullptr, WUNTRACED);
-  }
-  void thaw() const { kill(pid_, SIGCONT); }
-  void end() {
-    kill(pid_, SIGKILL);
-    waitpid(std::exchange(pid_, 0), nullptr, 0);
-  }
-  // Whether it ended, and its body returned true.
-  bool succeeds() {
-    int status = 0;
-    waitpid(std::exchange(pid_, 0), &status, 0);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  }
-
- private:
-  pid_t pid_;
-};
 
 struct Total {
   static constexpr std::string_view kName = "total";
@@ -96,10 +62,6 @@ class Faults : public testing::Test {
       EXPECT_TRUE(soon([&] { return context.is_cancelled(); }));
       return Nothing{};
     });
-  }
-  // Until the signal that ends the process.
-  static bool serve_for_ever() {
-    for (;;) pause();
   }
 
   const FreshDirectory directory_;
