@@ -1,0 +1,102 @@
+// A language model whose embedding is on another worker, where a table would lie that is too large
+// for the trainer. The trainer has the LSTM; one step of the optimizer updates both:
+//
+//   paceline run --nproc-per-node 2 rnn_embedding
+//
+// Without a launcher the same model is trained in this process, and prints the same losses.
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <tuple>
+
+#include <torch/torch.h>
+
+#include "paceline/remote/distributed_optimizer.h"
+#include "paceline/tensor/thread_count.h"
+
+#include "examples/rpc/meeting.h"
+
+namespace remote = paceline::remote;
+namespace rpc = paceline::rpc;
+
+constexpr std::int64_t kWords = 50, kWidth = 16, kHidden = 24;
+constexpr remote::Adam kOptimizer{.lr = 0.01};
+
+struct Table {  // as others create it
+  static constexpr std::string_view kName = "table";
+  struct Arguments {
+    std::int64_t words = 0, width = 0;
+    static auto fields(auto& m) { return std::tie(m.words, m.width); }
+  };
+  static torch::nn::Embedding make(const Arguments& arguments) {
+    torch::manual_seed(1);
+    return torch::nn::Embedding(arguments.words, arguments.width);
+  }
+};
+
+// Predicts the next word of each sequence from its embedded words.
+struct ReaderImpl : torch::nn::Module {
+  ReaderImpl() {
+    torch::manual_seed(2);
+    lstm = register_module("lstm", torch::nn::LSTM(kWidth, kHidden));
+    decoder = register_module("decoder", torch::nn::Linear(kHidden, kWords));
+  }
+  torch::Tensor forward(const torch::Tensor& embedded) {
+    return decoder->forward(std::get<0>(lstm->forward(embedded)));
+  }
+  torch::nn::LSTM lstm{nullptr};
+  torch::nn::Linear decoder{nullptr};
+};
+TORCH_MODULE(Reader);
+
+void train(Reader reader, const std::function<torch::Tensor(const torch::Tensor& words)>& embed,
+           const std::function<void(const torch::Tensor& loss)>& step) {
+  torch::manual_seed(3);
+  // Words that follow each other in steps of three, so that there is something to learn.
+  const auto text = torch::arange(400, torch::kLong).mul(3).remainder(kWords);
+  for (int i = 0; i < 30; ++i) {
+    const auto starts = torch::randint(380, {8}, torch::kLong);
+    const auto places = starts.unsqueeze(0) + torch::arange(12, torch::kLong).unsqueeze(1);
+    const auto words = text.take(places), next = text.take(places + 1);
+    const auto logits = reader->forward(embed(words));
+    const auto loss =
+        torch::nn::functional::cross_entropy(logits.reshape({-1, kWords}), next.reshape({-1}));
+    loss.backward();
+    step(loss);
+    if (i % 5 == 4) std::printf("step %d: loss %.9f\n", i, loss.item<double>());
+  }
+}
+
+void train_alone() {
+  auto table = Table::make({kWords, kWidth});
+  Reader reader;
+  auto parameters = reader->parameters();
+  parameters.push_back(table->weight);
+  const auto optimizer = kOptimizer.make(parameters);
+  train(
+      reader, [&](const torch::Tensor& words) { return table->forward(words); },
+      [&](const torch::Tensor&) { optimizer->step(), optimizer->zero_grad(); });
+}
+
+void train_remotely(rpc::Workers& workers) {
+  meeting::wait_for(workers, "worker1");
+  const auto table = remote::create<Table>(workers, "worker1", {kWords, kWidth});
+  Reader reader;
+  remote::DistributedOptimizer optimizer(workers, {table}, kOptimizer, reader->parameters());
+  train(
+      reader, [&](const torch::Tensor& words) { return table->forward(words); },
+      [&](const torch::Tensor& loss) { optimizer.step(loss); });
+}
+
+int main() {
+  paceline::set_thread_count(1);
+  const int rank = meeting::rank();
+  if (rank < 0) return train_alone(), 0;
+  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
+  if (rank == 0) return train_remotely(*workers), 0;
+  remote::serve_modules(*workers);
+  remote::serve<Table>(*workers);
+  meeting::serve_until_end_of(*workers, "trainer");
+}

@@ -1,0 +1,110 @@
+// A ResNet-18 cut over two workers, trained by a third one:
+//
+//   paceline run --nproc-per-node 3 split_resnet
+//
+// Without a launcher the same network is trained in this process, and prints the same losses.
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "paceline/models/resnet.h"
+#include "paceline/remote/distributed_optimizer.h"
+#include "paceline/tensor/thread_count.h"
+
+#include "examples/rpc/meeting.h"
+
+namespace models = paceline::models;
+namespace remote = paceline::remote;
+namespace rpc = paceline::rpc;
+
+// Half of a ResNet: the layers up to its second stage, or those from the third one on.
+struct HalfImpl : torch::nn::Module {
+  HalfImpl(models::ResNet whole, bool first) {
+    const auto children = whole->named_children();
+    const auto names = first ? std::vector<std::string>{"conv1", "bn1", "layer1", "layer2"}
+                             : std::vector<std::string>{"layer3", "layer4", "fc"};
+    for (const auto& name : names) register_module(name, children[name]);
+  }
+  torch::Tensor forward(torch::Tensor features) {
+    auto children = named_children();
+    if (children.contains("conv1")) {
+      features = children["conv1"]->as<torch::nn::Conv2d>()->forward(features);
+      features = torch::relu(children["bn1"]->as<torch::nn::BatchNorm2d>()->forward(features));
+    }
+    for (const char* const stage : {"layer1", "layer2", "layer3", "layer4"}) {
+      if (!children.contains(stage)) continue;
+      features = children[stage]->as<torch::nn::Sequential>()->forward(features);
+    }
+    if (!children.contains("fc")) return features;
+    features = torch::adaptive_avg_pool2d(features, {1, 1}).flatten(1);
+    return children["fc"]->as<models::Linear>()->forward(features);
+  }
+};
+TORCH_MODULE(Half);
+
+struct ResNetHalf {  // as others create it
+  static constexpr std::string_view kName = "resnet_half";
+  struct Arguments {
+    bool first = true;
+    std::uint64_t seed = 0;
+    static auto fields(auto& m) { return std::tie(m.first, m.seed); }
+  };
+  static Half make(const Arguments& arguments) {
+    torch::manual_seed(arguments.seed);
+    return Half(models::ResNet({.depth = 18, .classes = 10, .small_images = true}),
+                arguments.first);
+  }
+};
+
+constexpr remote::SGD kOptimizer{.lr = 0.05, .momentum = 0.9};
+
+// Both take the same batches; `step` is given what the model says of one.
+void train(const std::function<torch::Tensor(const torch::Tensor& images)>& forward,
+           const std::function<void(const torch::Tensor& loss)>& step) {
+  for (int i = 0; i < 4; ++i) {
+    torch::manual_seed(100 + i);
+    const auto images = torch::randn({8, 3, 16, 16});
+    const auto labels = torch::randint(10, {8}, torch::kLong);
+    const auto loss = torch::nn::functional::cross_entropy(forward(images), labels);
+    loss.backward();
+    step(loss);
+    std::printf("step %d: loss %.9f\n", i, loss.item<double>());
+  }
+}
+
+void train_alone() {
+  auto first = ResNetHalf::make({true, 1}), second = ResNetHalf::make({false, 2});
+  auto parameters = first->parameters();
+  for (const auto& parameter : second->parameters()) parameters.push_back(parameter);
+  const auto optimizer = kOptimizer.make(parameters);
+  train([&](const torch::Tensor& images) { return second->forward(first->forward(images)); },
+        [&](const torch::Tensor&) { optimizer->step(), optimizer->zero_grad(); });
+}
+
+void train_remotely(rpc::Workers& workers) {
+  const auto create = [&](const std::string& owner, const ResNetHalf::Arguments& arguments) {
+    meeting::wait_for(workers, owner);
+    return remote::create<ResNetHalf>(workers, owner, arguments);
+  };
+  const auto first = create("worker1", {true, 1}), second = create("worker2", {false, 2});
+  remote::DistributedOptimizer optimizer(workers, {first, second}, kOptimizer);
+  train([&](const torch::Tensor& images) { return second->forward(first->forward(images)); },
+        [&](const torch::Tensor& loss) { optimizer.step(loss); });
+}
+
+int main() {
+  paceline::set_thread_count(1);
+  const int rank = meeting::rank();
+  if (rank < 0) return train_alone(), 0;
+  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
+  if (rank == 0) return train_remotely(*workers), 0;
+  remote::serve_modules(*workers);
+  remote::serve<ResNetHalf>(*workers);
+  meeting::serve_until_end_of(*workers, "trainer");
+}
