@@ -57,8 +57,9 @@ struct ResNetHalf {  // as others create it
   };
   static Half make(const Arguments& arguments) {
     torch::manual_seed(arguments.seed);
-    return Half(models::ResNet({.depth = 18, .classes = 10, .small_images = true}),
-                arguments.first);
+    return Half(
+        models::ResNet(models::ResNetOptions{.depth = 18, .classes = 10, .small_images = true}),
+        arguments.first);
   }
 };
 
