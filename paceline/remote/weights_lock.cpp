@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "paceline/core/check.h"
-#include "paceline/rpc/pool.h"
 
 namespace paceline::remote {
 namespace {
@@ -12,17 +11,10 @@ thread_local WeightsLock* lock_of_this_thread = nullptr;  // of the pass that it
 
 }  // namespace
 
-template <class Condition>
-bool WeightsLock::wait(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition) {
-  if (condition()) return true;
-  const rpc::Pool::Blocked blocked;  // another handler may run meanwhile
-  return changed_.wait_until(lock, deadline.moment(), condition);
-}
-
 bool WeightsLock::begin_pass(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const bool is_free =
-      wait(lock, deadline, [this] { return !is_stepping_ && num_waiting_steps_ == 0; });
+  const bool is_free = changed_.wait_until(
+      lock, deadline.moment(), [this] { return !is_stepping_ && num_waiting_steps_ == 0; });
   if (is_free) ++num_passes_;
   return is_free;
 }
@@ -35,7 +27,8 @@ void WeightsLock::end_pass() {
 bool WeightsLock::begin_step(Deadline deadline) {
   std::unique_lock lock(mutex_);
   ++num_waiting_steps_;
-  const bool is_free = wait(lock, deadline, [this] { return !is_stepping_ && num_passes_ == 0; });
+  const bool is_free = changed_.wait_until(lock, deadline.moment(),
+                                           [this] { return !is_stepping_ && num_passes_ == 0; });
   --num_waiting_steps_;
   if (is_free) {
     is_stepping_ = true;

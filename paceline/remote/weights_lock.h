@@ -23,9 +23,6 @@ class WeightsLock {
   void end_step();
 
  private:
-  template <class Condition>
-  bool wait(std::unique_lock<std::mutex>& lock, Deadline deadline, Condition condition);
-
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int num_passes_ = 0, num_waiting_steps_ = 0;
