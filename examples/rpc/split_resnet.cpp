@@ -4,64 +4,20 @@
 //
 // Without a launcher the same network is trained in this process, and prints the same losses.
 
-#include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include <torch/torch.h>
 
-#include "paceline/models/resnet.h"
 #include "paceline/remote/distributed_optimizer.h"
 #include "paceline/tensor/thread_count.h"
 
 #include "examples/rpc/meeting.h"
+#include "examples/rpc/resnet_half.h"
 
-namespace models = paceline::models;
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;
-
-// Half of a ResNet: the layers up to its second stage, or those from the third one on.
-struct HalfImpl : torch::nn::Module {
-  HalfImpl(models::ResNet whole, bool first) {
-    const auto children = whole->named_children();
-    const auto names = first ? std::vector<std::string>{"conv1", "bn1", "layer1", "layer2"}
-                             : std::vector<std::string>{"layer3", "layer4", "fc"};
-    for (const auto& name : names) register_module(name, children[name]);
-  }
-  torch::Tensor forward(torch::Tensor features) {
-    auto children = named_children();
-    if (children.contains("conv1")) {
-      features = children["conv1"]->as<torch::nn::Conv2d>()->forward(features);
-      features = torch::relu(children["bn1"]->as<torch::nn::BatchNorm2d>()->forward(features));
-    }
-    for (const char* const stage : {"layer1", "layer2", "layer3", "layer4"}) {
-      if (!children.contains(stage)) continue;
-      features = children[stage]->as<torch::nn::Sequential>()->forward(features);
-    }
-    if (!children.contains("fc")) return features;
-    features = torch::adaptive_avg_pool2d(features, {1, 1}).flatten(1);
-    return children["fc"]->as<models::Linear>()->forward(features);
-  }
-};
-TORCH_MODULE(Half);
-
-struct ResNetHalf {  // as others create it
-  static constexpr std::string_view kName = "resnet_half";
-  struct Arguments {
-    bool first = true;
-    std::uint64_t seed = 0;
-    static auto fields(auto& m) { return std::tie(m.first, m.seed); }
-  };
-  static Half make(const Arguments& arguments) {
-    torch::manual_seed(arguments.seed);
-    return Half(
-        models::ResNet(models::ResNetOptions{.depth = 18, .classes = 10, .small_images = true}),
-        arguments.first);
-  }
-};
 
 constexpr remote::SGD kOptimizer{.lr = 0.05, .momentum = 0.9};
 

@@ -1,0 +1,106 @@
+// A ResNet-18 cut over two workers and trained by a third one, on random images: milliseconds of a
+// step, for remote_beside_python.py, which takes turns with it.
+//
+//   paceline run --nproc-per-node 3 split_resnet_bench --batch 32 --micro-batches 4 --steps 10
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <future>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <torch/torch.h>
+
+#include "paceline/remote/distributed_optimizer.h"
+#include "paceline/tensor/thread_count.h"
+
+#include "examples/rpc/meeting.h"
+#include "examples/rpc/resnet_half.h"
+
+namespace remote = paceline::remote;
+namespace rpc = paceline::rpc;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+struct Options {
+  int batch = 32, image_size = 32, micro_batches = 4, steps = 10;
+};
+
+// `micro_batches` go through both halves and back beside each other.
+class Trainer {
+ public:
+  Trainer(rpc::Workers& workers, const Options& options)
+      : first_(create(workers, "worker1", {true, 1})),
+        second_(create(workers, "worker2", {false, 2})),
+        optimizer_(workers, {first_, second_}, remote::SGD{.lr = 0.001}),
+        images_(torch::randn({options.batch, 3, options.image_size, options.image_size})
+                    .chunk(options.micro_batches)),
+        labels_(torch::randint(10, {options.batch}, torch::kLong).chunk(options.micro_batches)) {}
+
+  void step() {
+    std::vector<std::future<torch::Tensor>> running;
+    for (std::size_t i = 0; i < images_.size(); ++i) {
+      running.push_back(std::async(std::launch::async, [this, i] { return pass(i); }));
+    }
+    std::vector<torch::Tensor> losses;
+    for (auto& loss : running) losses.push_back(loss.get());
+    optimizer_.step(losses);
+  }
+
+ private:
+  static remote::RemoteModule create(rpc::Workers& workers, const std::string& owner,
+                                     const ResNetHalf::Arguments& arguments) {
+    meeting::wait_for(workers, owner);
+    return remote::create<ResNetHalf>(workers, owner, arguments);
+  }
+  torch::Tensor pass(std::size_t i) const {
+    const auto output = second_->forward(first_->forward(images_[i]));
+    auto loss = torch::nn::functional::cross_entropy(output, labels_[i]) /
+                static_cast<double>(images_.size());
+    loss.backward();
+    return loss;
+  }
+
+  const remote::RemoteModule first_, second_;
+  remote::DistributedOptimizer optimizer_;
+  const std::vector<torch::Tensor> images_, labels_;
+};
+
+void run(const Options& options) {
+  paceline::set_thread_count(1);
+  const int rank = meeting::rank();
+  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
+  if (rank != 0) {
+    remote::serve_modules(*workers);
+    remote::serve<ResNetHalf>(*workers);
+    return meeting::serve_until_end_of(*workers, "trainer");
+  }
+  Trainer trainer(*workers, options);
+  for (int i = 0; i < 2; ++i) trainer.step();
+  const auto begin = Clock::now();
+  for (int i = 0; i < options.steps; ++i) trainer.step();
+  const std::chrono::duration<double, std::milli> time = Clock::now() - begin;
+  std::printf("{\"ms\": %.3f}\n", time.count() / options.steps);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Steps of a ResNet-18 that is cut over two workers"};
+  app.add_option("--batch", options.batch, "Images of a step");
+  app.add_option("--image-size", options.image_size, "Height and width");
+  app.add_option("--micro-batches", options.micro_batches, "Parts of a batch");
+  app.add_option("--steps", options.steps, "After 2 to warm up");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
