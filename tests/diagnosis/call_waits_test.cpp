@@ -9,7 +9,7 @@ namespace {
 using testing::EndsWith;
 using testing::HasSubstr;
 
-constexpr std::uint64_t kSecond = 1'000'000'000, kNow = 100 * kSecond;
+constexpr std::uint64_t kOneSecond = 1'000'000'000, kNow = 100 * kOneSecond;
 
 // A worker that runs.
 CallReading worker(int rank, const std::string& name) {
@@ -18,7 +18,7 @@ CallReading worker(int rank, const std::string& name) {
   reading.worker = name;
   reading.process = FlightProcess::kRunning;
   reading.now = kNow;
-  reading.looked = kNow - kSecond / 10;
+  reading.looked = kNow - kOneSecond / 10;
   return reading;
 }
 
@@ -166,7 +166,7 @@ TEST(CallWaitsOfMany, of_a_worker_that_is_gone_the_time_ends_when_it_looked_last
   CallReading caller = worker(1, "trainer1");
   caller.open[0] = {call_of("trainer1", "server0", 5)};
   caller.process = FlightProcess::kGone;
-  caller.looked = kNow - 2 * kSecond;
+  caller.looked = kNow - 2 * kOneSecond;
   EXPECT_DOUBLE_EQ(call_waits({caller})[0].seconds, 3);
 }
 
