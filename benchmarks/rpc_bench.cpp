@@ -63,6 +63,7 @@ struct Setting {
   std::size_t bytes = 64;
   int calls = 3000, rounds = 7, pipelined = 60'000, window = 256;
   bool tcp = false, busy = false;
+  int spin_us = 0;
 };
 
 // "2.41 [2.20, 2.63]": the median and the range. (spread.h would need the module bench.)
@@ -127,11 +128,12 @@ std::pair<int, int> raw_connection(bool tcp) {
   return {caller.release(), callee.release()};
 }
 
-rpc::JoinOptions options_of(const std::string& path, const paceline::Secret& secret, bool tcp,
-                            const char* host) {
+rpc::JoinOptions options_of(const std::string& path, const paceline::Secret& secret,
+                            const Setting& setting, const char* host) {
   rpc::JoinOptions options{.store = std::make_shared<paceline::FileStore>(path), .secret = secret};
   options.address = "127.0.0.1";
-  if (tcp) options.host = host;
+  if (setting.tcp) options.host = host;
+  options.spin = std::chrono::microseconds(setting.spin_us);
   return options;
 }
 
@@ -237,6 +239,8 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", setting.rounds, "Rounds");
   app.add_option("--pipelined", setting.pipelined, "Pipelined calls in a round");
   app.add_option("--window", setting.window, "Pipelined calls under way");
+  app.add_option("--spin", setting.spin_us,
+                 "Look for messages for so many microseconds before sleeping");
   app.add_flag("--tcp", setting.tcp, "Use TCP instead of UNIX sockets");
   app.add_flag("--busy", setting.busy, "Keep two cores computing meanwhile");
   CLI11_PARSE(app, argc, argv);
@@ -248,7 +252,7 @@ int main(int argc, char** argv) {
   std::vector<pid_t> children;
   children.push_back(fork());
   if (children.back() == 0) {
-    serve(raw_callee, setting, options_of(directory + "/store", secret, setting.tcp, "callee"));
+    serve(raw_callee, setting, options_of(directory + "/store", secret, setting, "callee"));
   }
   for (int i = 0; setting.busy && i < 2; ++i) {
     children.push_back(fork());
@@ -257,7 +261,7 @@ int main(int argc, char** argv) {
   }
   {
     const auto caller =
-        rpc::join("caller", options_of(directory + "/store", secret, setting.tcp, "caller"));
+        rpc::join("caller", options_of(directory + "/store", secret, setting, "caller"));
     measure(setting, raw_caller, *caller);
     measure_large(setting, *caller);
   }

@@ -272,7 +272,7 @@ void Caller::watch_locked(bool watched) {
 void Caller::update_events_locked() {
   is_sending_ = connection_->has_unsent();
   pool_->change(*this, (is_watched_ ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
-                           (is_sending_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0));
+                           (is_sending_ ? connection_->event_of_room() : 0));
 }
 
 // Requires: this thread holds receiving_.

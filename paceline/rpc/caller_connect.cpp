@@ -129,8 +129,9 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
 
 void Caller::connect_to(const WorkerEntry& callee) {
   auto [socket, cipher] = make_connection(callee);
-  auto connection =
-      std::make_shared<Connection>(std::move(socket), std::move(cipher), setup_->max_message, true);
+  auto connection = std::make_shared<Connection>(std::move(socket), std::move(cipher),
+                                                 setup_->max_message, true, setup_->spin);
+  connection->offer_rings();
   Lock lock(mutex_);
   is_connecting_ = false;
   if (is_closed_) return;

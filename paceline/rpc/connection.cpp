@@ -6,10 +6,12 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "paceline/core/check.h"
+#include "paceline/core/futex.h"
 #include "paceline/core/io.h"
 #include "paceline/rpc/local_messages.h"
 
@@ -21,6 +23,7 @@ constexpr std::size_t kCopied = 16 << 10;      // a message of more bytes is sen
 constexpr std::size_t kBlockBytes = 64 << 10;  // of small frames that are sent together
 constexpr std::size_t kMostTickets = 1 << 16;  // that may be on their way at a time
 constexpr std::size_t kMostPieces = 64;        // of one sendmsg(), well below the kernel's 1,024
+constexpr std::array<std::byte, 1> kDoorbell{};
 
 bool is_unix(const Fd& socket) {
   int domain = 0;
@@ -32,13 +35,14 @@ bool is_unix(const Fd& socket) {
 }  // namespace
 
 Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
-                       bool waits_in_receive)
+                       bool waits_in_receive, std::chrono::nanoseconds spin)
     : socket_(std::move(socket)),
       cipher_(std::move(cipher)),
       max_message_(max_message),
       waits_in_receive_(waits_in_receive && !cipher_),
       shares_memory_(!cipher_ && is_unix(socket_)),
-      buffer_(kReceiveBytes) {
+      spin_(spin),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(kReceiveBytes)) {
   if (!waits_in_receive_) return;
   const timeval limit{.tv_sec = 0, .tv_usec = std::chrono::microseconds(kLongestWait).count()};
   if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
@@ -49,6 +53,23 @@ Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t ma
 
 Connection::~Connection() {
   for (const std::uint64_t ticket : tickets_) LocalMessages::discard(ticket);
+}
+
+void Connection::offer_rings() {
+  if (!shares_memory_) return;
+  auto rings = Rings::make();
+  if (!rings) return;
+  const auto frame = encode({.kind = FrameKind::kRings});
+  const int descriptor = rings->descriptor();
+  const std::lock_guard lock(mutex_);
+  // The socket is empty and takes a frame as a whole.
+  if (send_with_descriptors(socket_.get(), frame, std::span(&descriptor, 1)) ==
+      static_cast<ssize_t>(frame.size())) {
+    rings_ = std::move(rings);
+    ++sent_counter_;
+  } else {
+    is_broken_ = true;
+  }
 }
 
 // Small pieces share blocks. Requires: the mutex is held.
@@ -171,6 +192,7 @@ void Connection::queue_urgent(Frame frame) {
 ssize_t Connection::send_pieces() {
   Piece& first = unsent_.front();
   if (cipher_) return cipher_->send(socket_.get(), {}, first.rest);
+  if (rings_) return send_through_rings();
   if (first.descriptor >= 0) {
     const ssize_t sent =
         send_with_descriptors(socket_.get(), first.rest, std::span(&first.descriptor, 1));
@@ -178,16 +200,37 @@ ssize_t Connection::send_pieces() {
     return sent;
   }
   std::array<iovec, kMostPieces> pieces;
-  std::size_t count = 0;
-  for (const Piece& piece : unsent_) {
-    if (count == kMostPieces || piece.descriptor >= 0) break;
-    pieces[count++] = {const_cast<std::byte*>(piece.rest.data()), piece.rest.size()};
-  }
   msghdr message{};
   message.msg_iov = pieces.data();
-  message.msg_iovlen = count;
+  message.msg_iovlen = gather(pieces);
   return send_message(socket_.get(), message);
 }
+
+// What can be sent by one call.
+std::size_t Connection::gather(std::span<iovec> pieces) const {
+  std::size_t count = 0;
+  for (const Piece& piece : unsent_) {
+    if (count == pieces.size() || piece.descriptor >= 0) break;
+    pieces[count++] = {const_cast<std::byte*>(piece.rest.data()), piece.rest.size()};
+  }
+  return count;
+}
+
+ssize_t Connection::send_through_rings() {
+  if (int& descriptor = unsent_.front().descriptor; descriptor >= 0) {
+    if (send_with_descriptors(socket_.get(), kDoorbell, std::span(&descriptor, 1)) < 0) return -1;
+    descriptor = -1;
+  }
+  std::array<iovec, kMostPieces> pieces;
+  const std::size_t count = rings_->write(std::span(pieces).first(gather(pieces)));
+  if (rings_->must_ring_reader()) ring();
+  if (count > 0) return static_cast<ssize_t>(count);
+  errno = EAGAIN;
+  return -1;
+}
+
+// A socket that has no room for it is full of others that have not been heard.
+void Connection::ring() { send_some(socket_.get(), kDoorbell); }
 
 bool Connection::flush() {
   const std::lock_guard lock(mutex_);
@@ -215,6 +258,11 @@ bool Connection::has_unsent() const {
   return !unsent_.empty();
 }
 
+std::uint32_t Connection::event_of_room() const {
+  const std::lock_guard lock(mutex_);
+  return rings_ ? EPOLLIN : EPOLLOUT;
+}
+
 void Connection::own(const Outgoing& message) {
   const std::lock_guard lock(mutex_);
   for (Piece& piece : unsent_) {
@@ -240,7 +288,9 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
       fail(ErrorCode::kCorrupt, "a worker sent an urgent frame with a message");
     return receiver.take(frame, {});
   }
+  if (frame.kind == FrameKind::kRings) return take_rings();
   if (frame.kind == FrameKind::kArea) {
+    if (rings_ && !descriptor_) take_doorbells(nullptr);  // the descriptor came with one of them
     if (!descriptor_ || peers_area_ || in_message_ || frame.length != 0) {
       fail(ErrorCode::kCorrupt, "a worker sent shared memory where none was due");
     }
@@ -265,6 +315,14 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
   in_message_ = true;
   part_left_ = (frame.flags & Frame::kInParts) != 0 ? 0 : frame.length;
   if (frame.length == 0) finish_message(receiver);
+}
+
+void Connection::take_rings() {
+  const std::lock_guard lock(mutex_);
+  if (!descriptor_ || rings_ || received_counter_ != 1 || sent_counter_ != 0) {
+    fail(ErrorCode::kCorrupt, "a worker sent rings of shared memory where none were due");
+  }
+  rings_ = Rings::of_file(std::exchange(descriptor_, Fd()));
 }
 
 void Connection::finish_message(Receiver& receiver) {
@@ -298,7 +356,9 @@ std::span<const std::byte> Connection::consume(std::span<const std::byte> bytes,
   for (;;) {
     if (part_left_ == 0) {
       if (bytes.size() < kFrameBytes) return bytes;
+      const bool had_rings = rings_ != nullptr;
       begin_frame(bytes.first(kFrameBytes), receiver);
+      if (!had_rings && rings_) return {};  // doorbells follow
       bytes = bytes.subspan(kFrameBytes);
       continue;
     }
@@ -335,30 +395,75 @@ ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& dea
   return read(into);
 }
 
+// The rest of a large message goes to its place, everything else through the buffer.
+std::span<std::byte> Connection::room_for_data() {
+  if (part_left_ >= kReceiveBytes && buffered_ == 0) {
+    return payload_.bytes().subspan(received_, part_left_);
+  }
+  return std::span(buffer_.get(), kReceiveBytes).subspan(buffered_);
+}
+
+// So many bytes have come into the room.
+void Connection::consume_data(std::size_t count, Receiver& receiver) {
+  bytes_received_ += count;
+  if (part_left_ >= kReceiveBytes && buffered_ == 0) {
+    received_ += count;
+    part_left_ -= count;
+    if (received_ == frame_.length) finish_message(receiver);
+    return;
+  }
+  const auto rest = consume(std::span(buffer_.get(), buffered_ + count), receiver);
+  buffered_ = rest.size();
+  if (buffered_ > 0) std::memmove(buffer_.get(), rest.data(), buffered_);
+}
+
 bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
-  for (;;) {
-    // The rest of a large message goes to its place, everything else through the buffer.
-    const bool to_place = part_left_ >= kReceiveBytes && buffered_ == 0;
-    const auto into = to_place ? payload_.bytes().subspan(received_, part_left_)
-                               : std::span(buffer_).subspan(buffered_);
+  while (!rings_) {
+    const auto into = room_for_data();
     const ssize_t got = deadline != nullptr ? wait_and_read(into, *deadline) : read(into);
     if (got < 0) return errno == EAGAIN;
     if (got == 0) return false;
     const auto count = static_cast<std::size_t>(got);
-    bytes_received_ += count;
-    if (to_place) {
-      received_ += count;
-      part_left_ -= count;
-      if (received_ == frame_.length) finish_message(receiver);
-    } else {
-      const auto rest = consume(std::span(buffer_).first(buffered_ + count), receiver);
-      buffered_ = rest.size();
-      if (buffered_ > 0) std::memmove(buffer_.data(), rest.data(), buffered_);
-    }
+    consume_data(count, receiver);
     // Less than asked for: nothing more is there, so the call that would say so is saved. A cipher
     // gives its records one by one.
-    if (deadline != nullptr || (count < into.size() && !cipher_)) return true;
+    if (!rings_ && (deadline != nullptr || (count < into.size() && !cipher_))) return true;
   }
+  return receive_through_rings(receiver, deadline);
+}
+
+// ---- through shared memory ----
+
+bool Connection::receive_through_rings(Receiver& receiver, const Deadline* deadline) {
+  const bool is_open = deadline != nullptr ? wait_for_data(*deadline) : take_doorbells(nullptr);
+  do {
+    while (const std::size_t count = rings_->read(room_for_data())) {
+      if (rings_->must_ring_writer()) ring();
+      consume_data(count, receiver);
+    }
+  } while (!rings_->wait_for_data());
+  return is_open;
+}
+
+// False at the end of the connection.
+bool Connection::wait_for_data(const Deadline& deadline) {
+  if (rings_->has_data()) return true;
+  if (spin_ > std::chrono::nanoseconds(0)) {
+    rings_->do_not_wait();
+    const auto end = Deadline::after(std::min(spin_, deadline.remaining()));
+    while (!rings_->has_data() && !end.expired()) spin_pause();
+    if (!rings_->wait_for_data()) return true;
+  }
+  return take_doorbells(&deadline);
+}
+
+// Hears those that rang, or with a deadline waits for one. False at the end of the connection.
+bool Connection::take_doorbells(const Deadline* deadline) {
+  std::array<std::byte, 256> doorbells;
+  const ssize_t got = deadline != nullptr ? wait_and_read(doorbells, *deadline) : read(doorbells);
+  if (got < 0) return errno == EAGAIN;
+  flush();  // there may be room again
+  return got > 0;
 }
 
 }  // namespace paceline::rpc

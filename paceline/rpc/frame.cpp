@@ -29,7 +29,7 @@ bool is_kind(std::uint8_t kind) {
   };
   return within(FrameKind::kOpen, FrameKind::kGoodbye) ||
          within(FrameKind::kOpened, FrameKind::kCredit) ||
-         within(FrameKind::kPart, FrameKind::kArea);
+         within(FrameKind::kPart, FrameKind::kRings);
 }
 
 [[noreturn]] void refuse(const std::string& why) {

@@ -37,6 +37,7 @@ enum class FrameKind : std::uint8_t {
   // from either
   kPart = 129,  // of the message that was announced last
   kArea,        // comes with a descriptor: the sender's area (area.h)
+  kRings,       // comes with a descriptor: what follows goes through it (rings.h)
 };
 
 // How the callee answers a request.

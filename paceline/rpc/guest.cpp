@@ -44,8 +44,9 @@ void Guest::greet() {
   }
   std::unique_ptr<Cipher> cipher;
   if (is_encrypted_) cipher = std::make_unique<Cipher>(kCallCipher, handshake_->session_keys());
-  connection_ = std::make_unique<Connection>(std::move(socket_), std::move(cipher),
-                                             server_->setup_->max_message, true);
+  connection_ =
+      std::make_unique<Connection>(std::move(socket_), std::move(cipher),
+                                   server_->setup_->max_message, true, server_->setup_->spin);
   handshake_.reset();
   is_known_.store(true, std::memory_order_release);
 }
@@ -106,7 +107,7 @@ void Guest::send() {
 void Guest::update_events() {
   is_sending_ = connection_->has_unsent();
   server_->pool_->change(*this, (is_watched_ ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
-                                    (is_sending_ ? static_cast<std::uint32_t>(EPOLLOUT) : 0));
+                                    (is_sending_ ? connection_->event_of_room() : 0));
 }
 
 }  // namespace paceline::rpc

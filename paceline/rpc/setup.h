@@ -24,6 +24,7 @@ struct Setup {
   std::size_t max_calls = 0;  // under way from one worker to another
   std::size_t max_bytes = 0;  // of their requests
   LeaseTime lease = kDefaultLease;
+  std::chrono::nanoseconds spin{};
   CallStats stats{};
 };
 using SetupPointer = std::shared_ptr<const Setup>;

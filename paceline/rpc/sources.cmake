@@ -15,6 +15,7 @@ set(SOURCES
   reference_table.cpp
   references.cpp
   remote_ref.cpp
+  rings.cpp
   serve_references.cpp
   server.cpp
   session.cpp

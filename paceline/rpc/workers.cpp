@@ -311,6 +311,7 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
             .max_calls = std::max<std::size_t>(options.max_calls, 1),
             .max_bytes = options.max_bytes,
             .lease = options.lease,
+            .spin = options.spin,
             .stats = CallStats(CallGauge::of_process(name), timeline_of_rank())});
   const auto impl = std::make_shared<Workers::Impl>(setup, options);
   impl->start();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -46,14 +47,15 @@ struct Arrived final : Connection::Receiver {
   }
 };
 
-enum class Family { kUnix, kTcp };  // with shared memory, and without
+// With shared memory for large messages, for all, and without any.
+enum class Family { kUnix, kRings, kTcp };
 
 class Pair : public testing::Test {
  protected:
   static constexpr std::size_t kLimit = 64 << 20;
   explicit Pair(Family family) : family_(family) { connect(); }
   void connect() {
-    if (family_ == Family::kUnix) {
+    if (family_ != Family::kTcp) {
       std::array<int, 2> ends{};
       const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
       EXPECT_EQ(::socketpair(AF_UNIX, type, 0, ends.data()), 0);
@@ -68,7 +70,10 @@ class Pair : public testing::Test {
         std::make_unique<Connection>(accept_connection(listener, deadline), nullptr, kLimit, false);
   }
   Connection& sender() {
-    if (!sender_) sender_ = std::make_unique<Connection>(std::move(raw_), nullptr, kLimit, false);
+    if (!sender_) {
+      sender_ = std::make_unique<Connection>(std::move(raw_), nullptr, kLimit, false);
+      if (family_ == Family::kRings) sender_->offer_rings();
+    }
     return *sender_;
   }
   // Sends and receives in turns, until so many frames have arrived.
@@ -98,14 +103,23 @@ class Pair : public testing::Test {
   Fd raw_;
   std::unique_ptr<Connection> sender_, receiver_;
   Arrived arrived_;
+  std::atomic<int> num_late_{0};
 };
 
 class EachFamily : public Pair, public testing::WithParamInterface<Family> {
  protected:
   EachFamily() : Pair(GetParam()) {}
 };
-INSTANTIATE_TEST_SUITE_P(Over, EachFamily, testing::Values(Family::kUnix, Family::kTcp),
-                         [](const auto& p) { return p.param == Family::kUnix ? "unix" : "tcp"; });
+std::string name_of(const testing::TestParamInfo<Family>& family) {
+  static constexpr const char* kNames[] = {"unix", "rings", "tcp"};
+  return kNames[static_cast<int>(family.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Over, EachFamily,
+                         testing::Values(Family::kUnix, Family::kRings, Family::kTcp), name_of);
+class OverRings : public Pair {
+ protected:
+  OverRings() : Pair(Family::kRings) {}
+};
 class WithMemory : public Pair {
  protected:
   WithMemory() : Pair(Family::kUnix) {}
@@ -219,6 +233,96 @@ TEST_P(EachFamily, a_ticket_is_good_once_and_only_in_its_process) {
       encode({.kind = FrameKind::kRequest, .flags = Frame::kInMemory, .length = sizeof ticket}));
   send_raw(std::as_bytes(std::span(&ticket, 1)));
   expect_corrupt({"ticket"});
+}
+
+// ---- rings of shared memory ----
+
+TEST_F(OverRings, both_directions_go_on_while_the_other_end_does_not_read) {
+  constexpr CallNumber kCount = 3000;  // of 200 bytes: several times what a ring has room for
+  Arrived back;
+  for (CallNumber number = 1; number <= kCount; ++number) {
+    sender().queue({.kind = FrameKind::kRequest, .number = number}, text_of(100));
+  }
+  EXPECT_TRUE(sender().flush());
+  EXPECT_TRUE(sender().has_unsent());
+  EXPECT_TRUE(receiver_->receive(arrived_));
+  for (CallNumber number = 1; number <= kCount; ++number) {
+    receiver_->queue({.kind = FrameKind::kReply, .number = number}, text_of(100));
+  }
+  EXPECT_TRUE(receiver_->flush());
+  EXPECT_TRUE(receiver_->has_unsent());
+  // Each end only receives, which is when it hears of room.
+  EXPECT_TRUE(harness::wait_until(
+      [&] {
+        EXPECT_TRUE(sender().receive(back));
+        EXPECT_TRUE(receiver_->receive(arrived_));
+        return arrived_.frames.size() == kCount && back.frames.size() == kCount;
+      },
+      Deadline::after(std::chrono::seconds(30)), std::chrono::microseconds(100)));
+  for (CallNumber number = 1; number <= kCount; ++number) {
+    EXPECT_EQ(arrived_.frames[number - 1].frame.number, number);
+    EXPECT_EQ(back.frames[number - 1].frame.number, number);
+  }
+}
+
+// Two threads that sleep whenever nothing is there: a doorbell that is not rung stops them.
+TEST_F(OverRings, whoever_sleeps_is_woken) {
+  constexpr CallNumber kCount = 20'000;
+  const auto deadline = Deadline::after(std::chrono::seconds(120));
+  sender();
+  const auto send = [&](Connection& end, CallNumber number) {
+    end.queue({.kind = FrameKind::kRequest, .number = number}, text_of(number % 600));
+    EXPECT_TRUE(end.flush());
+  };
+  const auto receive = [&](Connection& end, Arrived& arrived, CallNumber number) {
+    const auto before = std::chrono::steady_clock::now();
+    while (arrived.frames.size() < number && !deadline.expired()) {
+      EXPECT_TRUE(end.receive(arrived, &deadline));
+    }
+    // It would have been the end of a wait, not a doorbell.
+    if (std::chrono::steady_clock::now() - before >= Connection::kLongestWait) ++num_late_;
+  };
+  Arrived back;
+  std::thread other([&] {
+    for (CallNumber number = 1; number <= kCount && !deadline.expired(); ++number) {
+      receive(*receiver_, arrived_, number);
+      send(*receiver_, number);
+    }
+  });
+  for (CallNumber number = 1; number <= kCount && !deadline.expired(); ++number) {
+    send(sender(), number);
+    receive(sender(), back, number);
+  }
+  other.join();
+  EXPECT_EQ(arrived_.frames.size(), kCount);
+  EXPECT_EQ(back.frames.size(), kCount);
+  EXPECT_LT(num_late_, 20);  // of a busy machine
+}
+
+TEST_F(OverRings, what_was_sent_before_the_end_arrives) {
+  sender().queue({.kind = FrameKind::kRequest, .number = 1}, text_of(500));
+  sender().queue({.kind = FrameKind::kRequest, .number = 2}, text_of(100'000));
+  EXPECT_TRUE(sender().flush());
+  sender_.reset();
+  EXPECT_FALSE(receiver_->receive(arrived_) && receiver_->receive(arrived_));
+  ASSERT_EQ(arrived_.frames.size(), 2U);
+  EXPECT_EQ(arrived_.frames[1].bytes, text_of(100'000)->writer().copy());
+}
+
+TEST_F(WithMemory, rings_come_first_or_not_at_all) {
+  const auto rings = encode({.kind = FrameKind::kRings});
+  send_raw(rings);  // without a descriptor
+  expect_corrupt({"rings of shared memory where none were due"});
+  connect();
+  const Fd file(::memfd_create("not rings", MFD_CLOEXEC));
+  const int descriptor = file.get();
+  EXPECT_GT(send_with_descriptors(raw_.get(), rings, std::span(&descriptor, 1)), 0);
+  expect_corrupt({"shared memory cannot be used"});
+  connect();
+  send_raw(encode({.kind = FrameKind::kAcknowledge}));
+  const auto second = encode({.kind = FrameKind::kRings, .counter = 1});
+  EXPECT_GT(send_with_descriptors(raw_.get(), second, std::span(&descriptor, 1)), 0);
+  expect_corrupt({"where none were due"});
 }
 
 // ---- large messages by reference ----
