@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <string>
@@ -17,7 +18,6 @@
 #include "paceline/remote/distributed_optimizer.h"
 #include "paceline/tensor/thread_count.h"
 
-#include "examples/rpc/meeting.h"
 #include "examples/rpc/resnet_half.h"
 
 namespace remote = paceline::remote;
@@ -54,7 +54,6 @@ class Trainer {
  private:
   static remote::RemoteModule create(rpc::Workers& workers, const std::string& owner,
                                      const ResNetHalf::Arguments& arguments) {
-    meeting::wait_for(workers, owner);
     return remote::create<ResNetHalf>(workers, owner, arguments);
   }
   torch::Tensor pass(std::size_t i) const {
@@ -72,13 +71,16 @@ class Trainer {
 
 void run(const Options& options) {
   paceline::set_thread_count(1);
-  const int rank = meeting::rank();
-  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
-  if (rank != 0) {
-    remote::serve_modules(*workers);
-    remote::serve<ResNetHalf>(*workers);
-    return meeting::serve_until_end_of(*workers, "trainer");
+  const std::string rank = std::getenv("RANK");
+  if (rank != "0") {
+    const auto serve = [](rpc::Workers& self) {
+      remote::serve_modules(self);
+      remote::serve<ResNetHalf>(self);
+    };
+    rpc::join("worker" + rank, {.prepare = serve})->wait_until_gone("trainer");
+    return;
   }
+  const auto workers = rpc::join("trainer");
   Trainer trainer(*workers, options);
   for (int i = 0; i < 2; ++i) trainer.step();
   const auto begin = Clock::now();

@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -19,8 +21,6 @@
 
 #include "paceline/remote/tensor_field.h"
 #include "paceline/tensor/thread_count.h"
-
-#include "examples/rpc/meeting.h"
 
 namespace rpc = paceline::rpc;
 
@@ -145,9 +145,6 @@ void train_remotely(rpc::Workers& workers) {
   workers.serve<Choose>([&](const Choose::Request& request, rpc::Context&) {
     return Choose::Reply{agent.choose(request.observer, request.state, request.draw)};
   });
-  for (int i = 1; i <= kObservers; ++i) {
-    meeting::wait_for(workers, "observer" + std::to_string(i));
-  }
   train(agent, [&] {
     std::vector<int> all;
     std::vector<rpc::Future<Play::Reply>> running;
@@ -159,24 +156,22 @@ void train_remotely(rpc::Workers& workers) {
   });
 }
 
-void observe(rpc::Workers& workers, int number) {
+void observe(int number) {
   CartPole game(static_cast<std::uint32_t>(number));
-  workers.serve<Play>([&](const rpc::Nothing&, rpc::Context&) {
-    return Play::Reply{play(game, [&](const torch::Tensor& state, double draw) {
-      return workers.call<Choose>("agent", {number, state, draw}).get().right;
-    })};
-  });
-  meeting::serve_until_end_of(workers, "agent");
+  const auto serve = [&](rpc::Workers& self) {
+    self.serve<Play>([&](const rpc::Nothing&, rpc::Context&) {
+      return Play::Reply{play(game, [&](const torch::Tensor& state, double draw) {
+        return self.call<Choose>("agent", {number, state, draw}).get().right;
+      })};
+    });
+  };
+  rpc::join("observer" + std::to_string(1 + number), {.prepare = serve})->wait_until_gone("agent");
 }
 
 int main() {
   paceline::set_thread_count(1);
-  const int rank = meeting::rank();
-  if (rank < 0) return train_alone(), 0;
-  const auto workers = rpc::join(rank == 0 ? "agent" : "observer" + std::to_string(rank));
-  if (rank == 0) {
-    train_remotely(*workers);
-  } else {
-    observe(*workers, rank - 1);
-  }
+  const char* const rank = std::getenv("RANK");  // set by `paceline run`
+  if (rank == nullptr) return train_alone(), 0;
+  if (std::string_view(rank) == "0") return train_remotely(*rpc::join("agent")), 0;
+  observe(std::atoi(rank) - 1);
 }

@@ -7,16 +7,16 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include <torch/torch.h>
 
 #include "paceline/remote/distributed_optimizer.h"
 #include "paceline/tensor/thread_count.h"
-
-#include "examples/rpc/meeting.h"
 
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;
@@ -81,7 +81,6 @@ void train_alone() {
 }
 
 void train_remotely(rpc::Workers& workers) {
-  meeting::wait_for(workers, "worker1");
   const auto table = remote::create<Table>(workers, "worker1", {kWords, kWidth});
   Reader reader;
   remote::DistributedOptimizer optimizer(workers, {table}, kOptimizer, reader->parameters());
@@ -92,11 +91,12 @@ void train_remotely(rpc::Workers& workers) {
 
 int main() {
   paceline::set_thread_count(1);
-  const int rank = meeting::rank();
-  if (rank < 0) return train_alone(), 0;
-  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
-  if (rank == 0) return train_remotely(*workers), 0;
-  remote::serve_modules(*workers);
-  remote::serve<Table>(*workers);
-  meeting::serve_until_end_of(*workers, "trainer");
+  const char* const rank = std::getenv("RANK");  // set by `paceline run`
+  if (rank == nullptr) return train_alone(), 0;
+  if (std::string_view(rank) == "0") return train_remotely(*rpc::join("trainer")), 0;
+  const auto serve = [](rpc::Workers& self) {
+    remote::serve_modules(self);
+    remote::serve<Table>(self);
+  };
+  rpc::join("worker" + std::string(rank), {.prepare = serve})->wait_until_gone("trainer");
 }

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <future>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -16,8 +18,6 @@
 
 #include "paceline/remote/distributed_optimizer.h"
 #include "paceline/tensor/thread_count.h"
-
-#include "examples/rpc/meeting.h"
 
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;
@@ -94,7 +94,6 @@ void train_remotely(rpc::Workers& workers) {
   std::vector<remote::RemoteModule> stages;
   for (int i = 0; i < kStages; ++i) {
     const std::string owner = "worker" + std::to_string(1 + i);
-    meeting::wait_for(workers, owner);
     stages.push_back(remote::create<Stage>(workers, owner, {i}));
   }
   remote::DistributedOptimizer optimizer(workers, stages, kOptimizer);
@@ -116,11 +115,12 @@ void train_remotely(rpc::Workers& workers) {
 
 int main() {
   paceline::set_thread_count(1);
-  const int rank = meeting::rank();
-  if (rank < 0) return train_alone(), 0;
-  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
-  if (rank == 0) return train_remotely(*workers), 0;
-  remote::serve_modules(*workers);
-  remote::serve<Stage>(*workers);
-  meeting::serve_until_end_of(*workers, "trainer");
+  const char* const rank = std::getenv("RANK");  // set by `paceline run`
+  if (rank == nullptr) return train_alone(), 0;
+  if (std::string_view(rank) == "0") return train_remotely(*rpc::join("trainer")), 0;
+  const auto serve = [](rpc::Workers& self) {
+    remote::serve_modules(self);
+    remote::serve<Stage>(self);
+  };
+  rpc::join("worker" + std::string(rank), {.prepare = serve})->wait_until_gone("trainer");
 }

@@ -5,15 +5,16 @@
 // Without a launcher the same network is trained in this process, and prints the same losses.
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include <torch/torch.h>
 
 #include "paceline/remote/distributed_optimizer.h"
 #include "paceline/tensor/thread_count.h"
 
-#include "examples/rpc/meeting.h"
 #include "examples/rpc/resnet_half.h"
 
 namespace remote = paceline::remote;
@@ -46,7 +47,6 @@ void train_alone() {
 
 void train_remotely(rpc::Workers& workers) {
   const auto create = [&](const std::string& owner, const ResNetHalf::Arguments& arguments) {
-    meeting::wait_for(workers, owner);
     return remote::create<ResNetHalf>(workers, owner, arguments);
   };
   const auto first = create("worker1", {true, 1}), second = create("worker2", {false, 2});
@@ -57,11 +57,12 @@ void train_remotely(rpc::Workers& workers) {
 
 int main() {
   paceline::set_thread_count(1);
-  const int rank = meeting::rank();
-  if (rank < 0) return train_alone(), 0;
-  const auto workers = rpc::join(rank == 0 ? "trainer" : "worker" + std::to_string(rank));
-  if (rank == 0) return train_remotely(*workers), 0;
-  remote::serve_modules(*workers);
-  remote::serve<ResNetHalf>(*workers);
-  meeting::serve_until_end_of(*workers, "trainer");
+  const char* const rank = std::getenv("RANK");  // set by `paceline run`
+  if (rank == nullptr) return train_alone(), 0;
+  if (std::string_view(rank) == "0") return train_remotely(*rpc::join("trainer")), 0;
+  const auto serve = [](rpc::Workers& self) {
+    remote::serve_modules(self);
+    remote::serve<ResNetHalf>(self);
+  };
+  rpc::join("worker" + std::string(rank), {.prepare = serve})->wait_until_gone("trainer");
 }

@@ -17,7 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kConnectTimeout = 3s;
-constexpr std::chrono::milliseconds kNameless = 50ms;  // between two looks for a name
 
 // The callee's process is gone.
 class CalleeGone {};
@@ -55,9 +54,7 @@ void Caller::connect() {
     const auto callee = setup_->directory->find(name_);
     if (!callee) {
       // It may join later.
-      std::string why = fmt::format("no worker is named '{}'", name_);
-      const auto similar = similar_names(name_, setup_->directory->names());
-      if (!similar.empty()) why += fmt::format("; did you mean '{}'?", similar.front());
+      const std::string why = setup_->directory->nobody(name_);
       const Lock lock(mutex_);
       is_connecting_ = false;
       why_ = why;

@@ -110,12 +110,17 @@ std::vector<WorkerEntry> Directory::all() {
   return store_->check({kChanges}) ? changed_since(begin) : std::vector<WorkerEntry>();
 }
 
-std::vector<std::string> Directory::names() {
-  std::vector<std::string> names;
+std::string Directory::nobody(const std::string& name) {
+  std::string nearest;
+  std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const auto& entry : all()) {
-    if (entry.state == WorkerState::kPresent) names.push_back(entry.name);
+    if (entry.state != WorkerState::kPresent) continue;
+    const std::size_t other = edit_distance(name, entry.name);
+    if (other < distance) nearest = entry.name;
+    distance = std::min(distance, other);
   }
-  return names;
+  return fmt::format("no worker is named '{}'{}", name,
+                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
 }
 
 std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTime now) {
@@ -161,16 +166,6 @@ void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
   } else if (now - next_.since >= lease_) {
     change(*next, WorkerState::kLost);
   }
-}
-
-std::vector<std::string> similar_names(const std::string& name, std::vector<std::string> names) {
-  std::erase_if(names, [&](const std::string& other) {
-    return edit_distance(name, other) > std::max<std::size_t>(2, name.size() / 3);
-  });
-  std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
-    return std::pair(edit_distance(name, a), a) < std::pair(edit_distance(name, b), b);
-  });
-  return names;
 }
 
 }  // namespace paceline::rpc

@@ -76,8 +76,8 @@ class Directory {
   std::optional<WorkerEntry> find(const std::string& name);
   // All entries, also of those that have left.
   std::vector<WorkerEntry> all();
-  // Of those that are present.
-  std::vector<std::string> names();
+  // What to say of a name that nobody has, with the one that was perhaps meant.
+  std::string nobody(const std::string& name);
 
   // About once a second: shows that `self` lives, looks after the next worker, and returns what has
   // changed since the last call. `now` is boot_time().
@@ -104,8 +104,5 @@ class Directory {
   LeaseTime last_look_{0}, last_beat_{0};
   Watched next_;
 };
-
-// Those of `names` that one could have meant by `name`, the nearest first.
-std::vector<std::string> similar_names(const std::string& name, std::vector<std::string> names);
 
 }  // namespace paceline::rpc

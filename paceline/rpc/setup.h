@@ -32,6 +32,8 @@ using SetupPointer = std::shared_ptr<const Setup>;
 // CLOCK_BOOTTIME: it goes on while the machine sleeps.
 LeaseTime boot_time();
 
+inline constexpr std::chrono::milliseconds kNameless(50);  // between two looks for a name
+
 // What both ends of a connection at `callee` mean by it, for the handshake.
 std::string connection_context(const WorkerEntry& callee, bool is_encrypted);
 // Whether a connection is encrypted: the workers of a host trust its kernel.

@@ -172,6 +172,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     }
     const std::lock_guard lock(watching);
     for (const auto& entry : changed) known[entry.name] = entry.info();
+    looked.notify_all();
     if (!watcher) return;
     for (const auto& [name, info] : known) {
       const auto found = reported.find(name);
@@ -235,6 +236,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   std::map<std::string, std::shared_ptr<Caller>> callers;
 
   std::recursive_mutex watching;  // guards what follows; recursive, as a watcher may watch() anew
+  std::condition_variable_any looked;  // around
   std::function<void(const WorkerInfo&)> watcher;
   std::map<std::string, WorkerInfo> known, reported;
   std::vector<WorkerInfo> to_report;
@@ -267,14 +269,20 @@ std::shared_ptr<Caller> Workers::caller_of(const std::string& worker) const {
   return impl_->caller_of(worker);
 }
 
-std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(
-    const std::string& worker) const {
+std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(const std::string& worker,
+                                                                      Deadline deadline) const {
   auto caller = impl_->caller_of(worker);
   std::string incarnation = caller->incarnation();
   if (incarnation.empty() || caller->is_callee_gone()) {
-    const auto entry = impl_->setup->directory->find(worker);
-    check(entry && entry->state == WorkerState::kPresent, "{}: create: no worker is named '{}'",
-          name(), worker);
+    const Pool::Blocked blocked;
+    Directory& directory = *impl_->setup->directory;
+    auto entry = directory.find(worker);
+    for (; !entry && !deadline.expired(); entry = directory.find(worker)) {
+      std::this_thread::sleep_for(
+          std::min<std::chrono::nanoseconds>(kNameless, deadline.remaining()));
+    }
+    check(entry && entry->state == WorkerState::kPresent, "{}: create: {}", name(),
+          entry ? fmt::format("worker {} has left or is lost", worker) : directory.nobody(worker));
     incarnation = entry->incarnation;
   }
   return {std::move(caller),
@@ -291,6 +299,20 @@ void Workers::watch(std::function<void(const WorkerInfo&)> seen) {
   const std::lock_guard lock(impl_->watching);
   impl_->watcher = std::move(seen);
   impl_->reported.clear();
+}
+
+bool Workers::wait_until_gone(const std::string& worker, std::chrono::milliseconds timeout) {
+  const Pool::Blocked blocked;
+  const auto deadline = Deadline::after(timeout);
+  std::unique_lock lock(impl_->watching);
+  for (;;) {
+    check(impl_->is_present, "{}: wait_until_gone: this worker has left", name());
+    const auto found = impl_->known.find(worker);
+    if (found != impl_->known.end() && found->second.state != WorkerState::kPresent) return true;
+    if (deadline.expired()) return false;
+    impl_->looked.wait_for(lock,
+                           std::min<std::chrono::nanoseconds>(kLookAround, deadline.remaining()));
+  }
 }
 
 std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given) {
@@ -315,20 +337,24 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
             .stats = CallStats(CallGauge::of_process(name), timeline_of_rank())});
   const auto impl = std::make_shared<Workers::Impl>(setup, options);
   impl->start();
+  impl->is_present = true;
+  std::unique_ptr<Workers> workers(new Workers(impl));
   try {
+    if (options.prepare) options.prepare(*workers);
     impl->server->listen(std::move(local), std::move(tcp));
     Directory& directory = *setup->directory;
     const auto before = directory.find(name);
     if (before && is_gone(*before)) directory.change(*before, WorkerState::kLost);
     directory.enter(self);
   } catch (...) {
+    impl->is_present = false;
+    for (const auto& caller : impl->all_callers()) caller->close();
     impl->server->close();
     impl->pool->stop(Deadline::never());
     impl->server->forget_waiting();
     throw;
   }
-  impl->is_present = true;
-  return std::unique_ptr<Workers>(new Workers(impl));
+  return workers;
 }
 
 std::unique_ptr<Workers> join(const JoinOptions& given) {

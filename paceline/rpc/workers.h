@@ -16,11 +16,13 @@
 //     };
 //   };
 //
-//   auto workers = rpc::join("adder0", {.role = "adder"});
-//   workers->serve<Add>([](const Add::Request& request, rpc::Context&) {
-//     return Add::Reply{request.a + request.b};
-//   });
-//   // on another worker:
+//   auto workers = rpc::join("adder0", {.prepare = [](rpc::Workers& self) {
+//     self.serve<Add>([](const Add::Request& request, rpc::Context&) {
+//       return Add::Reply{request.a + request.b};
+//     });
+//   }});
+//   workers->wait_until_gone("trainer");
+//   // on worker "trainer":
 //   int five = workers->call<Add>("adder0", {2, 3}).get().sum;
 //
 // Workers come and go as they like; none is the first. A connection is made at the first call to a
@@ -52,7 +54,11 @@
 
 namespace paceline::rpc {
 
+class Workers;
+
 struct JoinOptions {
+  // Runs before other workers see this one: serves what they may call at once.
+  std::function<void(Workers&)> prepare{};
   std::string role{};  // empty: that of the launcher (`paceline run --roles`), else "worker"
   // Of the job. Without them, those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
@@ -99,7 +105,8 @@ class Workers {
     for (Method& method : methods_of<T>(options)) serve(std::move(method));
   }
 
-  // Calls a method. Waits while the callee's credit is used up. What spans of the request refer to
+  // Calls a method. It waits until its deadline for a worker that has not joined yet, and while the
+  // callee's credit is used up. What spans of the request refer to
   // must live until the call has ended.
   template <class M>
   Future<typename M::Reply> call(const std::string& worker, typename M::Request request = {},
@@ -119,15 +126,17 @@ class Workers {
   }
 
   // Makes an object on a worker that serves its class. The reference can be used at once; if the
-  // constructor fails, the calls behind it do. Error(kInvalid) if there is no such worker.
+  // constructor fails, the calls behind it do. Error(kInvalid) if there is no such worker until the
+  // deadline.
   template <RemoteClass T>
   RemoteRef<T> create(const std::string& worker, typename ArgumentsOf<T>::Type arguments = {},
                       const CallOptions& options = {}) {
-    const auto [caller, reference] = new_object(worker);
+    const Deadline deadline = deadline_of(options);
+    const auto [caller, reference] = new_object(worker, deadline);
     CallTarget target = own_target<T>(kCreateName, Effect::kOnce);
     target.object = reference->id.number;
     reference->creation =
-        begin_call(*caller, *references(), target, std::move(arguments), deadline_of(options));
+        begin_call(*caller, *references(), target, std::move(arguments), deadline);
     return {reference, default_deadline()};
   }
 
@@ -136,6 +145,10 @@ class Workers {
   // Calls `seen` for each worker there is, and for each that comes, leaves or is lost, within about
   // a second, on a thread of this worker, one at a time. Replaces the one that was given before.
   void watch(std::function<void(const WorkerInfo&)> seen);
+
+  // Serves until a worker that has joined, or joins meanwhile, has left or is lost; true then.
+  bool wait_until_gone(const std::string& worker,
+                       std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 
   // Says goodbye. Calls under way end. Handlers are asked to stop (Context::is_cancelled()) and
   // waited for until JoinOptions::leave_timeout; one that still runs then goes on without a caller.
@@ -149,7 +162,8 @@ class Workers {
 
   void serve(Method method);
   std::shared_ptr<Caller> caller_of(const std::string& worker) const;
-  std::pair<std::shared_ptr<Caller>, HandlePointer> new_object(const std::string& worker) const;
+  std::pair<std::shared_ptr<Caller>, HandlePointer> new_object(const std::string& worker,
+                                                               Deadline deadline) const;
   const std::shared_ptr<ReferenceTable>& references() const;
   std::chrono::milliseconds default_deadline() const;
   Deadline deadline_of(const CallOptions& options) const {

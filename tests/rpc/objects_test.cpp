@@ -236,7 +236,7 @@ TEST_F(Objects, what_cannot_be_used_any_more_says_why) {
   expect_error(ErrorCode::kInvalid, {"refers to nothing"},
                [] { RemoteRef<Counter>().call<&Counter::add>({5}).get(); });
   expect_error(ErrorCode::kInvalid, {"holder", "create", "no worker is named 'nobody'"},
-               [&] { (void)holder_->create<Counter>("nobody"); });
+               [&] { (void)holder_->create<Counter>("nobody", {}, {.deadline = 100ms}); });
   expect_error(ErrorCode::kInvalid, {"counter.create has a handler already"},
                [&] { owner_->serve<Counter>(); });
 

@@ -28,6 +28,41 @@ TEST(Workers, a_call_has_its_own_reply) {
   for (int i = 0; i < 3000; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get().sum, i + 1);
 }
 
+TEST(Workers, what_join_prepares_is_there_for_the_first_call) {
+  Job job;
+  const auto caller = job.join("caller");
+  auto early = caller->call<Add>("callee", {2, 3});  // nobody has this name yet
+  auto options = job.options();
+  options.prepare = [&](Workers& self) {
+    EXPECT_EQ(caller->list().size(), 1U);
+    EXPECT_EQ(self.name(), "callee");
+    self.serve<Add>(
+        [](const Add::Request& request, Context&) { return Add::Reply{request.a + request.b}; });
+    EXPECT_FALSE(early.is_ready());
+  };
+  const auto callee = job.join("callee", options);
+  EXPECT_EQ(early.get().sum, 5);
+
+  options.prepare = [](Workers&) { throw std::runtime_error("no weights"); };
+  EXPECT_THROW((void)job.join("third", options), std::runtime_error);
+  EXPECT_EQ(caller->list().size(), 2U);
+  EXPECT_EQ(job.join("third")->name(), "third");
+}
+
+TEST(Workers, a_worker_serves_until_another_one_is_gone) {
+  Job job;
+  const auto server = job.join("server");
+  EXPECT_FALSE(server->wait_until_gone("trainer", 50ms));  // it has not come yet
+  auto trainer = job.join("trainer");
+  EXPECT_FALSE(server->wait_until_gone("trainer", 50ms));
+  std::thread leaver([&] { trainer.reset(); });
+  EXPECT_TRUE(server->wait_until_gone("trainer", 60s));
+  leaver.join();
+  server->leave();
+  expect_error(ErrorCode::kInvalid, {"server", "wait_until_gone", "has left"},
+               [&] { (void)server->wait_until_gone("trainer"); });
+}
+
 TEST(Workers, a_worker_calls_itself_and_is_called_back_while_it_calls) {
   Job job;
   const auto options = [&] {
