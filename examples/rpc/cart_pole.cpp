@@ -20,6 +20,7 @@
 #include <torch/torch.h>
 
 #include "paceline/remote/tensor_field.h"
+#include "paceline/rpc/workers.h"
 #include "paceline/tensor/thread_count.h"
 
 namespace rpc = paceline::rpc;
