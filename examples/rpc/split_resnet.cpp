@@ -20,13 +20,13 @@
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;
 
-constexpr remote::SGD kOptimizer{.lr = 0.05, .momentum = 0.9};
+constexpr remote::SGD kOptimizer{.lr = 0.01, .momentum = 0.9};
 
-// Both take the same batches; `step` is given what the model says of one.
+// Learns one batch by heart; `step` is given what the model says of it.
 void train(const std::function<torch::Tensor(const torch::Tensor& images)>& forward,
            const std::function<void(const torch::Tensor& loss)>& step) {
   for (int i = 0; i < 4; ++i) {
-    torch::manual_seed(100 + i);
+    torch::manual_seed(100);
     const auto images = torch::randn({8, 3, 16, 16});
     const auto labels = torch::randint(10, {8}, torch::kLong);
     const auto loss = torch::nn::functional::cross_entropy(forward(images), labels);

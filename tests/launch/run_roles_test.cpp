@@ -21,7 +21,7 @@ using testing::UnorderedElementsAre;
 
 using Arguments = std::vector<std::string>;
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> printed_lines(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
@@ -59,7 +59,7 @@ class Meeting {
 TEST(RunRoles, ranks_are_dealt_in_order_and_named) {
   const Outcome outcome = run_paceline(roles({"--roles", "trainer=2,observer=3"}, kPlace));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(lines_of(outcome.out),
+  EXPECT_THAT(printed_lines(outcome.out),
               UnorderedElementsAre("[trainer0] 0/5 trainer 0/2", "[trainer1] 1/5 trainer 1/2",
                                    "[observer0] 2/5 observer 0/3", "[observer1] 3/5 observer 1/3",
                                    "[observer2] 4/5 observer 2/3"));
@@ -111,7 +111,7 @@ TEST(RunRoles, a_restart_starts_every_role_again) {
             "[ $ROLE_NAME = observer ] || exit 4; " +
                 meeting.arrive() + kServe + meeting.wait_for({1})));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(lines_of(outcome.out),
+  EXPECT_THAT(printed_lines(outcome.out),
               testing::IsSupersetOf({"[trainer0] start 0", "[trainer0] start 1"}));
   EXPECT_THAT(outcome.err, HasSubstr("after trainer0 (rank 0) on host"));
 }
@@ -218,16 +218,17 @@ TEST(RunRoles, workers_join_and_call_each_other_by_the_launchers_names) {
   const Outcome joined = run_paceline(
       {"run", "--all-ranks", "--roles", "trainer=1,observer=2", CALLING_PROGRAM, "join"});
   EXPECT_EQ(joined.exit_code, 0) << joined.err;
-  EXPECT_THAT(lines_of(joined.out), UnorderedElementsAre("[trainer0] trainer0 is a trainer",
-                                                         "[observer0] observer0 is a observer",
-                                                         "[observer1] observer1 is a observer"));
+  EXPECT_THAT(printed_lines(joined.out),
+              UnorderedElementsAre("[trainer0] trainer0 is a trainer",
+                                   "[observer0] observer0 is a observer",
+                                   "[observer1] observer1 is a observer"));
   const Outcome called = run_paceline({"run", "--all-ranks", "--roles", "trainer=2,observer=2",
                                        "--until", "trainer", CALLING_PROGRAM, "call", "2"});
   EXPECT_EQ(called.exit_code, 0) << called.err;
-  EXPECT_THAT(lines_of(called.out), UnorderedElementsAre("[trainer0] trainer0 heard observer0",
-                                                         "[trainer0] trainer0 heard observer1",
-                                                         "[trainer1] trainer1 heard observer0",
-                                                         "[trainer1] trainer1 heard observer1"));
+  EXPECT_THAT(printed_lines(called.out),
+              UnorderedElementsAre(
+                  "[trainer0] trainer0 heard observer0", "[trainer0] trainer0 heard observer1",
+                  "[trainer1] trainer1 heard observer0", "[trainer1] trainer1 heard observer1"));
 }
 
 using RunNodesRoles = JobNodes;
@@ -244,9 +245,9 @@ TEST_F(RunNodesRoles, are_dealt_over_nodes_and_end_together) {
   const Outcome a = first->wait(), b = second->wait();
   EXPECT_EQ(a.exit_code, 0) << a.err;
   EXPECT_EQ(b.exit_code, 0) << b.err;
-  EXPECT_THAT(lines_of(a.out),
+  EXPECT_THAT(printed_lines(a.out),
               UnorderedElementsAre("[trainer0] 0/4 trainer 0/1", "[observer0] 1/4 observer 0/3"));
-  EXPECT_THAT(lines_of(b.out),
+  EXPECT_THAT(printed_lines(b.out),
               UnorderedElementsAre("[observer1] 2/4 observer 1/3", "[observer2] 3/4 observer 2/3"));
   EXPECT_THAT(b.err, HasSubstr(kStopping));
 }
@@ -282,9 +283,9 @@ TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_are_numbered_by_role) {
   const auto first = start_with("", "2", kPlace,
                                 {"--node-rank", "0", "--role", "trainer", "--nproc-per-node", "2"});
   const auto second = start_with("", "2", kPlace, {"--node-rank", "1", "--role", "observer"});
-  EXPECT_THAT(lines_of(first->wait().out),
+  EXPECT_THAT(printed_lines(first->wait().out),
               UnorderedElementsAre("[trainer0] 0/3 trainer 0/2", "[trainer1] 1/3 trainer 1/2"));
-  EXPECT_THAT(lines_of(second->wait().out), ElementsAre("[observer0] 2/3 observer 0/1"));
+  EXPECT_THAT(printed_lines(second->wait().out), ElementsAre("[observer0] 2/3 observer 0/1"));
 }
 
 }  // namespace

@@ -104,7 +104,8 @@ TEST(TimelineTrace, an_arrow_leads_from_a_call_to_its_handler) {
   EXPECT_EQ(spans[0]["args"]["worker"], "observer0");
   EXPECT_EQ(spans[1]["args"]["worker"], "trainer0");
   std::map<std::string, json> ends;
-  for (const json& event : json::parse(read_text(output))["traceEvents"]) {
+  const json trace = json::parse(read_text(output));
+  for (const json& event : trace["traceEvents"]) {
     const std::string kind = event["ph"];
     if (kind == "s" || kind == "f") ends[kind] = event;
   }
