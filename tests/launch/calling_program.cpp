@@ -54,21 +54,10 @@ void serve(rpc::Workers& workers) {
         return rpc::Nothing{};
       },
       {.threads = 1});
-  say("serving " + std::to_string(getpid()));
-  while (true) pause();
 }
 
-// Calls of `ask` are not executed until the observer serves it.
 std::string ask(rpc::Workers& workers, const std::string& observer) {
-  const auto until = paceline::Deadline::after(20s);
-  while (true) {
-    try {
-      return workers.call<Ask>(observer).get().name;
-    } catch (const rpc::CallError& error) {
-      if (error.executed() != rpc::Executed::kNo || until.expired()) throw;
-      usleep(10'000);
-    }
-  }
+  return workers.call<Ask>(observer).get().name;
 }
 
 void train(rpc::Workers& workers, std::string_view what, int count) {
@@ -91,12 +80,13 @@ void train(rpc::Workers& workers, std::string_view what, int count) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
-  const auto workers = rpc::join();
+  const auto workers = rpc::join({.prepare = serve});
   const std::string name = workers->name(), role = role_of(*workers, name);
   if (what == "join") {
     say(fmt::format("{} is a {}", name, role));
   } else if (role == "observer") {
-    serve(*workers);
+    say("serving " + std::to_string(getpid()));
+    while (true) pause();
   } else {
     train(*workers, what, argc > 2 ? std::stoi(argv[2]) : 1);
   }
