@@ -33,7 +33,8 @@ constexpr std::chrono::microseconds kShort(20), kLatest(50);
 constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
 
 thread_local Pool* current_pool = nullptr;  // whose thread this is
-thread_local bool is_in_ready = false, is_in_task = false;
+thread_local bool is_in_ready = false, is_in_task = false, is_active = false;
+thread_local std::uint64_t turns_seen = 0;
 thread_local std::chrono::steady_clock::time_point task_began;
 thread_local std::vector<std::shared_ptr<Pool::Task>> received;  // in ready()
 thread_local const pid_t kOwnNumber = ::gettid();
@@ -92,6 +93,19 @@ bool Pool::is_own_thread() const { return current_pool == this; }
 
 void Pool::start_thread_locked() {
   threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
+}
+
+// To wait for sockets in the place of this thread. False if there are as many as there may be.
+bool Pool::bring_another_locked() {
+  if (num_resting_ > 0) {
+    --num_resting_;
+    ++num_called_;
+    rest_ends_.notify_one();
+    return true;
+  }
+  if (static_cast<int>(threads_.size()) >= max_threads_) return false;
+  start_thread_locked();
+  return true;
 }
 
 void Pool::add(const std::shared_ptr<Source>& source, std::uint32_t events) {
@@ -170,12 +184,18 @@ Pool::Blocked::Blocked() : pool_(is_in_task ? current_pool : nullptr) {
   if (pool_ == nullptr) return;
   const std::lock_guard lock(pool_->mutex_);
   pool_->end_running_locked();
+  pool_->set_active_locked(false);
   if (!pool_->tasks_.empty()) ring(pool_->wake_.get());
 }
 Pool::Blocked::~Blocked() {
   if (pool_ == nullptr) return;
   const std::lock_guard lock(pool_->mutex_);
   pool_->begin_running_locked();
+  pool_->set_active_locked(true);
+}
+
+void Pool::set_active_locked(bool active) {
+  if (std::exchange(is_active, active) != active) num_active_ += active ? 1 : -1;
 }
 
 void Pool::send_soon(const std::shared_ptr<Sender>& sender) {
@@ -268,11 +288,9 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
   last_source_ = source->id_;
   if (num_in_row_ < kInRow || is_one_staying_ || !tasks_.empty() || stops_) return false;
-  if (num_waiting_ == 0) {  // somebody must wait for all others
-    if (static_cast<int>(threads_.size()) >= max_threads_) return false;
-    start_thread_locked();
-  }
+  if (num_waiting_ == 0 && !bring_another_locked()) return false;  // to wait for all others
   is_one_staying_ = true;
+  set_active_locked(false);
   return true;
 }
 
@@ -300,13 +318,12 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
 std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
   if (tasks_.empty() || stops_) return {};
   if (static_cast<int>(runners_.size()) >= max_running_) return {};
-  if (num_waiting_ == 0) {  // this thread is the last one that could wait for sockets
-    if (static_cast<int>(threads_.size()) >= max_threads_) return {};
-    start_thread_locked();
-  }
+  // The last thread that could wait for sockets.
+  if (num_waiting_ == 0 && !bring_another_locked()) return {};
   auto task = std::move(tasks_.front());
   tasks_.pop_front();
   ++num_taken_;
+  ++num_turns_;
   begin_running_locked();
   if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) max_running_ = 1;
   due = take_due_locked(tasks_.size() < kBacklog);
@@ -333,26 +350,44 @@ bool Pool::run_tasks() {
   return has_run;
 }
 
+void Pool::rest(std::unique_lock<std::mutex>& lock) {
+  ++num_resting_;
+  rest_ends_.wait(lock, [&] { return stops_ || num_called_ > 0; });
+  if (num_called_ > 0) --num_called_;
+}
+
 Pool::Event Pool::wait_for_event() {
-  bool looks = false;
+  bool looks = false, follows = false;
   Senders due;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    set_active_locked(false);
+    if (num_waiting_ >= (num_active_ > 0 ? 1 : 2)) rest(lock);
     due = take_due_locked(false);
     const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
     num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
-    looks = num_quiet_looks_ < kMostQuietLooks;
+    looks = num_quiet_looks_ < kMostQuietLooks && num_looking_ == 0;
     ++num_waiting_;
     if (looks) ++num_looking_;
+    follows = num_active_ > 0 && std::exchange(turns_seen, num_turns_) != num_turns_;
     raise_limit_if_stuck_locked();
   }
   send_all(due);
   epoll_event event{};
-  const int count = wait_for_one(epoll_.get(), event, looks);
+  int count = 0;
+  if (follows) {
+    std::this_thread::sleep_for(kLook);
+  } else {
+    count = wait_for_one(epoll_.get(), event, looks);
+  }
   {
     const std::lock_guard lock(mutex_);
     --num_waiting_;
     if (looks) --num_looking_;
+    if (count > 0) {
+      set_active_locked(true);
+      ++num_turns_;
+    }
     raise_limit_if_stuck_locked();
   }
   if (count <= 0) return {};
@@ -393,7 +428,11 @@ void Pool::raise_limit_if_stuck_locked() {
 }
 
 bool Pool::stop(Deadline deadline) {
-  stops_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+    rest_ends_.notify_all();
+  }
   ring(wake_.get());
   std::deque<std::shared_ptr<Task>> never_run;
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;

@@ -13,6 +13,11 @@
 //
 // So replies are received and leases renewed also while all handlers are blocked.
 //
+// At most two threads wait, and one beside a thread that handles events. While that handles event
+// after event, the other does not wait for sockets, where each message would wake it: it looks
+// every 100 microseconds whether that still goes on. All others rest until the last one that waits
+// has something to run.
+//
 // A thread that has served the same source several times in a row stays with it: it waits in a read
 // of that socket and leaves the rest to the thread that waits for all. A caller that makes one call
 // after another so finds its handler's thread as quickly as a program that only reads would be.
@@ -127,10 +132,13 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   void serve();
   void start_thread_locked();
+  bool bring_another_locked();
+  void rest(std::unique_lock<std::mutex>& lock);
   bool run_tasks();
   std::shared_ptr<Task> next_task_locked(Senders& due);
   void add_received();
   Event wait_for_event();
+  void set_active_locked(bool active);
   void raise_limit_if_stuck_locked();
   bool all_runners_sleep_locked() const;
   void add_due_locked(const std::shared_ptr<Sender>& sender);
@@ -149,7 +157,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::atomic<bool> stops_{false}, keeps_house_{false};
 
   std::mutex mutex_;  // guards what follows
-  std::condition_variable thread_ended_;
+  std::condition_variable thread_ended_, rest_ends_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources_;
   std::uint64_t last_id_;
   std::deque<std::shared_ptr<Task>> tasks_;
@@ -162,10 +170,13 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::uint64_t last_source_ = 0;                       // whose event was the last one
   int num_in_row_ = 0;                                  // of its events
   bool is_one_staying_ = false;                         // a thread
-  int num_looking_ = 0;         // of those that wait, also look at the queue
-  int num_quiet_looks_ = 0;     // in which nothing was found
-  int num_waiting_ = 0;         // threads, for events
-  std::vector<pid_t> runners_;  // threads that run tasks
+  int num_looking_ = 0;                   // of those that wait, also look at the queue
+  int num_resting_ = 0, num_called_ = 0;  // threads; of those that rested and are to wait again
+  int num_active_ = 0;           // threads that handle events, but those that stay or are blocked
+  std::uint64_t num_turns_ = 0;  // events and tasks that were taken
+  int num_quiet_looks_ = 0;      // in which nothing was found
+  int num_waiting_ = 0;          // threads, for events
+  std::vector<pid_t> runners_;   // threads that run tasks
   std::vector<std::jthread> threads_;
   std::vector<std::thread::id> ended_;
 };
