@@ -254,7 +254,8 @@ bool Caller::receive(const ConnectionPointer& connection, const Deadline* deadli
   std::string why = "the connection has ended";
   bool is_there = false;
   try {
-    is_there = connection->receive(*this, deadline);
+    is_there = is_closed_there() ? connection->receive_to_the_end(*this)
+                                 : connection->receive(*this, deadline);
   } catch (const std::exception& error) {
     why = error.what();
   }

@@ -373,11 +373,24 @@ std::span<const std::byte> Connection::consume(std::span<const std::byte> bytes,
 }
 
 ssize_t Connection::read(std::span<std::byte> into, Wait wait) {
-  if (shares_memory_) {
-    return receive_with_descriptors(socket_.get(), into, std::span(&descriptor_, 1), wait).bytes;
-  }
-  if (wait == Wait::kYes) return read_some(socket_.get(), into);
-  return receive_on(socket_.get(), cipher_.get(), into);
+  const ssize_t got = [&] {
+    if (shares_memory_) {
+      return receive_with_descriptors(socket_.get(), into, std::span(&descriptor_, 1), wait).bytes;
+    }
+    if (wait == Wait::kYes) return read_some(socket_.get(), into);
+    return receive_on(socket_.get(), cipher_.get(), into);
+  }();
+  if (got > 0) ++num_reads_;
+  return got;
+}
+
+bool Connection::receive_to_the_end(Receiver& receiver) {
+  std::uint64_t before = 0;
+  do {
+    before = num_reads_;
+    if (!receive(receiver)) return false;
+  } while (num_reads_ != before);
+  return true;
 }
 
 ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& deadline) {

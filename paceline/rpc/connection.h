@@ -79,6 +79,9 @@ class Connection {
   // connection, or when it is broken. Error(kCorrupt) for what no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
+  // As receive(), until nothing is left: for a connection that the other end has closed, because
+  // the end may come together with the last bytes, and no event of its own announces it.
+  bool receive_to_the_end(Receiver& receiver);
   // For the receiver.
   std::uint64_t bytes_received() const { return bytes_received_; }
 
@@ -128,7 +131,7 @@ class Connection {
   bool is_broken_ = false;
 
   // The receiver's.
-  std::uint64_t bytes_received_ = 0;
+  std::uint64_t bytes_received_ = 0, num_reads_ = 0;
   const std::unique_ptr<std::byte[]> buffer_;  // its pages come as they are used
   std::size_t buffered_ = 0;                   // bytes in it that wait for the rest of their header
   Frame frame_;                                // whose message is being received

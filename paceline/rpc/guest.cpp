@@ -81,7 +81,9 @@ void Guest::watch_input(bool watched) {
 // False when the connection has ended.
 bool Guest::receive(const Deadline* deadline) {
   try {
-    if (!connection_->receive(*this, deadline)) {
+    const bool is_there = is_closed_there() ? connection_->receive_to_the_end(*this)
+                                            : connection_->receive(*this, deadline);
+    if (!is_there) {
       server_->leave(*this);
       return false;
     }

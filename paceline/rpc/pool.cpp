@@ -112,6 +112,7 @@ void Pool::add(const std::shared_ptr<Source>& source, std::uint32_t events) {
   {
     const std::lock_guard lock(mutex_);
     source->id_ = ++last_id_;
+    source->is_closed_there_ = false;
     sources_.emplace(source->id_, source);
   }
   epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source->id_}};
@@ -255,6 +256,7 @@ void Pool::serve() {
         const auto found = sources_.find(event.source);
         if (found != sources_.end()) source = found->second;
       }
+      if (source && event.is_end) source->is_closed_there_ = true;
       if (source) attend(source);
       if (source && source->lets_stay() && may_stay(source)) stay_with(source);
     }
@@ -393,7 +395,8 @@ Pool::Event Pool::wait_for_event() {
   if (count <= 0) return {};
   if (event.data.u64 == kWakeId) return {Event::Kind::kWake};
   if (event.data.u64 == kTimerId) return {Event::Kind::kTime};
-  return {Event::Kind::kSource, event.data.u64};
+  return {Event::Kind::kSource, event.data.u64,
+          (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0};
 }
 
 void Pool::begin_running_locked() { runners_.push_back(kOwnNumber); }

@@ -76,8 +76,14 @@ class Pool : public std::enable_shared_from_this<Pool> {
     // Whether the pool watches for something to read.
     virtual void watch_input(bool /*watched*/) {}
 
+   protected:
+    // The other end has closed the connection, perhaps behind its last bytes: whoever reads must
+    // read up to the end, because no other event announces it.
+    bool is_closed_there() const { return is_closed_there_; }
+
    private:
     friend class Pool;
+    std::atomic<bool> is_closed_there_{false};
     std::uint64_t id_ = 0;  // never used twice, as numbers of descriptors are
     std::atomic<int> num_events_{0};
   };
@@ -127,6 +133,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   struct Event {
     enum class Kind : std::uint8_t { kNone, kWake, kTime, kSource } kind{};
     std::uint64_t source = 0;
+    bool is_end = false;  // of the source's connection
   };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 
