@@ -340,8 +340,8 @@ void Caller::take(const Frame& frame, Payload payload) {
       lease_.renewal_confirmed();
       break;
     case FrameKind::kCredit:
-      num_handled_ = std::min(frame.number, num_told_);
-      bytes_handled_ = std::min(frame.method, bytes_told_);
+      num_handled_ = std::clamp(frame.number, num_handled_, num_told_);
+      bytes_handled_ = std::clamp(frame.method, bytes_handled_, bytes_told_);
       break;
     default:
       fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");

@@ -20,6 +20,7 @@
 
 namespace paceline::rpc {
 
+class Guest;
 class Incoming;
 class ReferenceTable;
 class Server;
@@ -95,6 +96,7 @@ class Incoming final : public Context,
   const std::shared_ptr<CalleeRecord> session_;
   const Frame frame_;
   Payload payload_;
+  std::shared_ptr<Guest> teller_;  // the connection that told it; null for a call
   std::shared_ptr<const Method> method_;
   CallMark mark_;
   std::atomic<bool> is_answered_{false};

@@ -280,6 +280,7 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
   auto call = std::make_shared<Incoming>(shared_from_this(), session, session->caller.name, frame,
                                          std::move(payload), deadline);
   call->method_ = method;
+  if (is_tell) call->teller_ = guest;
   {
     const std::lock_guard lock(session->mutex);
     if (session->has_ended) return refused();
@@ -498,11 +499,10 @@ void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& mes
                     call.caller(), call.method_ ? call.method_->name : "a method",
                     std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
   }
-  GuestPointer guest;
+  // Credit belongs to the connection: it may carry another session by now, or be lost.
+  const GuestPointer guest = std::move(call.teller_);
   {
     const std::lock_guard lock(call.session_->mutex);
-    guest = call.session_->guest;
-    if (!guest) return;
     const std::uint64_t num = ++guest->num_handled;
     const std::uint64_t bytes = guest->bytes_handled += call.payload_.bytes().size();
     if (num - guest->num_reported < setup_->max_calls / 4 &&
