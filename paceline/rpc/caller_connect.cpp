@@ -8,6 +8,7 @@
 
 #include "paceline/core/check.h"
 #include "paceline/core/handshake.h"
+#include "paceline/core/log.h"
 #include "paceline/core/socket.h"
 #include "paceline/rpc/caller.h"
 
@@ -154,6 +155,17 @@ void Caller::connect_to(const WorkerEntry& callee) {
 
 // What began before the callee's own limit was known.
 void Caller::end_what_is_too_large_locked() {
+  std::erase_if(to_tell_, [&](const auto& told) {
+    const std::size_t size = told.second->writer().size();
+    if (size <= max_message_) return false;
+    --num_told_;
+    bytes_told_ -= size;
+    log::warning(
+        fmt::format("{}: a message of {} bytes that was told to worker {} is dropped: the "
+                    "limit is {} bytes (JoinOptions::max_message of worker {})",
+                    setup_->self.name, size, name_, max_message_, name_));
+    return true;
+  });
   std::vector<CallNumber> large;
   for (const auto& [number, call] : calls_) {
     if (call->size_ > max_message_) large.push_back(number);
