@@ -128,7 +128,7 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
 void Caller::connect_to(const WorkerEntry& callee) {
   auto [socket, cipher] = make_connection(callee);
   auto connection = std::make_shared<Connection>(std::move(socket), std::move(cipher),
-                                                 setup_->max_message, true, setup_->spin);
+                                                 longest_frame(*setup_), true, setup_->spin);
   connection->offer_rings();
   Lock lock(mutex_);
   is_connecting_ = false;

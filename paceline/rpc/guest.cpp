@@ -46,7 +46,7 @@ void Guest::greet() {
   if (is_encrypted_) cipher = std::make_unique<Cipher>(kCallCipher, handshake_->session_keys());
   connection_ =
       std::make_unique<Connection>(std::move(socket_), std::move(cipher),
-                                   server_->setup_->max_message, true, server_->setup_->spin);
+                                   longest_frame(*server_->setup_), true, server_->setup_->spin);
   handshake_.reset();
   is_known_.store(true, std::memory_order_release);
 }

@@ -1,5 +1,6 @@
 #include "paceline/rpc/setup.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include <fmt/format.h>
@@ -10,6 +11,11 @@
 #include "paceline/core/socket.h"
 
 namespace paceline::rpc {
+
+std::size_t longest_frame(const Setup& setup) {
+  constexpr std::size_t kLeast = 64 << 10, kBytesOfACall = 16;
+  return std::max({setup.max_message, kLeast, kBytesOfACall * setup.max_calls});
+}
 
 LeaseTime boot_time() {
   timespec time{};

@@ -29,6 +29,10 @@ struct Setup {
 };
 using SetupPointer = std::shared_ptr<const Setup>;
 
+// The longest message that a connection takes: also lists of calls find room, however small the
+// program's own messages are.
+std::size_t longest_frame(const Setup& setup);
+
 // CLOCK_BOOTTIME: it goes on while the machine sleeps.
 LeaseTime boot_time();
 
