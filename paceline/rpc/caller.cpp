@@ -545,6 +545,11 @@ std::size_t Caller::num_calls() const {
   return calls_.size();
 }
 
+std::size_t Caller::max_message() const {
+  const Lock lock(mutex_);
+  return max_message_;
+}
+
 void Caller::count_end(PendingCall& call, bool failed) const {
   setup_->stats.end(CallSide::kCaller, call.mark_,
                     {.method = call.target_.method,

@@ -73,6 +73,8 @@ class Caller final : public Pool::Source,
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
+  // Bytes that a message may have, as far as the callee's own limit is known.
+  std::size_t max_message() const;
   // Adds the calls that have been under way for long, as far as somebody can look.
   void collect_open(std::vector<OpenCall>& open) const;
 

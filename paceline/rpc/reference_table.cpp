@@ -204,32 +204,32 @@ void ReferenceTable::lose(const std::string& owner_name) {
   owner.asked.clear();
 }
 
-// Requires: asking_ is held.
+// `now`: all of them, whatever is under way to the owner. Requires: asking_ is held.
 void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
-  std::vector<ObjectNumber> objects;
-  {
+  const auto take = [&](std::size_t most) {
     const std::lock_guard lock(mutex_);
     auto& all = owners_[owner_name].to_release;
-    const std::size_t count = std::min(all.size(), kMostReleases);
-    objects.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
-    all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
-  }
-  if (objects.empty()) return;
+    const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), most));
+    std::vector<ObjectNumber> objects(all.begin(), end);
+    all.erase(all.begin(), end);
+    return objects;
+  };
   try {
     const auto caller = find_caller_(owner_name);
-    if (now || caller->num_calls() < kMostCalls) {
+    if (!now && caller->num_calls() >= kMostCalls) return;
+    // The owner's limit may be smaller.
+    const std::size_t most =
+        std::min(kMostReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
+    do {
+      auto objects = take(std::max<std::size_t>(most, 1));
+      if (objects.empty()) return;
       caller->call(target_of(kReleaseMethod),
                    make_outgoing(ObjectList{std::move(objects)}, caller->is_self()),
                    Deadline::after(kOwnerAnswers));
-      return;
-    }
-  } catch (const std::exception& error) {
+    } while (now);
+  } catch (const std::exception& error) {  // this worker leaves, and its sessions end
     log::debug(self_ + ": releasing objects of " + owner_name + ": " + error.what());
-    return;  // this worker leaves, and its sessions end
   }
-  const std::lock_guard lock(mutex_);
-  auto& all = owners_[owner_name].to_release;
-  all.insert(all.begin(), objects.begin(), objects.end());
 }
 
 void ReferenceTable::look() {
