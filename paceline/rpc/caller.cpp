@@ -77,8 +77,9 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   auto call = std::make_shared<PendingCall>(target, std::move(request), deadline);
   Lock lock(mutex_);
   check_size(target, *call->request_);
-  if (!has_room(size)) wait_for_room(lock, size, deadline);
-  if (is_closed_ || !has_room(size)) {
+  const bool needs_room = target.needs_credit;
+  if (needs_room && !has_room(size)) wait_for_room(lock, size, deadline);
+  if (is_closed_ || (needs_room && !has_room(size))) {
     call->error_ =
         CallError(is_closed_ ? ErrorCode::kInvalid : ErrorCode::kTimeout, Executed::kNo, name_,
                   std::string(target.method),

@@ -31,6 +31,9 @@ struct CallTarget {
   Effect effect{};
   Scope scope = Scope::kAnySession;
   std::uint64_t object = 0;  // that the method belongs to; 0: none
+  // False for what handlers of messages with references need before they can run: such a call must
+  // not wait for others, which may wait for that handler.
+  bool needs_credit = true;
 };
 
 class PendingCall {

@@ -19,7 +19,8 @@ CallTarget target_of(std::string_view method) {
   return {.method = method,
           .method_number = method_id(method),
           .effect = Effect::kOnce,
-          .scope = Scope::kThisSession};
+          .scope = Scope::kThisSession,
+          .needs_credit = false};
 }
 
 }  // namespace
