@@ -194,5 +194,17 @@ PendingPointer begin_call(Caller& caller, ReferenceTable& references, const Call
   }
   return caller.call(target, std::move(outgoing), deadline, std::move(when_ended));
 }
+// As begin_call(), one way. Nothing says when the message has arrived, so the holds of its
+// references are kept for one lease. Waits until the deadline for objects that are being created.
+template <Message Request>
+void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
+               Request request, Deadline deadline) {
+  auto outgoing = make_outgoing(std::move(request), caller.is_self());
+  if (!outgoing->writer().references().empty()) {
+    references.await_creation(outgoing->writer().references(), deadline);
+    references.pass_on(outgoing->writer().references());
+  }
+  caller.tell(target, std::move(outgoing));
+}
 
 }  // namespace paceline::rpc

@@ -75,7 +75,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   // A call carries the references: their holds are kept until the function returned has been
   // called with its end. Error(kInvalid) for references of another worker.
   std::function<void(CallEnd)> pass(const std::vector<HandlePointer>& references);
-  // A reply does: their holds are kept for one lease.
+  // A reply or what is told does: their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
   // The owner keeps nothing of this worker any more.

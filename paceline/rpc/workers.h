@@ -121,8 +121,8 @@ class Workers {
   // CallError at once if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
-    const auto caller = caller_of(worker);
-    caller->tell(target_of<M>(), make_outgoing(std::move(request), caller->is_self()));
+    tell_call(*caller_of(worker), *references(), target_of<M>(), std::move(request),
+              deadline_of({}));
   }
 
   // Makes an object on a worker that serves its class. The reference can be used at once; if the
