@@ -477,6 +477,13 @@ void Caller::set_failed_reply(PendingCall& call, ReplyStatus status, const Paylo
   call.error_.emplace(code, ran ? Executed::kYes : Executed::kNo, name_, method, message);
 }
 
+CallError Caller::unreadable_reply(const PendingCall& call, const std::string& why) const {
+  const std::string method(call.target().method);
+  return {ErrorCode::kCorrupt, Executed::kYes, name_, method,
+          fmt::format("{}: {} of worker {} was executed, and its reply cannot be read: {}",
+                      setup_->self.name, method, name_, why)};
+}
+
 void Caller::queue_acknowledgements_locked() {
   if (to_acknowledge_.empty()) return;
   auto list = std::make_shared<OutgoingBytes>();

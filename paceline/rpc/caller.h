@@ -63,6 +63,8 @@ class Caller final : public Pool::Source,
   void wait(PendingCall& call, Deadline deadline);
   // Reads what has arrived, if no other thread does.
   void pump();
+  // What the program gets instead of a reply that is of another type.
+  CallError unreadable_reply(const PendingCall& call, const std::string& why) const;
   // Ends a call that is not done, as its deadline would.
   void give_up(const PendingPointer& call);
 

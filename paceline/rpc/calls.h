@@ -72,6 +72,15 @@ class Future {
     if (!call_->done()) caller_->give_up(call_);
     caller_->wait(*call_, Deadline::never());  // by the line above, or the reply came first
     Payload& reply = call_->reply();
+    try {
+      return read(reply);
+    } catch (const Error& error) {
+      throw caller_->unreadable_reply(*call_, error.what());
+    }
+  }
+
+ private:
+  Reply read(Payload& reply) {
     OutgoingPointer& own = reply.in_memory();
     if (!own) return read_payload<Reply>(reply, references_.get(), call_->deadline());
     if (const Reply* object = own->object<Reply>()) {
@@ -82,8 +91,6 @@ class Future {
     rewritten_ = own->write().copy();
     return read_message<Reply>(rewritten_);
   }
-
- private:
   void abandon() {
     if (call_ && !call_->done()) caller_->give_up(call_);
   }
