@@ -90,12 +90,23 @@ void Server::listen(Fd local, Fd tcp) {
   serve_references();
 }
 
-void Server::serve(Method method) {
-  check(!method.name.empty(), "{}: serve: a method needs a name", setup_->self.name);
+void Server::serve(std::vector<Method> methods) {
+  decltype(methods_) added;
+  const auto check_new = [&](const auto& there, std::uint64_t number) {
+    const auto found = there.find(number);
+    if (found == there.end()) return;
+    fail(ErrorCode::kInvalid, "{}: serve: {} has a handler already", setup_->self.name,
+         found->second->name);
+  };
   const std::lock_guard lock(mutex_);
-  const auto made = std::make_shared<const Method>(std::move(method));
-  const auto [place, is_new] = methods_.try_emplace(method_id(made->name), made);
-  check(is_new, "{}: serve: {} has a handler already", setup_->self.name, place->second->name);
+  for (Method& method : methods) {
+    check(!method.name.empty(), "{}: serve: a method needs a name", setup_->self.name);
+    const std::uint64_t number = method_id(method.name);
+    check_new(methods_, number);
+    check_new(added, number);
+    added.emplace(number, std::make_shared<const Method>(std::move(method)));
+  }
+  methods_.merge(added);
 }
 
 void Server::set_references(std::weak_ptr<ReferenceTable> references) {

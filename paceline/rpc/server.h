@@ -65,8 +65,8 @@ class Server : public std::enable_shared_from_this<Server> {
 
   // Listens on its host, and for others on `tcp`.
   void listen(Fd local, Fd tcp);
-  // Error(kInvalid) if there is a method of this name.
-  void serve(Method method);
+  // All of them, or none: Error(kInvalid) if there is a method of one of the names.
+  void serve(std::vector<Method> methods);
   void set_references(std::weak_ptr<ReferenceTable> references);
 
   // Leases, and connections that did not prove who they are; about ten times a second.
@@ -111,6 +111,7 @@ class Server : public std::enable_shared_from_this<Server> {
   static void cancel_abandoned_locked(CalleeRecord& session);
   void end_session(const SessionPointer& session);
   void bury(Objects::Dead dead);
+  void serve(Method method) { serve(std::vector{std::move(method)}); }
   void serve_references();
 
   void welcome(const GuestPointer& guest);

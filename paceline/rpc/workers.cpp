@@ -259,7 +259,7 @@ Workers::~Workers() {
 }
 
 const std::string& Workers::name() const { return impl_->setup->self.name; }
-void Workers::serve(Method method) { impl_->server->serve(std::move(method)); }
+void Workers::serve(std::vector<Method> methods) { impl_->server->serve(std::move(methods)); }
 std::chrono::milliseconds Workers::default_deadline() const { return impl_->deadline; }
 void Workers::leave() { impl_->leave(); }
 

@@ -94,15 +94,15 @@ class Workers {
   // the method has a handler.
   template <class M, class F>
   void serve(F handler, const ServeOptions& options = {}) {
-    serve(
+    serve(std::vector{
         Method{.name = std::string(M::kName),
                .handler = make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
-               .options = options});
+               .options = options}});
   }
-  // Objects of the class may be created here.
+  // Objects of the class may be created here. All its methods are served, or none.
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
-    for (Method& method : methods_of<T>(options)) serve(std::move(method));
+    serve(methods_of<T>(options));
   }
 
   // Calls a method. It waits until its deadline for a worker that has not joined yet, and while the
@@ -160,7 +160,7 @@ class Workers {
   struct Impl;
   explicit Workers(std::shared_ptr<Impl> impl);
 
-  void serve(Method method);
+  void serve(std::vector<Method> methods);
   std::shared_ptr<Caller> caller_of(const std::string& worker) const;
   std::pair<std::shared_ptr<Caller>, HandlePointer> new_object(const std::string& worker,
                                                                Deadline deadline) const;
