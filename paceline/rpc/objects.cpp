@@ -1,5 +1,7 @@
 #include "paceline/rpc/objects.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace paceline::rpc {
@@ -116,6 +118,16 @@ void Objects::end_session(SessionNumber holder, Dead& dead) {
   ObjectHolds::Destroyed destroyed;
   holds_.end_session(holder, destroyed);
   bury_locked(destroyed, dead);
+}
+
+std::vector<std::shared_ptr<Incoming>> Objects::take_waiting() {
+  std::vector<std::shared_ptr<Incoming>> all;
+  const std::lock_guard lock(mutex_);
+  for (auto& [number, object] : objects_) {
+    const auto waiting = std::exchange(object.lane.waiting, nullptr);
+    if (waiting) std::move(waiting->begin(), waiting->end(), std::back_inserter(all));
+  }
+  return all;
 }
 
 void Objects::forget_all() {

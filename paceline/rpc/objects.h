@@ -46,6 +46,8 @@ class Objects {
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);
+  // The calls that wait for others at their objects. They do not run any more.
+  std::vector<std::shared_ptr<Incoming>> take_waiting();
   // Also those whose calls have not ended.
   void forget_all();
   std::size_t num_objects() const;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <iterator>
 
 #include <sys/epoll.h>
 
@@ -621,10 +622,22 @@ void Server::collect_open(std::vector<OpenCall>& open) const {
 
 void Server::begin_to_leave() {
   is_leaving_ = true;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [number, session] : sessions_) {
-    const std::lock_guard session_lock(session->mutex);
-    for (const auto& [call, incoming] : session->running) incoming->cancel();
+  auto waiting = objects_.take_waiting();
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [method, lane] : lanes_) {
+      const auto calls = std::exchange(lane.waiting, nullptr);
+      if (calls) std::move(calls->begin(), calls->end(), std::back_inserter(waiting));
+    }
+    for (const auto& [number, session] : sessions_) {
+      const std::lock_guard session_lock(session->mutex);
+      for (const auto& [call, incoming] : session->running) incoming->cancel();
+    }
+  }
+  // Those that run may be what ends the worker, and would wait for these.
+  for (const auto& call : waiting) {
+    ended_one();
+    call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker leaves"));
   }
 }
 

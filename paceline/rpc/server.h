@@ -71,7 +71,8 @@ class Server : public std::enable_shared_from_this<Server> {
 
   // Leases, and connections that did not prove who they are; about ten times a second.
   void look();
-  // Tells all handlers to stop, and refuses what comes from now on; then closes all connections.
+  // Tells all handlers to stop, and refuses what waits for one or comes from now on; then closes
+  // all connections.
   void begin_to_leave();
   void close();
   // After the pool has stopped: what would have waited for ever.
