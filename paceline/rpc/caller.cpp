@@ -123,8 +123,9 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
         ErrorCode::kSystem, Executed::kNo, name_, std::string(target.method),
         fmt::format("{}: {} of worker {} was not told: {}", setup_->self.name, target.method, name_,
                     is_closed_ ? "this worker has left"
-                               : fmt::format("{} wait for its handlers; slow down",
-                                             counted(num_told_ - num_handled_, "message"))));
+                               : fmt::format("{} wait for its handlers; slow down{}",
+                                             counted(num_told_ - num_handled_, "message"),
+                                             connection_ ? "" : " (" + why_ + ")")));
   }
   ++num_told_;
   bytes_told_ += size;
