@@ -349,6 +349,8 @@ void Caller::take(const Frame& frame, Payload payload) {
       fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");
   }
   carry_out(steps_);
+  // What was wrong with the way to the callee is over.
+  if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
   send(lock);
   if (lost) session_lost_();
 }
