@@ -80,7 +80,9 @@ void Directory::change(const WorkerEntry& entry, WorkerState state) {
   WorkerEntry present = entry;
   present.state = WorkerState::kPresent;
   const std::string before = to_value(present);
-  if (store_->compare_set(key_of(entry.name), before, after) == after) tell_everybody(entry.name);
+  if (store_->compare_set(key_of(entry.name), before, after) != after) return;
+  tell_everybody(entry.name);
+  if (state == WorkerState::kLeft) store_->delete_key(key_of_beats(entry));
 }
 
 std::optional<WorkerEntry> Directory::find(const std::string& name) {
