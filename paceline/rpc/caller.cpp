@@ -208,6 +208,7 @@ void Caller::pump() {
 void Caller::hand_over() {
   const bool has_missed = has_missed_.exchange(false);
   const Lock lock(mutex_);
+  if (!connection_) return;  // there is nothing to read, and whoever waits sleeps
   while (!waiting_.empty()) {
     const PendingPointer next = std::move(waiting_.back());
     waiting_.pop_back();
@@ -215,7 +216,7 @@ void Caller::hand_over() {
     next->nudge();
     return;
   }
-  if (!connection_ || calls_.empty()) return;
+  if (calls_.empty()) return;
   if (!is_watched_ && calls_.size() > 1) return watch_locked(true);
   if (is_watched_ && has_missed) update_events_locked();
 }
