@@ -9,8 +9,10 @@
 
 #include <sys/socket.h>
 
+#include "paceline/core/descriptor_passing.h"
 #include "paceline/rpc/connection.h"
 #include "paceline/rpc/directory.h"
+#include "paceline/rpc/rings.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -58,11 +60,34 @@ void receive_frames(std::span<const std::byte> bytes) {
   require(count.bytes <= bytes.size(), "no more arrives than was sent");
 }
 
+// The same bytes through rings of shared memory, whose other end is the sender's.
+void receive_through_rings(std::span<const std::byte> bytes) {
+  constexpr std::size_t kLimit = 1 << 20;
+  std::array<int, 2> ends{};
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0,
+          "a pair of sockets");
+  const Fd sender(ends[0]);
+  rpc::Connection connection(Fd(ends[1]), nullptr, kLimit, false);
+  const auto rings = rpc::Rings::make();
+  require(rings != nullptr, "memory to share");
+  const auto frame = rpc::encode({.kind = rpc::FrameKind::kRings});
+  const int descriptor = rings->descriptor();
+  require(send_with_descriptors(sender.get(), frame, std::span(&descriptor, 1)) > 0, "rings sent");
+  const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  if (!bytes.empty()) rings->write(std::span(&piece, 1));
+  ::shutdown(sender.get(), SHUT_WR);
+  Count count;
+  while (connection.receive(count)) {
+  }
+  require(count.bytes <= bytes.size(), "no more arrives than was sent");
+}
+
 // The magic and the counter are mended, so that what follows is reached.
-void receive_mended_frames(std::span<const std::byte> bytes) {
+void receive_mended_frames(std::span<const std::byte> bytes, std::size_t first_counter) {
   std::vector<std::byte> mended(bytes.begin(), bytes.end());
   const auto right = rpc::encode({});
-  for (std::size_t at = 0, counter = 0; at + rpc::kFrameBytes <= mended.size(); ++counter) {
+  for (std::size_t at = 0, counter = first_counter; at + rpc::kFrameBytes <= mended.size();
+       ++counter) {
     std::memcpy(mended.data() + at, right.data(), 4);
     const auto number = static_cast<std::uint32_t>(counter);
     std::memcpy(mended.data() + at + 8, &number, sizeof number);
@@ -70,7 +95,7 @@ void receive_mended_frames(std::span<const std::byte> bytes) {
     std::memcpy(&length, mended.data() + at + 12, sizeof length);
     at += rpc::kFrameBytes + length % 256;
   }
-  receive_frames(mended);
+  return first_counter == 0 ? receive_frames(mended) : receive_through_rings(mended);
 }
 
 void read_fields(std::span<const std::byte> bytes) {
@@ -95,15 +120,17 @@ void read_entry(std::span<const std::byte> bytes) {
 }  // namespace
 
 void take(std::span<const std::byte> bytes) {
-  switch (take_byte(bytes) % 4) {
+  switch (take_byte(bytes) % 5) {
     case 0:
       return receive_frames(bytes);
     case 1:
-      return receive_mended_frames(bytes);
+      return receive_mended_frames(bytes, 0);
     case 2:
       return read_entry(bytes);
-    default:
+    case 3:
       return read_fields(bytes);
+    default:  // behind the frame that brings the rings
+      return receive_mended_frames(bytes, 1);
   }
 }
 
