@@ -1,5 +1,4 @@
-// Workers that are killed, frozen and forked; networks that fail; strangers. Workers of other
-// processes meet in a file.
+// Workers that are killed, frozen and forked; strangers. Workers of other processes meet in a file.
 
 #include <atomic>
 #include <chrono>
@@ -21,7 +20,6 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/rpc/job.h"
-#include "tests/rpc/relay.h"
 #include "tests/rpc/worker_process.h"
 
 namespace paceline::rpc::testing_job {
@@ -247,66 +245,6 @@ TEST_F(Faults, strangers_at_the_door_are_turned_away) {
   }
   const auto caller = join("caller");
   EXPECT_EQ(caller->call<Add>("worker", {2, 3}).get().sum, 5);
-}
-
-// Sums by bits: update i is applied to cell i, so that each lost or doubled one shows.
-class Network : public Faults {
- protected:
-  Network() {
-    JoinOptions options{.store = store_, .secret = secret_, .address = "127.0.0.1", .host = "one"};
-    options.deadline = 20s;
-    callee_ = rpc::join("callee", options);
-    callee_->serve<Apply>([this](const Apply::Request& request, Context&) {
-      ++applied_.at(request.bit);
-      return Nothing{};
-    });
-    options.host = "other";
-    caller_ = rpc::join("caller", options);
-  }
-  void apply_all() {
-    std::vector<Future<Nothing>> futures;
-    for (std::uint64_t bit = 0; bit < applied_.size(); ++bit) {
-      futures.push_back(caller_->call<Apply>("callee", {bit}));
-      if (bit % 16 == 15) {
-        for (auto& future : futures) future.get();
-        futures.clear();
-      }
-    }
-    for (auto& future : futures) future.get();
-    for (std::size_t bit = 0; bit < applied_.size(); ++bit) EXPECT_EQ(applied_[bit], 1) << bit;
-  }
-
-  std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
-  std::vector<std::atomic<int>> applied_ = std::vector<std::atomic<int>>(800);
-  std::unique_ptr<Workers> callee_, caller_;
-};
-
-TEST_F(Network, every_update_is_applied_once_over_connections_that_are_cut) {
-  const Relay relay(store_, "callee", {.cut_one_in = 20});
-  apply_all();
-  EXPECT_GT(relay.num_faults(), 5);
-}
-
-TEST_F(Network, every_update_is_applied_once_when_frames_come_twice) {
-  const Relay relay(store_, "callee", {.repeat_one_in = 20});
-  apply_all();
-  EXPECT_GT(relay.num_faults(), 5);
-}
-
-TEST_F(Network, a_cut_in_one_direction_loses_no_update) {
-  Relay relay(store_, "callee", {});
-  caller_->call<Apply>("callee", {0}).get();
-  relay.swallow_what_the_callee_sends(true);
-  expect_call_error(Executed::kUnknown, {"apply of worker callee", "deadline"},
-                    [&] { caller_->call<Apply>("callee", {1}, {.deadline = 300ms}).get(); });
-  EXPECT_TRUE(soon([&] { return applied_[1] == 1; }));
-  // It heals, and what was swallowed is missed: a new connection goes on with the session.
-  auto call = caller_->call<Apply>("callee", {2});
-  EXPECT_TRUE(soon([&] { return applied_[2] == 1; }));
-  relay.swallow_what_the_callee_sends(false);
-  caller_->call<Apply>("callee", {3}).get();
-  call.get();
-  for (std::size_t bit = 0; bit < 4; ++bit) EXPECT_EQ(applied_[bit], 1) << bit;
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 // A network that fails: a TCP relay between workers, in the test's process. A callee's entry in the
 // store is changed to lead there.
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -32,12 +35,22 @@ class Relay {
   // but then nothing else would be tested.
   struct Faults {
     unsigned cut_one_in = 0;     // both directions end
-    unsigned repeat_one_in = 0;  // the piece is sent twice
+    unsigned repeat_one_in = 0;  // it is sent twice
+    unsigned lose_one_in = 0;    // it is not sent, and the next one is
+    unsigned swap_one_in = 0;    // it is sent behind the next one
+    unsigned replay_one_in =
+        0;  // one that passed before, perhaps on another connection, goes first
+    std::size_t bytes_per_s = 0;  // of each direction; 0: any number
   };
+  enum class Way : std::uint8_t { kToCallee, kToCaller };
 
   // From now on, who calls `callee` comes through here. Requires: callers are on other "hosts".
   Relay(const std::shared_ptr<Store>& store, const std::string& callee, Faults faults)
       : faults_(faults), listener_(listen_tcp({"127.0.0.1", 0})) {
+    if (is_slow()) {  // what the kernel holds back is small against what passes
+      const int bytes = 32 << 10;
+      ::setsockopt(listener_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    }
     auto entry = Directory(store, kDefaultLease).find(callee).value();
     to_ = {entry.tcp_host, entry.tcp_port};
     entry.tcp_host = "127.0.0.1";
@@ -48,80 +61,160 @@ class Relay {
     thread_ = start_thread("relay", [this](const std::stop_token& stop) { run(stop); });
   }
   int num_faults() const { return num_faults_; }
-  // Nothing goes through in one direction, without a sign to anybody.
-  void swallow_what_the_callee_sends(bool swallow) { swallows_ = swallow; }
+  int num_connections() const { return num_connections_; }
+  // How many frames of this kind have passed.
+  int num_frames(FrameKind kind) const { return num_frames_[static_cast<std::uint8_t>(kind)]; }
+  // What the first caller has sent so far.
+  std::vector<std::byte> recording() const {
+    const std::lock_guard lock(mutex_);
+    return recording_;
+  }
+  // A cut in one direction: what is sent that way waits, and arrives when the cut has healed.
+  void cut(Way way, bool is_cut) { is_cut_[static_cast<std::size_t>(way)] = is_cut; }
+  // What is sent that way is lost, without a sign to anybody.
+  void swallow(Way way, bool swallows) { swallows_[static_cast<std::size_t>(way)] = swallows; }
 
  private:
-  static constexpr std::size_t kPiece =
-      300;  // so that faults do not depend on what is sent at once
+  using Clock = std::chrono::steady_clock;
+  using Bytes = std::vector<std::byte>;
+  static constexpr std::size_t kSlowPiece = 8 << 10;
+  struct Direction {
+    Fd from;
+    Clock::time_point next{};  // on a slow network
+  };
+  struct Link {
+    std::array<Direction, 2> ways{};  // by Way
+    bool is_first = false;
+  };
+
+  bool is_slow() const { return faults_.bytes_per_s != 0; }
+  bool is_due(const Link& link, Way way) const {
+    const auto index = static_cast<std::size_t>(way);
+    return !is_cut_[index] && Clock::now() >= link.ways[index].next;
+  }
+  static const Fd& from(const Link& link, Way way) {
+    return link.ways[static_cast<std::size_t>(way)].from;
+  }
+  static const Fd& to(const Link& link, Way way) {
+    return link.ways[1 - static_cast<std::size_t>(way)].from;
+  }
 
   void run(const std::stop_token& stop) {
     std::mt19937 random(1);
-    std::list<std::pair<Fd, Fd>> pairs;
+    std::list<Link> links;
     while (!stop.stop_requested()) {
       std::vector<pollfd> entries{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
-      for (const auto& [a, b] : pairs) {
-        entries.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
-        entries.push_back({.fd = b.get(), .events = POLLIN, .revents = 0});
+      for (const auto& link : links) {
+        for (const Way way : {Way::kToCallee, Way::kToCaller}) {
+          const short events = is_due(link, way) ? POLLIN : 0;
+          entries.push_back({.fd = from(link, way).get(), .events = events, .revents = 0});
+        }
       }
-      poll_for(entries, std::chrono::milliseconds(20));
+      poll_for(entries, std::chrono::milliseconds(is_slow() ? 1 : 20));
       if (entries[0].revents != 0) {
         Fd caller(accept_one(listener_.get()));
         if (caller) {
-          pairs.emplace_back(std::move(caller),
-                             connect_tcp(to_, Deadline::after(std::chrono::seconds(5))));
+          Link& link = links.emplace_back();
+          link.is_first = ++num_connections_ == 1;
+          link.ways[0].from = std::move(caller);
+          link.ways[1].from = connect_tcp(to_, Deadline::after(std::chrono::seconds(5)));
         }
       }
-      for (auto next = pairs.begin(); next != pairs.end();) {
-        const auto pair = next++;
-        if (!forward(pair->first, pair->second, random, false) ||
-            !forward(pair->second, pair->first, random, true)) {
-          pairs.erase(pair);
-        }
-      }
+      std::erase_if(links, [&](Link& link) {
+        return !forward(link, Way::kToCallee, random) || !forward(link, Way::kToCaller, random);
+      });
     }
   }
-  // The next frame, or what has arrived of the handshake; empty and errno if there is none.
-  static std::vector<std::byte> receive_piece(const Fd& from, bool& is_frame) {
-    std::vector<std::byte> bytes(kFrameBytes);
-    const ssize_t there = receive_some(from.get(), bytes, MSG_PEEK);
-    is_frame = there == static_cast<ssize_t>(kFrameBytes) &&
-               std::memcmp(bytes.data(), encode({}).data(), sizeof(std::uint32_t)) == 0;
-    if (there <= 0) return {};
-    const auto deadline = Deadline::after(std::chrono::seconds(5));
-    if (is_frame) {
-      const auto header = decode_frame(std::span<const std::byte, kFrameBytes>(bytes));
-      bytes.resize(kFrameBytes + header.length);
-    } else {
-      bytes.resize(static_cast<std::size_t>(there));
-    }
-    receive_all(from, bytes, deadline);
-    return bytes;
+
+  void record(const Bytes& bytes) {
+    const std::lock_guard lock(mutex_);
+    recording_.insert(recording_.end(), bytes.begin(), bytes.end());
   }
-  bool forward(const Fd& from, const Fd& to, std::mt19937& random, bool is_reply) {
+  struct Piece {
+    Bytes bytes;
     bool is_frame = false;
+  };
+  // The next frame, or what has arrived of the handshake; empty and errno if there is none.
+  static Piece receive_piece(const Fd& from) {
+    Piece piece{.bytes = Bytes(kFrameBytes)};
     errno = 0;
-    const auto bytes = receive_piece(from, is_frame);
-    if (bytes.empty()) return errno == EAGAIN;
-    if (is_reply && swallows_) return true;
-    const auto happens = [&](unsigned one_in) {
-      const bool does = is_frame && one_in != 0 && random() % one_in == 0;
-      if (does) ++num_faults_;
-      return does;
-    };
-    if (happens(faults_.cut_one_in)) return false;
-    const int times = happens(faults_.repeat_one_in) ? 2 : 1;
-    for (int i = 0; i < times; ++i) {
-      if (!send_whole(to.get(), bytes, Deadline::after(std::chrono::seconds(5)))) return false;
+    const ssize_t there = receive_some(from.get(), piece.bytes, MSG_PEEK);
+    if (there <= 0) return {};
+    piece.is_frame = there == static_cast<ssize_t>(kFrameBytes) &&
+                     std::memcmp(piece.bytes.data(), encode({}).data(), sizeof(std::uint32_t)) == 0;
+    piece.bytes.resize(static_cast<std::size_t>(there));
+    if (piece.is_frame) {
+      const auto frame = decode_frame(std::span<const std::byte, kFrameBytes>(piece.bytes));
+      const bool in_parts = (frame.flags & Frame::kInParts) != 0;
+      piece.bytes.resize(kFrameBytes + (in_parts ? 0 : frame.length));
     }
-    return true;
+    receive_all(from, piece.bytes, Deadline::after(std::chrono::seconds(5)));
+    return piece;
+  }
+  static bool send(const Fd& to, const Bytes& bytes) {
+    return send_whole(to.get(), bytes, Deadline::after(std::chrono::seconds(5)));
+  }
+
+  // False when the connection has ended.
+  bool forward(Link& link, Way way, std::mt19937& random) {
+    if (!is_due(link, way)) return true;
+    if (is_slow()) return forward_slowly(link, way);
+    const auto [bytes, is_frame] = receive_piece(from(link, way));
+    if (bytes.empty()) return errno == EAGAIN;
+    if (way == Way::kToCallee && link.is_first) record(bytes);
+    if (is_frame) ++num_frames_[static_cast<std::size_t>(bytes[4])];
+    if (swallows_[static_cast<std::size_t>(way)]) return true;
+    const auto happens = [&, is_frame = is_frame](unsigned one_in) {
+      return is_frame && one_in != 0 && random() % one_in == 0;
+    };
+    const auto note_fault = [&] { ++num_faults_; };
+    const Fd& target = to(link, way);
+    if (happens(faults_.cut_one_in)) {
+      note_fault();
+      return false;
+    }
+    if (happens(faults_.replay_one_in) && !earlier_.empty()) {
+      note_fault();
+      if (!send(target, earlier_)) return false;
+    }
+    if (is_frame && way == Way::kToCallee && random() % 10 == 0) earlier_ = bytes;
+    if (happens(faults_.repeat_one_in)) {
+      note_fault();
+      if (!send(target, bytes)) return false;
+    }
+    const bool loses = happens(faults_.lose_one_in);
+    if (loses || happens(faults_.swap_one_in)) {
+      // TCP has no gap at the end of what arrives: nothing shows that a last frame is missing.
+      const auto [next, is_next_frame] = receive_piece(from(link, way));
+      if (!next.empty()) {
+        note_fault();
+        if (!send(target, next)) return false;
+        if (loses) return true;
+      }
+    }
+    return send(target, bytes);
+  }
+  bool forward_slowly(Link& link, Way way) {
+    Direction& direction = link.ways[static_cast<std::size_t>(way)];
+    Bytes bytes(kSlowPiece);
+    const ssize_t got = receive_some(direction.from.get(), bytes);
+    if (got <= 0) return got < 0 && errno == EAGAIN;
+    bytes.resize(static_cast<std::size_t>(got));
+    direction.next = std::max(direction.next, Clock::now()) +
+                     std::chrono::nanoseconds(std::chrono::seconds(1)) * got /
+                         static_cast<std::int64_t>(faults_.bytes_per_s);
+    return send(to(link, way), bytes);
   }
 
   const Faults faults_;
   const Fd listener_;
   Endpoint to_;
-  std::atomic<int> num_faults_{0};
-  std::atomic<bool> swallows_{false};
+  std::atomic<int> num_faults_{0}, num_connections_{0};
+  std::array<std::atomic<int>, 256> num_frames_{};
+  std::array<std::atomic<bool>, 2> is_cut_{}, swallows_{};
+  Bytes earlier_;             // of the relay's thread
+  mutable std::mutex mutex_;  // guards recording_
+  Bytes recording_;
   std::jthread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,7 +17,9 @@ namespace paceline::rpc::testing_job {
 class Process {
  public:
   explicit Process(const std::function<bool()>& body) : pid_(fork()) {
-    if (pid_ == 0) _exit(body() && !testing::Test::HasFailure() ? 0 : 1);
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed leaves nothing behind
+    _exit(body() && !testing::Test::HasFailure() ? 0 : 1);
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
