@@ -1,24 +1,19 @@
-#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
-#include <span>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include "paceline/bench/size_list.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
-#include "paceline/core/fd.h"
 #include "paceline/core/topology.h"
-#include "paceline/process/shell_words.h"
-#include "paceline/process/signal_end.h"
 #include "paceline/rendezvous/launch_environment.h"
 
+#include "apps/bench_calls.h"
 #include "apps/bench_modes.h"
 #include "apps/bench_options.h"
+#include "apps/bench_output.h"
 #include "apps/bench_planning.h"
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -39,33 +34,18 @@ Examples:
   paceline bench all_reduce --memory symmetric,ordinary --peer all --html curves.html
   paceline bench all --sizes 64K --check
   paceline bench --calibrate
+  paceline bench rpc --peer socket
   paceline bench all_reduce --simulate hosts=64,ranks=8,link=25Gbit
   paceline run --hosts a:1,b:1 paceline bench all_reduce --predict
 
 Ctrl-C ends the measurement and writes what there is.)";
 
-// Of the terminal or of whoever ends this process; 0 before.
-volatile std::sig_atomic_t signal_that_came = 0;
-
-// The first one ends the measurement, the second one this process.
-void end_at_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) { signal_that_came = number; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
-std::string typed(const Arguments& arguments) {
-  std::string text = "paceline bench";
-  for (const std::string& argument : arguments) text += " " + launch::shell_quoted(argument);
-  return text;
-}
-
 struct BenchFormatter : CLI::Formatter {
   std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
     return "Usage: paceline bench OPERATION[,...] [options]\n"
-           "       paceline bench --calibrate\n\n"
+           "       paceline bench --calibrate\n"
+           "       paceline bench rpc [options]   (calls between workers; has a --help of its "
+           "own)\n\n"
            "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
            "gather, scatter,\n            barrier, all_gather_v, reduce_scatter_v, all_to_all_v, "
            "all_reduce_coalesced, send_recv;\n            or all\n";
@@ -89,14 +69,6 @@ CommandLine split_around_operations(const CLI::App& app, const Arguments& argume
   return all;
 }
 
-// Before minutes are spent on measuring.
-void require_writable(const std::string& flag, const std::string& path) {
-  if (path.empty() || path == kStandardOutput) return;
-  const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  const int error = errno;
-  if (!file) throw UsageError(fmt::format("{}: '{}': {}", flag, path, std::strerror(error)));
-}
-
 void require_memory(const bench::SessionOptions& options) {
   const std::size_t needed = bench::bytes_needed(options), available = bench::bytes_available();
   if (needed > available) {
@@ -107,25 +79,9 @@ void require_memory(const bench::SessionOptions& options) {
   }
 }
 
-void print_participants(const bench::Report& report) {
-  const bench::Machine& machine = report.machine;
-  fmt::print("{}, {}, {:.0f} GiB, {}\n", machine.cpu, counted(machine.cores, "core"),
-             machine.memory_gib, machine.kernel);
-  for (const bench::Participant& participant : report.participants)
-    fmt::print("{}: {}\n", participant.name, participant.version);
-  if (!report.variables.empty()) fmt::print("environment: {}\n", report.variables);
-  for (const std::string& missing : report.missing)
-    fmt::print(stderr, "paceline bench: missing: {}\n", missing);
-  fmt::print("\n");
-}
-
-void print_notes(std::span<const std::string> notes) {
-  for (const std::string& note : notes) fmt::print(stderr, "paceline bench: {}\n", note);
-}
-
 void measure(bench::Session& session) {
   bench::SessionEvents events;
-  events.is_interrupted = [] { return signal_that_came != 0; };
+  events.is_interrupted = bench_was_interrupted;
   std::optional<bench::Operation> shown;
   events.on_rows = [&](const std::vector<bench::Row>& rows) {
     if (rows.empty()) return;
@@ -145,31 +101,17 @@ void write_files(const BenchOptions& options, const bench::Report& report) {
   write_bench_file(options.html, bench::to_html(report));
 }
 
-// Whatever ends it, the files have what was measured until then.
-int measure_and_write(const BenchOptions& options) {
-  end_at_signals();
+int measure_collectives(const BenchOptions& options) {
+  end_bench_at_signals();
   bench::Session session(options.session);
-  const bench::Report& report = session.report();
-  print_participants(report);
-  print_notes(report.notes);
-  const std::size_t num_said = report.notes.size();
-  try {
-    measure(session);
-  } catch (const Error&) {
-    const auto notes = std::span(report.notes).subspan(num_said);
-    print_notes(notes.first(notes.size() - 1));  // the last one is the error
-    write_files(options, report);
-    throw;
-  }
-  print_notes(std::span(report.notes).subspan(num_said));
-  write_files(options, report);
-  if (signal_that_came != 0) launch::end_by_signal(signal_that_came);
-  return 0;
+  return measure_and_write(
+      session.report(), [&] { measure(session); }, [&] { write_files(options, session.report()); });
 }
 
 }  // namespace
 
 int bench_command(const Arguments& arguments) {
+  if (!arguments.empty() && arguments.front() == "rpc") return bench_calls_command(arguments);
   CLI::App app("Measures collectives on this machine, alone or side by side with other libraries.",
                "paceline bench");
   app.footer(kBenchExamples);
@@ -186,8 +128,8 @@ int bench_command(const Arguments& arguments) {
     return 0;
   }
   check_bench_options(table, line.program, discover_topology().num_usable_cores(), options);
-  require_place(table, options.mode, detect_launch_environment(), typed(arguments));
-  options.session.command = typed(arguments);
+  require_place(table, options.mode, detect_launch_environment(), bench_command_text(arguments));
+  options.session.command = bench_command_text(arguments);
   options.session.version = version_text();
   options.session.programs = contestants_folder();
   if (options.writes_to_output()) leave_output_to_files();
@@ -196,7 +138,7 @@ int bench_command(const Arguments& arguments) {
   require_writable("--csv", options.csv);
   require_writable("--html", options.html);
   require_memory(options.session);
-  return measure_and_write(options);
+  return measure_collectives(options);
 }
 
 }  // namespace paceline::apps

@@ -26,28 +26,13 @@ using bench::MemoryKind;
 using bench::Placement;
 
 constexpr const char* kUsualSizes = "4K:64M";
-constexpr long kMaxRounds = 1000;
 constexpr long kMaxCalls = 10000;
-constexpr long kMaxSecondsOfBench = 86400;
-
-std::vector<std::string> items_of(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream list(text);
-  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
-  if (text.ends_with(',')) items.emplace_back();
-  return items;
-}
 
 std::vector<std::string> op_names() {
   std::vector<std::string> names;
   for (const bench::Operation op : bench::measurable_ops()) names.emplace_back(name_of(op));
   names.emplace_back("all");
   return names;
-}
-
-template <class T>
-void add_once(std::vector<T>& list, const T& value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
 // `all` is what "all" stands for.
@@ -61,6 +46,11 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
         continue;
       }
       const auto op = bench::op_named(name);
+      if (name == "rpc") {
+        throw UsageError(
+            "operation: rpc is measured alone, with options of its own: paceline "
+            "bench rpc [options]");
+      }
       if (!op) {
         refuse_value("operation", name, one_of(op_names(), name));
       }
@@ -90,14 +80,6 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
     throw UsageError(fmt::format("operation: {} is measured only, not planned", name_of(op)));
   }
   return ops;
-}
-
-void read_sizes(const Option& option, std::vector<std::size_t>& sizes) {
-  try {
-    sizes = bench::parse_sizes(option.text);
-  } catch (const bench::SizeError& error) {
-    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
-  }
 }
 
 // By the names of `all` values.
@@ -196,7 +178,7 @@ void read_cluster(const Option& option, bench::Cluster& cluster) {
 
 OptionTarget turn_limit_target(std::chrono::seconds& limit) {
   const auto read = [&limit](const Option& option) {
-    limit = std::chrono::seconds(option.number(1, kMaxSecondsOfBench));
+    limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
   };
   return {.read = read, .print = [&limit] { return std::to_string(limit.count()); }};
 }
@@ -240,6 +222,22 @@ void say_what_is_rounded(bench::SessionOptions& session) {
 
 }  // namespace
 
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  if (text.ends_with(',')) items.emplace_back();
+  return items;
+}
+
+void read_sizes(const Option& option, std::vector<std::size_t>& sizes) {
+  try {
+    sizes = bench::parse_sizes(option.text);
+  } catch (const bench::SizeError& error) {
+    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
+  }
+}
+
 void declare_bench_options(OptionTable& table, BenchOptions& options) {
   bench::SessionOptions& session = options.session;
   constexpr unsigned kPlanned = kSimulate | kExplain | kPredict;
@@ -277,7 +275,7 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
 
   table.group("How");
   table.value("--rounds", "N", "Rounds; in each every library has one turn",
-              number_target(session.rounds, 1, kMaxRounds), kMeasure);
+              number_target(session.rounds, 1, kMaxBenchRounds), kMeasure);
   table.value("--calls", "N", "Calls in a turn, at most",
               number_target(session.calls, 1, kMaxCalls), kMeasure | kPredict);
   table.flag("--check", "Check results", bool_target(session.check), kMeasure);

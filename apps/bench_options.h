@@ -2,6 +2,7 @@
 
 // The options of `paceline bench`: each declared once in a table that fills BenchOptions.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ enum BenchMode : unsigned {
   kPredict = 16,   // planned and simulated beside measured
 };
 
+inline constexpr long kMaxBenchRounds = 1000, kMaxBenchSeconds = 86400;
+
 // As a file's name.
 inline constexpr const char* kStandardOutput = "-";
 
@@ -37,6 +40,15 @@ struct BenchOptions {
     return json == kStandardOutput || csv == kStandardOutput || html == kStandardOutput;
   }
 };
+
+// The items of a list with commas.
+std::vector<std::string> items_of(const std::string& text);
+template <class T>
+void add_once(std::vector<T>& list, const T& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+}
+// Throws UsageError.
+void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
 
 void declare_bench_options(OptionTable& table, BenchOptions& options);
 

@@ -31,7 +31,7 @@ constexpr Command kCommands[] = {
     {"advise", advise_command,
      "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
-    {"bench", bench_command, "measure collectives, alone or beside other libraries"},
+    {"bench", bench_command, "measure collectives or calls, alone or beside other libraries"},
     {"doctor", doctor_command, "report what this machine and this build can do"},
     {"checkpoint", checkpoint_command, "list, check, compare and convert checkpoints"},
     {"completion", completion_command, "print a script that completes commands in your shell"},

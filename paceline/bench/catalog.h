@@ -1,6 +1,7 @@
 #pragma once
 
-// The contestants that are known by name: which program is one rank of them, how its ranks are
+// The contestants that are known by name, those that are measured in collectives and those that are
+// measured in calls: which program is one rank of them, how its ranks are
 // started, and where it comes from when it is missing. The programs are built from
 // benchmarks/contestants, each when its library is there, and lie in ../libexec/paceline as seen
 // from the command.
@@ -16,6 +17,8 @@ enum class Starter {
   kMpiexec,   // MPICH's
 };
 
+enum class Subject { kCollectives, kCalls };
+
 struct CatalogEntry {
   std::string name;   // "openmpi"
   std::string title;  // "Open MPI"
@@ -25,19 +28,21 @@ struct CatalogEntry {
   // A rank is bound to cores of its own. False for a library whose threads need more than their
   // rank's core: together the ranks still have the same cores as everybody else's.
   bool bound = true;
+  bool is_peer = true;
+  std::string prefix = "bench-";  // of the program, before the name
 };
 
-// "paceline", "memcpy", "limit", then the peers.
-const std::vector<CatalogEntry>& catalog();
+// "paceline", "memcpy", for collectives "limit", then the peers.
+const std::vector<CatalogEntry>& catalog(Subject subject = Subject::kCollectives);
 // Null when there is none of that name.
-const CatalogEntry* find_entry(const std::string& name);
-// "gloo", "openmpi", "mpich", "oneccl".
-std::vector<std::string> peer_names();
+const CatalogEntry* find_entry(const std::string& name, Subject subject = Subject::kCollectives);
+// "gloo", "openmpi", "mpich", "oneccl"; of calls "socket", "grpc", "capnp", "torch".
+std::vector<std::string> peer_names(Subject subject = Subject::kCollectives);
 
 // Where its rank's program and launcher are on this machine, or why it cannot take part.
 struct Located {
   std::string program;
-  std::string launcher;  // empty for Starter::kPaceline
+  std::string launcher;  // of Starter::kPaceline an interpreter, or empty
   std::string missing;   // not empty: it cannot take part; the reason and what to do
 };
 // `folder` holds the programs, `path` is the value of PATH.

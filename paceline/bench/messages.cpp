@@ -25,6 +25,10 @@ template <>
 constexpr const char* kKind<Turn> = "turn";
 template <>
 constexpr const char* kKind<TurnResult> = "result";
+template <>
+constexpr const char* kKind<CallTurn> = "calls";
+template <>
+constexpr const char* kKind<CallTurnResult> = "result";
 
 Json parse(const std::string& text, const char* kind) {
   Json message = parse_json_or_discard(text);
@@ -44,11 +48,15 @@ Json parse(const std::string& text, const char* kind) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Operation, op, is_coalesced)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, rank, world_size)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Setup, cpus, own_core, start_line, algorithm)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Setup, cpus, own_core, start_line, option)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ready, version, has_symmetric_memory, gives_results)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Turn, op, dtype, placement, memory, count, fresh, check,
                                    min_calls, max_calls, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TurnResult, lacks, seconds, difference, idle_seconds,
+                                   idle_cpu_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CallTurn, form, width, bytes, reply_bytes, slow_every, slow_ms,
+                                   seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CallTurnResult, lacks, p50_us, p99_us, per_second, idle_seconds,
                                    idle_cpu_seconds)
 
 template <class Message>
@@ -74,11 +82,15 @@ template void Conversation::send(const Setup& message, Deadline deadline);
 template void Conversation::send(const Ready& message, Deadline deadline);
 template void Conversation::send(const Turn& message, Deadline deadline);
 template void Conversation::send(const TurnResult& message, Deadline deadline);
+template void Conversation::send(const CallTurn& message, Deadline deadline);
+template void Conversation::send(const CallTurnResult& message, Deadline deadline);
 template Hello Conversation::receive(Deadline deadline);
 template Setup Conversation::receive(Deadline deadline);
 template Ready Conversation::receive(Deadline deadline);
 template Turn Conversation::receive(Deadline deadline);
 template TurnResult Conversation::receive(Deadline deadline);
+template CallTurn Conversation::receive(Deadline deadline);
+template CallTurnResult Conversation::receive(Deadline deadline);
 
 void Conversation::send_failure(const std::string& text, Deadline deadline) {
   send_text(json_text(Json{{"kind", "failure"}, {"text", text}}), deadline);

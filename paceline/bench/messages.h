@@ -6,8 +6,8 @@
 //   rank          Hello                who I am; nothing of the library has been touched yet
 //   coordinator   Setup                where to run
 //   rank          Ready                the library is up; or Failure
-//   coordinator   Turn                 measure this; all other contestants sleep meanwhile
-//   rank          TurnResult           or Failure, after which the rank ends
+//   coordinator   Turn or CallTurn     measure this; all other contestants sleep meanwhile
+//   rank          its result           or Failure, after which the rank ends
 //   ... more turns, then the coordinator closes the socket and the rank ends.
 //
 // A rank that is not on turn waits in poll(), without any processor time.
@@ -30,7 +30,7 @@ struct Setup {
   std::vector<int> cpus;   // empty: not bound
   bool own_core = false;   // no other rank computes on them
   std::string start_line;  // path of its memory
-  std::string algorithm;   // of Paceline's messages; empty: the planner's choice
+  std::string option;  // what the library shall use: an algorithm, a transport; empty: its choice
 };
 
 struct Ready {
@@ -39,7 +39,9 @@ struct Ready {
   bool gives_results = true;
 };
 
+struct TurnResult;
 struct Turn {
+  using Result = TurnResult;
   Operation op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
   Placement placement = Placement::kInPlace;
@@ -60,6 +62,32 @@ struct TurnResult {
   double idle_cpu_seconds = 0;  // processor time of this process in it
 };
 
+struct CallTurnResult;
+// Calls of one kind and size. The caller measures; the callee, whose library serves calls on
+// threads of its own, answers with nothing.
+struct CallTurn {
+  using Result = CallTurnResult;
+  enum class Form {
+    kBlocking,   // `width` callers, each of which waits for its reply
+    kPipelined,  // one caller, `width` calls under way
+    kOneWay,     // one caller, messages without a reply
+  };
+  Form form = Form::kBlocking;
+  int width = 1;
+  std::size_t bytes = 0, reply_bytes = 0;  // of a request, at least sizeof(CallHead); of its reply
+  int slow_every = 0;  // of so many calls of a caller one takes slow_ms in its handler; 0: none
+  int slow_ms = 0;
+  double seconds = 0;  // after which no further call begins
+  bool operator==(const CallTurn&) const = default;
+};
+
+struct CallTurnResult {
+  std::string lacks;                              // as above
+  double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
+  double per_second = 0;                          // calls, or messages, that the callee has had
+  double idle_seconds = 0, idle_cpu_seconds = 0;  // as above
+};
+
 // One end of the socket. What is received wrongly, too long or not at all is an Error: kCorrupt,
 // kPeerLost, kTimeout; a Failure of the other end is one of its code and text.
 class Conversation {
@@ -68,7 +96,7 @@ class Conversation {
 
   int fd() const { return socket_.get(); }
 
-  // Any of the five above.
+  // Any of those above, and of call_turn.h.
   template <class Message>
   void send(const Message& message, Deadline deadline);
   template <class Message>

@@ -54,14 +54,13 @@ std::string path_of(const Fd& fd) { return fmt::format("/proc/{}/fd/{}", getpid(
 }  // namespace
 
 RankSet::RankSet(const CatalogEntry& entry, Located located, int num_ranks,
-                 const launch::Placement& plan, launch::Environment variables,
-                 std::string algorithm)
+                 const launch::Placement& plan, launch::Environment variables, std::string option)
     : entry_(entry),
       located_(std::move(located)),
       num_ranks_(num_ranks),
       plan_(plan),
       variables_(std::move(variables)),
-      algorithm_(std::move(algorithm)),
+      option_(std::move(option)),
       options_(options_for(num_ranks)),
       services_(options_),
       listener_(listen_private()),
@@ -84,8 +83,9 @@ void RankSet::start_rank(int rank) {
   launch::JobAddresses addresses = services_.addresses();
   addresses.secret_fd = secret.get();
   launch::ProcessSpec spec;
-  spec.path = located_.program;
+  spec.path = located_.launcher.empty() ? located_.program : located_.launcher;
   spec.command = {located_.program, listener_.name};
+  if (!located_.launcher.empty()) spec.command.insert(spec.command.begin(), located_.launcher);
   spec.environment = launch::worker_environment(launch::inherited_environment(), options_,
                                                 options_.place(), rank, plan_, addresses);
   spec.inherited = {secret.get()};
@@ -118,7 +118,7 @@ void RankSet::meet(Deadline deadline) {
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const auto& cpus = plan_.ranks[static_cast<std::size_t>(rank)].cpus;
       ranks_[rank]->send(Setup{bound ? cpus : std::vector<int>(), bound && !plan_.oversubscribed,
-                               path_of(start_line_), algorithm_},
+                               path_of(start_line_), option_},
                          deadline);
     }
     answer_each(deadline, [&](int, Conversation& rank) { ready_ = rank.receive<Ready>(deadline); });
@@ -178,20 +178,25 @@ void RankSet::answer_each(Deadline deadline, const Answer& receive) {
   }
 }
 
-std::vector<TurnResult> RankSet::take_turn(const Turn& turn, Deadline deadline) {
-  std::vector<TurnResult> results(ranks_.size());
+template <class AnyTurn>
+std::vector<typename AnyTurn::Result> RankSet::take_turn(const AnyTurn& turn, Deadline deadline) {
+  using Result = typename AnyTurn::Result;
+  std::vector<Result> results(ranks_.size());
   try {
     for (const auto& rank : ranks_) rank->send(turn, deadline);
     answer_each(deadline, [&](int number, Conversation& rank) {
-      results[number] = rank.receive<TurnResult>(deadline);
+      results[number] = rank.receive<Result>(deadline);
     });
   } catch (const Error& error) {
     fail_with(error);
   }
   idle_seconds_ += results.front().idle_seconds;
-  for (const TurnResult& result : results) idle_cpu_seconds_ += result.idle_cpu_seconds;
+  for (const Result& result : results) idle_cpu_seconds_ += result.idle_cpu_seconds;
   return results;
 }
+
+template std::vector<TurnResult> RankSet::take_turn(const Turn& turn, Deadline deadline);
+template std::vector<CallTurnResult> RankSet::take_turn(const CallTurn& turn, Deadline deadline);
 
 void RankSet::fail_with(const Error& error) {
   const std::string said = output();

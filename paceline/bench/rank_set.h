@@ -32,15 +32,17 @@ namespace paceline::bench {
 
 class RankSet {
  public:
-  // `variables` are set for the ranks in addition. Error(kSystem).
+  // `variables` are set for the ranks in addition; `option` is what the library shall use
+  // (Setup::option). Error(kSystem).
   RankSet(const CatalogEntry& entry, Located located, int num_ranks, const launch::Placement& plan,
-          launch::Environment variables, std::string algorithm = "");
+          launch::Environment variables, std::string option = "");
   ~RankSet();
   RankSet(const RankSet&) = delete;
   RankSet& operator=(const RankSet&) = delete;
 
   const std::string& name() const { return entry_.name; }
   const std::string& title() const { return entry_.title; }
+  const std::string& option() const { return option_; }
 
   void start();
   void open_store() { services_.start_store(); }
@@ -52,7 +54,8 @@ class RankSet {
 
   // The ranks' results, by rank. Error when one fails or does not answer in time; then the set is
   // finished.
-  std::vector<TurnResult> take_turn(const Turn& turn, Deadline deadline);
+  template <class AnyTurn>
+  std::vector<typename AnyTurn::Result> take_turn(const AnyTurn& turn, Deadline deadline);
   // So far, between its turns: of the clock, and processor time of all ranks.
   double idle_seconds() const { return idle_seconds_; }
   double idle_cpu_seconds() const { return idle_cpu_seconds_; }
@@ -74,7 +77,7 @@ class RankSet {
   const int num_ranks_;
   const launch::Placement& plan_;
   const launch::Environment variables_;
-  const std::string algorithm_;
+  const std::string option_;
   launch::LaunchOptions options_;
   launch::JobServices services_;
   PrivateListener listener_;

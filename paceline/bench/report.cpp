@@ -68,6 +68,10 @@ std::string noise_note(const std::vector<Row>& rows) {
   return "";
 }
 
+void ReportHead::note_once(const std::string& note) {
+  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+}
+
 std::string Row::label() const {
   if (peer != "paceline" || op == Op::kBarrier) return peer;
   return fmt::format("{}, {}", peer, name_of(memory));

@@ -62,7 +62,8 @@ struct Participant {
   std::string name, title, version;
 };
 
-struct Report {
+// What reports of every kind begin with.
+struct ReportHead {
   std::string date;       // UTC, ISO 8601
   std::string command;    // as typed
   std::string version;    // of Paceline
@@ -71,7 +72,12 @@ struct Report {
   std::vector<Participant> participants;
   std::vector<std::string> missing;  // who could not take part, why, and how to get it
   std::vector<std::string> notes;    // what else the reader must know
-  std::vector<Row> rows;             // by operation, then size, then contestant
+
+  void note_once(const std::string& note);
+};
+
+struct Report : ReportHead {
+  std::vector<Row> rows;  // by operation, then size, then contestant
 };
 
 // The ratios' median and range, and whether they can be believed: "2.00 [1.90, 2.10]" or "3996.00

@@ -1,4 +1,5 @@
 
+#include "paceline/bench/call_report.h"
 #include "paceline/bench/report.h"
 #include "paceline/core/json_text.h"
 
@@ -41,24 +42,48 @@ OrderedJson json_of(const Machine& machine) {
           {"kernel", machine.kernel}};
 }
 
-}  // namespace
-
-std::string to_json(const Report& report) {
+OrderedJson json_of(const ReportHead& report) {
   OrderedJson json{{"date", report.date},
                    {"command", report.command},
                    {"paceline_version", report.version},
                    {"variables", report.variables},
                    {"machine", json_of(report.machine)},
-                   {"units", {{"time", "us"}, {"bandwidth", "1e9 bytes/s"}}},
                    {"peers", OrderedJson::array()},
                    {"missing", report.missing},
-                   {"notes", report.notes},
-                   {"rows", OrderedJson::array()}};
+                   {"notes", report.notes}};
   for (const Participant& participant : report.participants) {
     json["peers"].push_back({{"name", participant.name},
                              {"title", participant.title},
                              {"version", participant.version}});
   }
+  return json;
+}
+
+OrderedJson json_of(const CallRow& row) {
+  const Spread spread = row.spread();
+  OrderedJson json{
+      {"peer", row.peer},        {"way", name_of(row.way)},   {"measure", name_of(row.measure)},
+      {"bytes", row.bytes},      {"figure", row.figure.name}, {"unit", row.figure.unit},
+      {"median", spread.median}, {"min", spread.min},         {"max", spread.max},
+      {"rounds", row.rounds}};
+  if (!row.ratios.empty()) json["paceline_to_it"] = row.ratios;
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const CallReport& report) {
+  OrderedJson json = json_of(static_cast<const ReportHead&>(report));
+  json["busy"] = report.busy;
+  json["rows"] = OrderedJson::array();
+  for (const CallRow& row : report.rows) json["rows"].push_back(json_of(row));
+  return json_text(json, 1) + "\n";
+}
+
+std::string to_json(const Report& report) {
+  OrderedJson json = json_of(static_cast<const ReportHead&>(report));
+  json["units"] = {{"time", "us"}, {"bandwidth", "1e9 bytes/s"}};
+  json["rows"] = OrderedJson::array();
   for (const Row& row : report.rows) json["rows"].push_back(json_of(row));
   return json_text(json, 1) + "\n";
 }

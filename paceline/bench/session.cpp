@@ -1,15 +1,12 @@
 #include "paceline/bench/session.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <limits>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "paceline/bench/own_variables.h"
+#include "paceline/bench/lineup.h"
 #include "paceline/core/check.h"
 #include "paceline/core/counted.h"
 #include "paceline/core/topology.h"
@@ -17,20 +14,10 @@
 namespace paceline::bench {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr auto kMeetingLimit = 60s;
 // A turn ends after so long, or after so many bytes, but not before kMinCalls.
 constexpr double kSecondsPerTurn = 0.25;
 constexpr std::size_t kBytesPerTurn = 64 << 20;
 constexpr int kMinCalls = 5;
-// A contestant whose ranks compute so much while others are on turn, as a part of a core, is worth
-// a note; shorter waits tell nothing.
-constexpr double kRestless = 0.05;
-constexpr double kShortWait = 0.1;
-
-// Ends a measurement from inside.
-struct Interrupted {};
 
 launch::Placement plan_for(const SessionOptions& options) {
   const auto to = options.bind ? launch::BindTo::kCore : launch::BindTo::kNone;
@@ -76,56 +63,32 @@ struct Session::Entrant {
 };
 
 Session::Session(SessionOptions options) : options_(std::move(options)), plan_(plan_for(options_)) {
-  report_.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  report_.machine = this_machine();
-  report_.command = options_.command;
-  report_.version = options_.version;
-  report_.variables = describe(own_variables(launch::inherited_environment(), options_.variables));
+  static_cast<ReportHead&>(report_) =
+      begin_report(options_.command, options_.version, options_.variables);
   report_.notes = options_.notes;
   if (plan_.oversubscribed) {
     report_.notes.push_back(fmt::format("{} share {}", counted(options_.num_ranks, "rank"),
                                         counted(report_.machine.cores, "core")));
   }
-  locate_and_start();
-  meet_all();
+  make_sets();
+  start_all(sets_, report_);
   add_entrants();
 }
 
 Session::~Session() = default;
 
-void Session::locate_and_start() {
-  const char* path = std::getenv("PATH");
+void Session::make_sets() {
   std::vector<std::string> names = {"paceline"};
   names.insert(names.end(), options_.peers.begin(), options_.peers.end());
   for (const std::string& name : names) {
     const CatalogEntry* entry = find_entry(name);
     check(entry != nullptr, "no contestant is called {}", name);
-    const Located located = locate(*entry, options_.programs, path != nullptr ? path : "");
-    if (!located.missing.empty()) {
-      if (name == "paceline") fail(ErrorCode::kSystem, "{}", located.missing);
-      report_.missing.push_back(located.missing);
-      continue;
-    }
+    const auto located = locate_or_note(*entry, options_.programs, report_);
+    if (!located) continue;
     sets_.push_back(std::make_unique<RankSet>(
-        *entry, located, options_.num_ranks, plan_, options_.variables,
+        *entry, *located, options_.num_ranks, plan_, options_.variables,
         options_.algorithm ? std::string(name_of(*options_.algorithm)) : ""));
   }
-  for (const auto& set : sets_) set->start();
-  for (const auto& set : sets_) set->open_store();
-}
-
-void Session::meet_all() {
-  for (auto& set : sets_) {
-    try {
-      set->meet(Deadline::after(kMeetingLimit));
-      report_.participants.push_back({set->name(), set->title(), set->library().version});
-    } catch (const Error& error) {
-      if (set->name() == "paceline") throw;
-      report_.missing.push_back(fmt::format("{} did not start: {}", set->title(), error.what()));
-      set.reset();
-    }
-  }
-  std::erase(sets_, nullptr);
 }
 
 void Session::add_entrants() {
@@ -154,16 +117,14 @@ const Report& Session::run(const SessionEvents& events) {
         const auto rows = measure(op, bytes, events);
         ++done;
         report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
-        if (const std::string note = noise_note(rows); !note.empty()) note_once(note);
+        if (const std::string note = noise_note(rows); !note.empty()) report_.note_once(note);
         if (events.on_rows) events.on_rows(rows);
       }
     }
   } catch (const Interrupted&) {
-    report_.notes.push_back(
-        fmt::format("interrupted: {} of {} measured", done, counted(wanted, "point")));
+    report_.notes.push_back(interruption_note(done, wanted));
   } catch (const Error& error) {
-    report_.notes.push_back(
-        fmt::format("ended after {} of {} by: {}", done, counted(wanted, "point"), error.what()));
+    report_.notes.push_back(failure_note(done, wanted, error));
     throw;
   }
   return report_;
@@ -236,7 +197,7 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
     const auto results = entrant.set->take_turn(turn, Deadline::after(options_.turn_limit));
     entrant.takes_part = results.front().lacks.empty();
     if (!entrant.takes_part) {
-      note_once(fmt::format("{} {}", title, results.front().lacks));
+      report_.note_once(fmt::format("{} {}", title, results.front().lacks));
       return;
     }
     for (const TurnResult& result : results) {
@@ -245,7 +206,7 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
              paceline::name_of(turn.dtype), result.difference);
       }
     }
-    note_restlessness(*entrant.set);
+    note_restlessness(*entrant.set, report_);
     if (counts) entrant.row.rounds.push_back(figures(slowest(results)));
   } catch (const Error& error) {
     if (entrant.set->name() == "paceline") throw;
@@ -255,20 +216,6 @@ void Session::take_turn(Entrant& entrant, const Turn& turn, bool counts) {
                                         name_of(turn.op), size_text(entrant.row.bytes),
                                         error.what()));
   }
-}
-
-void Session::note_restlessness(const RankSet& set) {
-  if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
-    return;
-  note_once(
-      fmt::format("{} computes during the turns of others, which slows them down: its times and "
-                  "theirs are less reliable",
-                  set.title()));
-}
-
-void Session::note_once(const std::string& note) {
-  auto& notes = report_.notes;
-  if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
 }
 
 std::size_t bytes_needed(const SessionOptions& options) {

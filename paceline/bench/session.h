@@ -72,8 +72,7 @@ class Session {
  private:
   struct Entrant;  // a contestant with one kind of memory
 
-  void locate_and_start();
-  void meet_all();
+  void make_sets();
   void add_entrants();
   Turn turn_for(Operation op, std::size_t bytes) const;
   Row row_for(const Entrant& entrant, const Turn& turn) const;
@@ -81,8 +80,6 @@ class Session {
   std::vector<Row> measure(Operation op, std::size_t bytes, const SessionEvents& events);
   void take_turn(Entrant& entrant, const Turn& turn, bool counts);
   std::vector<Row> finished_rows() const;
-  void note_restlessness(const RankSet& set);
-  void note_once(const std::string& note);
 
   const SessionOptions options_;
   const launch::Placement plan_;

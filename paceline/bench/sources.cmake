@@ -1,4 +1,7 @@
 set(SOURCES
+  call_contestant.cpp
+  call_report.cpp
+  call_session.cpp
   catalog.cpp
   chart.cpp
   cluster.cpp
@@ -11,6 +14,8 @@ set(SOURCES
   own_variables.cpp
   pattern.cpp
   private_socket.cpp
+  lineup.cpp
+  rank_end.cpp
   rank_set.cpp
   report.cpp
   report_html.cpp

@@ -20,6 +20,14 @@ TEST(CatalogTest, knows_the_peers_by_name) {
   EXPECT_EQ(find_entry("mpi"), nullptr);
 }
 
+TEST(CatalogTest, has_other_peers_for_calls) {
+  EXPECT_THAT(peer_names(Subject::kCalls), ElementsAre("socket", "grpc", "capnp", "torch"));
+  EXPECT_EQ(find_entry("gloo", Subject::kCalls), nullptr);
+  EXPECT_EQ(find_entry("grpc"), nullptr);
+  EXPECT_THAT(locate(*find_entry("grpc", Subject::kCalls), "/no/folder", "").missing,
+              HasSubstr("(no /no/folder/bench-rpc-grpc); apt-get install libgrpc++-dev"));
+}
+
 class LocateTest : public testing::Test {
  protected:
   void make_program(const std::string& name) {

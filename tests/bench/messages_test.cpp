@@ -46,6 +46,18 @@ class MessagesTest : public testing::Test {
   Fd raw_ = std::move(pair_.second);
 };
 
+TEST_F(MessagesTest, a_turn_of_calls_arrives_as_it_was_sent) {
+  const CallTurn turn{.form = CallTurn::Form::kPipelined,
+                      .width = 256,
+                      .bytes = 64,
+                      .reply_bytes = 16,
+                      .slow_every = 100,
+                      .slow_ms = 5,
+                      .seconds = 0.25};
+  Conversation(std::move(raw_)).send(turn, soon());
+  EXPECT_EQ(worker_.receive<CallTurn>(soon()), turn);
+}
+
 TEST_F(MessagesTest, a_turn_arrives_as_it_was_sent) {
   Turn turn{.op = Op::kReduceScatter,
             .dtype = Dtype::kBfloat16,

@@ -1,0 +1,36 @@
+// What the machine's memory allows: the caller copies the request to another place of its own. A
+// yardstick for large messages.
+
+#include <cstring>
+
+#include "paceline/bench/call_contestant.h"
+
+namespace paceline::bench {
+namespace {
+
+class MemcpyCalls : public CallContestant {
+ public:
+  std::string version() const override { return "the C library's, in the caller"; }
+  std::string lacks(const CallTurn& turn) const override {
+    return turn.form == CallTurn::Form::kBlocking && turn.width == 1 ? "" : "only copies";
+  }
+
+  void call(std::span<const std::byte> request) override {
+    target_.resize(request.size());
+    std::memcpy(target_.data(), request.data(), request.size());
+    asm volatile("" ::"r"(target_.data()) : "memory");  // somebody reads it
+  }
+  std::uint64_t pipeline(const CallLoad& /*load*/) override { return 0; }
+
+ private:
+  std::vector<std::byte> target_;
+};
+
+}  // namespace
+}  // namespace paceline::bench
+
+int main(int argc, char** argv) {
+  return paceline::bench::run_call_worker(argc, argv, [](const paceline::bench::CallPlace&) {
+    return std::make_unique<paceline::bench::MemcpyCalls>();
+  });
+}
