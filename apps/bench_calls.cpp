@@ -24,6 +24,8 @@
 namespace paceline::apps {
 namespace {
 
+constexpr long kMaxSpinUs = 1000'000;
+
 constexpr const char* kCallExamples = R"(
 A caller and a callee, each a process; every library is a program of its own, and they take turns.
 Up to 4K the reply has as many bytes as the request. Larger messages get a short reply, and only
@@ -36,6 +38,7 @@ Examples:
   paceline bench rpc --peer socket
   paceline bench rpc --sizes 64,1M --peer socket,grpc,capnp,torch --json FILE
   paceline bench rpc --peer all --busy
+  paceline bench rpc --measure blocking --transport unix --spin 50 --peer socket
   paceline bench rpc --peer torch --python ENV/bin/python
 
 Ctrl-C ends the measurement and writes what there is.)";
@@ -122,6 +125,11 @@ void declare_call_options(OptionTable& table, bench::CallSessionOptions& session
               {.read = [&](const Option& option) { read_python(option, session.python); }});
   table.group("How");
   table.flag("--busy", "Keep all cores computing meanwhile", bool_target(session.busy));
+  table.value("--spin", "US",
+              "Microseconds for which Paceline's workers look before they sleep [0]",
+              {.read = [&](const Option& option) {
+                session.spin = std::chrono::microseconds(option.number(0, kMaxSpinUs));
+              }});
   table.value("--rounds", "N", "Rounds; in each every library has one turn",
               number_target(session.rounds, 1, kMaxBenchRounds));
   table.value("--timeout", "S", "Seconds after which a turn has failed",

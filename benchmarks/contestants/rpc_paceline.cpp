@@ -1,5 +1,6 @@
 // Paceline's calls, measured like everybody else's.
 
+#include <cstdlib>
 #include <deque>
 
 #include <fmt/format.h>
@@ -33,18 +34,25 @@ Take::Reply take(const Take::Request& request, rpc::Context& /*context*/) {
 
 class PacelineCalls : public CallContestant {
  public:
-  explicit PacelineCalls(const CallPlace& place) : way_(way_of(place)) {
+  explicit PacelineCalls(const CallPlace& place)
+      : way_(place.uses_tcp ? "over TCP" : "over shared memory") {
     const char* const own = place.is_caller ? "caller" : "callee";
     rpc::JoinOptions options{.address = "127.0.0.1"};
     // Workers that share no host do not share memory either.
     if (place.uses_tcp) options.host = own;
+    const char* const spin = std::getenv(kSpinVariable);
+    spin_us_ = spin != nullptr ? std::stoi(spin) : 0;
+    options.spin = std::chrono::microseconds(spin_us_);
     // What a thousand callers use up.
     options.max_calls = 256;
     workers_ = rpc::join(own, options);
     if (!place.is_caller) workers_->serve<Take>(take);
   }
 
-  std::string version() const override { return fmt::format("Paceline, {}", way_); }
+  std::string version() const override {
+    return fmt::format("Paceline, {}{}", way_,
+                       spin_us_ > 0 ? fmt::format(", spinning {} µs", spin_us_) : "");
+  }
   std::string lacks(const CallTurn& /*turn*/) const override { return ""; }
 
   void call(std::span<const std::byte> request) override {
@@ -83,6 +91,7 @@ class PacelineCalls : public CallContestant {
 
  private:
   const std::string way_;
+  int spin_us_ = 0;
   std::unique_ptr<rpc::Workers> workers_;
 };
 

@@ -82,6 +82,9 @@ class CallContestant {
   virtual CallTimes call_all(CallLoad& load);
 };
 
+// The variable that has CallSessionOptions::spin for Paceline's workers.
+inline constexpr const char* kSpinVariable = "PACELINE_BENCH_SPIN_US";
+
 struct CallPlace {
   bool is_caller = false, uses_tcp = false;
   std::string unix_name;  // abstract: where the callee may listen

@@ -134,8 +134,10 @@ void CallSession::make_sets() {
     if (name == "torch") located->launcher = options_.python;
     for (const CallWay way : options_.ways) {
       if (name == "memcpy" && way != options_.ways.front()) continue;  // it has no way
-      sets_.push_back(std::make_unique<RankSet>(*entry, *located, kWorkers, plan_,
-                                                launch::Environment{}, std::string(name_of(way))));
+      sets_.push_back(std::make_unique<RankSet>(
+          *entry, *located, kWorkers, plan_,
+          launch::Environment{{kSpinVariable, std::to_string(options_.spin.count())}},
+          std::string(name_of(way))));
     }
   }
 }

@@ -32,6 +32,7 @@ struct CallSessionOptions {
   std::vector<std::string> peers{};  // names of the catalog, beside paceline
   std::string python{};              // of torch; empty: the system's
   bool busy = false;                 // all cores compute meanwhile
+  std::chrono::microseconds spin{};  // JoinOptions::spin of Paceline's workers
   int rounds = 5;
   double seconds = 0.3;  // of a turn
   std::chrono::seconds turn_limit{60};

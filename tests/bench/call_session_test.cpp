@@ -171,7 +171,7 @@ TEST_P(BenchRpcRefuses, with_exit_code_2) {
 INSTANTIATE_TEST_SUITE_P(
     Arguments, BenchRpcRefuses,
     testing::Values(
-        Refusal{{"--peer", "gprc"}, "--peer: 'gprc' is not one of socket, grpc, capnp, torch"},
+        RpcRefusal{{"--peer", "gprc"}, "--peer: 'gprc' is not one of socket, grpc, capnp, torch"},
         RpcRefusal{{"--peer", "gprc"}, "did you mean grpc?"},
         RpcRefusal{{"--peer", "gloo"}, "--peer: 'gloo' is not one of"},
         RpcRefusal{{"--peer", "paceline"}, "--peer: 'paceline' is not one of"},
@@ -183,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
         RpcRefusal{{"--transport", "shm"}, "--transport: 'shm' is not one of unix, tcp"},
         RpcRefusal{{"--measure", "piplined"}, "did you mean pipelined?"},
         RpcRefusal{{"--python", "/no/python"}, "--python: "},
+        RpcRefusal{{"--spin", "-1"}, "--spin: '-1' is not a whole number from 0"},
         RpcRefusal{{"--rounds", "0"}, "--rounds: '0' is not a whole number from 1"},
         RpcRefusal{{"--timeout", "x"}, "--timeout: 'x' is not a whole number from 1"},
         RpcRefusal{{"--json", "/no/such/folder/f"}, "--json: '/no/such/folder/f': No"},
