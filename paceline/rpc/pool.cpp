@@ -22,7 +22,7 @@ constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descrip
 // How often a thread that waits looks at the queue while something is there, or was lately.
 constexpr std::chrono::microseconds kLook(100);
 constexpr int kMostQuietLooks = 10;
-constexpr std::chrono::milliseconds kStuck(1), kStuckForLong(50);
+constexpr std::chrono::milliseconds kStuckForLong(50);
 // Fewer tasks than this in the queue are no backlog; so many events of a source in a row make a
 // thread stay with it; a task that takes longer than kShort gains nothing from sending together
 // with others.
@@ -319,7 +319,7 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
 
 std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
   if (tasks_.empty() || stops_) return {};
-  if (static_cast<int>(runners_.size()) >= max_running_) return {};
+  if (!may_run_locked()) return {};
   // The last thread that could wait for sockets.
   if (num_waiting_ == 0 && !bring_another_locked()) return {};
   auto task = std::move(tasks_.front());
@@ -399,15 +399,27 @@ Pool::Event Pool::wait_for_event() {
           (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0};
 }
 
-void Pool::begin_running_locked() { runners_.push_back(kOwnNumber); }
-void Pool::end_running_locked() { std::erase(runners_, kOwnNumber); }
+void Pool::begin_running_locked() { runners_.push_back({kOwnNumber}); }
+void Pool::end_running_locked() {
+  std::erase_if(runners_, [](const Runner& runner) { return runner.thread == kOwnNumber; });
+}
 
-// A thread that only waits for a processor would gain nothing from more of them.
-bool Pool::all_runners_sleep_locked() const {
-  return std::none_of(runners_.begin(), runners_.end(), [](pid_t thread) {
-    const auto status = process_status(thread);
-    return !status || status->state == 'R';
-  });
+bool Pool::may_run_locked() const {
+  return std::count_if(runners_.begin(), runners_.end(),
+                       [](const Runner& runner) { return !runner.is_asleep; }) < max_running_;
+}
+
+// Whether a task was found asleep. A thread that only waits for a processor counts: it would gain
+// nothing from more of them.
+bool Pool::excuse_sleepers_locked() {
+  bool found = false;
+  for (Runner& runner : runners_) {
+    if (runner.is_asleep) continue;
+    const auto status = process_status(runner.thread);
+    runner.is_asleep = status && status->state != 'R';
+    found = found || runner.is_asleep;
+  }
+  return found;
 }
 
 void Pool::raise_limit_if_stuck_locked() {
@@ -418,15 +430,13 @@ void Pool::raise_limit_if_stuck_locked() {
     moved_at_ = now;
     return;
   }
-  const bool is_full = static_cast<int>(runners_.size()) >= max_running_;
-  if (!is_full || max_running_ >= max_threads_ - 1) return;
   const auto stuck = now - moved_at_;
-  if (max_running_ < usual_running_) {
-    if (stuck < kLook) return;
-  } else {
-    if (stuck < kStuck || (stuck < kStuckForLong && !all_runners_sleep_locked())) return;
+  if (may_run_locked() || stuck < kLook) return;
+  if (!excuse_sleepers_locked()) {
+    const bool is_usual = max_running_ < usual_running_;
+    if (max_running_ >= max_threads_ - 1 || (!is_usual && stuck < kStuckForLong)) return;
+    ++max_running_;
   }
-  ++max_running_;
   moved_at_ = now;
 }
 

@@ -7,9 +7,9 @@
 //  - One thread always waits for sockets: the last one starts another before it runs a task.
 //  - At most so many threads run tasks; the others leave tasks in the queue. It is one thread at
 //    first, which is fastest for short tasks. When the queue has not moved for 100 microseconds,
-//    `num_threads` run; when it has not for a millisecond and all tasks that run are asleep, or for
-//    much longer, one more each time, up to a limit. Once the queue is empty it is one again. A
-//    task that waits for a call of its own (Blocked) does not count.
+//    tasks that are asleep do not count any more, and `num_threads` run; when it has not for much
+//    longer, one more each time, up to a limit. Once the queue is empty it is one again. A task
+//    that waits for a call of its own (Blocked) does not count.
 //
 // So replies are received and leases renewed also while all handlers are blocked.
 //
@@ -135,6 +135,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
     std::uint64_t source = 0;
     bool is_end = false;  // of the source's connection
   };
+  struct Runner {
+    pid_t thread = 0;
+    bool is_asleep = false;  // when somebody looked: it does not count
+  };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 
   void serve();
@@ -147,7 +151,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Event wait_for_event();
   void set_active_locked(bool active);
   void raise_limit_if_stuck_locked();
-  bool all_runners_sleep_locked() const;
+  bool may_run_locked() const;
+  bool excuse_sleepers_locked();
   void add_due_locked(const std::shared_ptr<Sender>& sender);
   Senders take_due_locked(bool also_young);
   static void send_all(const Senders& senders);
@@ -183,7 +188,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::uint64_t num_turns_ = 0;  // events and tasks that were taken
   int num_quiet_looks_ = 0;      // in which nothing was found
   int num_waiting_ = 0;          // threads, for events
-  std::vector<pid_t> runners_;   // threads that run tasks
+  std::vector<Runner> runners_;  // threads that run tasks
   std::vector<std::jthread> threads_;
   std::vector<std::thread::id> ended_;
 };
