@@ -7,8 +7,8 @@
 // every byte, call_gauge_file.h reads it.
 //
 // Cost of a call: at its caller two readings of record_time() and two additions, at its callee one
-// addition more. Nothing without PACELINE_FLIGHT_DIR. The tables of open calls are written about ten
-// times a second, of calls that have been open for long.
+// addition more. Nothing without PACELINE_FLIGHT_DIR. The tables of open calls are written about
+// ten times a second, of calls that have been open for long.
 //
 // Thread safety: all methods. A child of fork() has none.
 
