@@ -30,8 +30,8 @@ class ReferenceTable;
 // One copy of a reference; the RemoteRefs of a program share it.
 class ReferenceHandle {
  public:
-  ReferenceHandle(std::weak_ptr<ReferenceTable> table, ObjectId id, std::uint64_t generation)
-      : table(std::move(table)), id(std::move(id)), generation(generation) {}
+  ReferenceHandle(std::weak_ptr<ReferenceTable> of, ObjectId of_object, std::uint64_t of_sessions)
+      : table(std::move(of)), id(std::move(of_object)), generation(of_sessions) {}
   ~ReferenceHandle();
   ReferenceHandle(const ReferenceHandle&) = delete;
   ReferenceHandle& operator=(const ReferenceHandle&) = delete;
