@@ -36,7 +36,7 @@ thread_local Pool* current_pool = nullptr;  // whose thread this is
 thread_local bool is_in_ready = false, is_in_task = false, is_active = false;
 thread_local std::uint64_t turns_seen = 0;
 thread_local std::chrono::steady_clock::time_point task_began;
-thread_local std::vector<std::shared_ptr<Pool::Task>> received;  // in ready()
+thread_local std::vector<std::shared_ptr<Pool::Task>>* received = nullptr;  // in ready()
 thread_local const pid_t kOwnNumber = ::gettid();
 
 class FunctionTask final : public Pool::Task {
@@ -143,8 +143,8 @@ void Pool::run(std::function<void()> task) { run(std::make_shared<FunctionTask>(
 
 void Pool::run(std::shared_ptr<Task> task) {
   if (is_in_ready && current_pool == this) {
-    received.push_back(std::move(task));
-    if (received.size() == kMostReceived) add_received();
+    received->push_back(std::move(task));
+    if (received->size() == kMostReceived) add_received();
     return;
   }
   bool needs_another = false;
@@ -161,15 +161,15 @@ void Pool::run(std::shared_ptr<Task> task) {
 // The tasks that came in ready(): this thread goes on with the first one, and if there are more,
 // another thread looks after them.
 void Pool::add_received() {
-  if (received.empty()) return;
+  if (received->empty()) return;
   bool needs_another = false;
   {
     const std::lock_guard lock(mutex_);
     if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
-    if (!stops_) std::move(received.begin(), received.end(), std::back_inserter(tasks_));
+    if (!stops_) std::move(received->begin(), received->end(), std::back_inserter(tasks_));
     needs_another = tasks_.size() > 1 && num_looking_ == 0;
   }
-  received.clear();
+  received->clear();
   if (needs_another) ring(wake_.get());
 }
 
@@ -237,6 +237,8 @@ void Pool::send_all(const Senders& senders) {
 }
 
 void Pool::serve() {
+  std::vector<std::shared_ptr<Task>> own_received;
+  received = &own_received;
   current_pool = this;
   while (!stops_) {
     if (run_tasks()) continue;

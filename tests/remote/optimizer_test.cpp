@@ -142,6 +142,7 @@ TEST_F(Optimizers, a_failed_step_says_which_owners_took_it) {
   optimizer.set_learning_rate(0.1);
   const at::Tensor both = run({one->forward(input), two->forward(input)});
   third_->leave();
+  EXPECT_THROW((void)two->state(), Error);  // the trainer has heard of it now
   expect_failure(both, {"worker owner took the step", "worker third did not take the step"},
                  {{"owner", kYes}, {"third", kNo}});
   // The other owner alone still can.
