@@ -45,10 +45,8 @@ Shared& make_shared_memory() {
   if (place == MAP_FAILED) throw std::bad_alloc();
   return *new (place) Shared;  // zeroes; it lives as long as the process
 }
-Shared& shared() {
-  static Shared& memory = make_shared_memory();
-  return memory;
-}
+Shared* memory_of_this_test = nullptr;
+Shared& shared() { return *memory_of_this_test; }
 
 struct Cell {
   std::uint64_t number = 0;
@@ -82,7 +80,7 @@ struct Use {
 
 class Killed : public testing::Test {
  protected:
-  Killed() { (void)shared(); }  // before children are made
+  Killed() { memory_of_this_test = &make_shared_memory(); }  // before children are made
   std::unique_ptr<Workers> join(const std::string& name, std::chrono::milliseconds lease = 10s,
                                 const std::string& host = "") {
     JoinOptions options{.store = open_store(), .secret = secret_, .address = "127.0.0.1"};
