@@ -289,15 +289,18 @@ TEST_F(Killed, a_frozen_caller_that_told_much_may_tell_again) {
   options.lease = 300ms;
   options.max_calls = 4;
   const auto callee = rpc::join("callee", options);
+  std::atomic<int> num_begun{0};
   std::atomic<int> num_told{0};
   callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
   callee->serve<Wait>([&](const Nothing&, Context&) {
+    ++num_begun;
     EXPECT_TRUE(soon([&] { return may_end.load(); }));
     ++num_told;
     return Nothing{};
   });
   callee->serve<Thing>();
-  EXPECT_TRUE(soon([] { return shared().num_kept == 4; }));
+  // A message that still waits in the frozen caller would be lost with its session.
+  EXPECT_TRUE(soon([&] { return shared().num_kept == 4 && num_begun == 4; }));
   caller.freeze();
   std::this_thread::sleep_for(1s);  // in which its session expires
   may_end = true;
