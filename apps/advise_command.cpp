@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/placement/placement.h"
-#include "paceline/planning/machine.h"
-#include "paceline/process/program.h"
-#include "paceline/process/signal_end.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/program.h"
+#include "paceline/launcher/process/signal_end.h"
+#include "paceline/planning/forecast/machine.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -74,7 +74,7 @@ class Adviser {
     if (program_.empty())
       throw UsageError("no program given: paceline advise [options] -- PROGRAM");
     const char* path = std::getenv("PATH");
-    launch::find_program(program_.front(), path != nullptr ? path : "");
+    launcher::find_program(program_.front(), path != nullptr ? path : "");
     if (options.global_batch > 0) global_batch_ = options.global_batch;
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(
@@ -84,15 +84,15 @@ class Adviser {
   }
 
   int run() {
-    const auto combinations = launch::sensible_combinations(topology_, global_batch_);
+    const auto combinations = launcher::sensible_combinations(topology_, global_batch_);
     say(fmt::format("paceline advise: {} combinations, about {} s each", combinations.size(),
                     std::chrono::duration_cast<std::chrono::seconds>(duration_).count() + 3));
     const Fd signals = block_ending_signals();
-    for (const launch::Combination& combination : combinations) {
+    for (const launcher::Combination& combination : combinations) {
       trials_.push_back(try_one(combination, signals));
     }
-    const launch::Advice advice = launch::conclude(trials_, usable_memory());
-    fmt::print("{}", launch::trial_table(trials_, advice));
+    const launcher::Advice advice = launcher::conclude(trials_, usable_memory());
+    fmt::print("{}", launcher::trial_table(trials_, advice));
     if (!advice.answer.empty()) fmt::print("\nadvice: {}\n", advice.answer);
     for (const std::string& reason : advice.reasons) fmt::print("because: {}\n", reason);
     if (!advice.best) {
@@ -104,12 +104,12 @@ class Adviser {
   }
 
  private:
-  std::optional<std::int64_t> batch_of(const launch::Combination& combination) const {
+  std::optional<std::int64_t> batch_of(const launcher::Combination& combination) const {
     if (!global_batch_) return {};
     return *global_batch_ / combination.num_ranks;
   }
 
-  launch::Trial try_one(const launch::Combination& combination, const Fd& signals) const {
+  launcher::Trial try_one(const launcher::Combination& combination, const Fd& signals) const {
     const TemporaryFolder folder;
     return run_trial({.command = with_batch(program_, batch_of(combination)),
                       .combination = combination,
@@ -119,10 +119,10 @@ class Adviser {
                      signals);
   }
 
-  std::string recommended_command(const launch::Combination& best) const {
+  std::string recommended_command(const launcher::Combination& best) const {
     std::vector<std::string> command = {"paceline", "run", "--nproc-per-node",
                                         std::to_string(best.num_ranks)};
-    const auto natural = launch::plan_placement(topology_, {.num_local_ranks = best.num_ranks});
+    const auto natural = launcher::plan_placement(topology_, {.num_local_ranks = best.num_ranks});
     if (natural.ranks.front().num_threads != best.num_threads) {
       command.insert(command.end(), {"--threads-per-rank", std::to_string(best.num_threads)});
     }
@@ -135,7 +135,7 @@ class Adviser {
   const Topology topology_;
   const std::chrono::nanoseconds duration_, patience_;
   std::optional<std::int64_t> global_batch_;
-  std::vector<launch::Trial> trials_;
+  std::vector<launcher::Trial> trials_;
 };
 
 struct AdviseFormatter : CLI::Formatter {
@@ -195,7 +195,7 @@ int advise_command(const Arguments& arguments) {
     }
     return Adviser(options, line.program).run();
   } catch (const Interrupted& interrupted) {
-    launch::end_by_signal(interrupted.signal);
+    launcher::end_by_signal(interrupted.signal);
   }
 }
 

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/check.h"
-#include "paceline/core/secret.h"
-#include "paceline/rendezvous/slurm_lists.h"
-#include "paceline/rendezvous/slurm_step.h"
-#include "paceline/rendezvous/variables.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/rendezvous/slurm_lists.h"
+#include "paceline/engine/rendezvous/slurm_step.h"
+#include "paceline/engine/rendezvous/variables.h"
 
 #include "apps/usage_error.h"
 
@@ -53,8 +53,8 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
 
 }  // namespace
 
-std::optional<std::vector<launch::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
-                                                         const GetVariable& variable) {
+std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
+                                                           const GetVariable& variable) {
   for (const char* by_hand : {"--standalone", "--node-rank", "--rdzv-endpoint"}) {
     if (table[by_hand].given()) return std::nullopt;
   }
@@ -79,7 +79,7 @@ std::optional<std::vector<launch::Host>> allocated_hosts(const OptionTable& tabl
                                  nnodes.text, names->size()));
   }
   const std::vector<int> tasks = tasks_of(*names, table["--nproc-per-node"], variable);
-  std::vector<launch::Host> hosts;
+  std::vector<launcher::Host> hosts;
   for (std::size_t i = 0; i < names->size(); ++i) hosts.push_back({(*names)[i], tasks[i]});
   return hosts;
 }

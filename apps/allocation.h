@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "paceline/hosts/host_list.h"
-#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/launcher/hosts/host_list.h"
 
 #include "apps/option_table.h"
 
@@ -18,7 +18,7 @@ namespace paceline::apps {
 // say that this machine is meant, or that nodes are started by hand. `num_nodes`: MAX of --nnodes.
 // UsageError when mpirun or srun has started several of this launcher: each would be a job of its
 // own; and in a job of several components.
-std::optional<std::vector<launch::Host>> allocated_hosts(
+std::optional<std::vector<launcher::Host>> allocated_hosts(
     const OptionTable& table, int num_nodes, const GetVariable& variable = process_environment());
 
 // The name of a job of --hosts that the user gave none: random, and in a SLURM job after that.

@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
-#include "paceline/bench/call_session.h"
-#include "paceline/bench/catalog.h"
-#include "paceline/core/counted.h"
-#include "paceline/process/program.h"
-#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/launcher/process/program.h"
 
+#include "apps/bench/call_session.h"
+#include "apps/bench/catalog.h"
 #include "apps/bench_options.h"
 #include "apps/bench_output.h"
 #include "apps/bench_planning.h"
@@ -96,8 +96,8 @@ void read_peers(const Option& option, std::vector<std::string>& peers) {
 void read_python(const Option& option, std::string& python) {
   const char* path = std::getenv("PATH");
   try {
-    python = launch::find_program(option.text, path != nullptr ? path : "");
-  } catch (const launch::ProgramError& error) {
+    python = launcher::find_program(option.text, path != nullptr ? path : "");
+  } catch (const launcher::ProgramError& error) {
     throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
 }

@@ -4,12 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "paceline/bench/size_list.h"
-#include "paceline/core/check.h"
-#include "paceline/core/counted.h"
-#include "paceline/core/topology.h"
-#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/topology.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
+#include "apps/bench/size_list.h"
 #include "apps/bench_calls.h"
 #include "apps/bench_modes.h"
 #include "apps/bench_options.h"

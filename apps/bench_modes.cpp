@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/bench/pattern.h"
-#include "paceline/core/counted.h"
+#include "paceline/engine/core/counted.h"
 
+#include "apps/bench/pattern.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
 #include "apps/bench_options.h"
 

@@ -10,11 +10,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/bench/catalog.h"
-#include "paceline/bench/pattern.h"
-#include "paceline/bench/size_list.h"
-#include "paceline/core/settings.h"
+#include "paceline/engine/core/settings.h"
 
+#include "apps/bench/catalog.h"
+#include "apps/bench/pattern.h"
+#include "apps/bench/size_list.h"
 #include "apps/bench_modes.h"
 #include "apps/option_value.h"
 #include "apps/usage_error.h"

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "paceline/bench/cluster.h"
-#include "paceline/bench/session.h"
-#include "paceline/transport/connect.h"
+#include "paceline/engine/transport/connect.h"
 
+#include "apps/bench/cluster.h"
+#include "apps/bench/session.h"
 #include "apps/option_table.h"
 
 namespace paceline::apps {

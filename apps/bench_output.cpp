@@ -8,11 +8,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "paceline/core/counted.h"
-#include "paceline/core/error.h"
-#include "paceline/core/fd.h"
-#include "paceline/process/shell_words.h"
-#include "paceline/process/signal_end.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/shell_words.h"
+#include "paceline/launcher/process/signal_end.h"
 
 #include "apps/bench_options.h"
 #include "apps/usage_error.h"
@@ -50,7 +50,7 @@ void require_writable(const std::string& flag, const std::string& path) {
 
 std::string bench_command_text(const std::vector<std::string>& arguments) {
   std::string text = "paceline bench";
-  for (const std::string& argument : arguments) text += " " + launch::shell_quoted(argument);
+  for (const std::string& argument : arguments) text += " " + shell_quoted(argument);
   return text;
 }
 
@@ -79,7 +79,7 @@ int measure_and_write(const bench::ReportHead& report, const std::function<void(
   }
   print_notes(std::span(report.notes).subspan(num_said));
   write();
-  if (signal_that_came != 0) launch::end_by_signal(signal_that_came);
+  if (signal_that_came != 0) launcher::end_by_signal(signal_that_came);
   return 0;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/bench/report.h"
+#include "apps/bench/report.h"
 
 namespace paceline::apps {
 

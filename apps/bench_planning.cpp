@@ -9,21 +9,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/bench/forecast.h"
-#include "paceline/bench/own_contestant.h"
-#include "paceline/bench/pattern.h"
-#include "paceline/bench/size_list.h"
-#include "paceline/collectives/group/calibration.h"
-#include "paceline/collectives/group/init.h"
-#include "paceline/collectives/planning/cost_file.h"
-#include "paceline/core/bytes.h"
-#include "paceline/core/check.h"
-#include "paceline/core/counted.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/io.h"
-#include "paceline/launch/spawn.h"
-#include "paceline/rendezvous/launch_environment.h"
+#include "paceline/engine/collectives/group/calibration.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/launcher/spawn/spawn.h"
 
+#include "apps/bench/forecast.h"
+#include "apps/bench/own_contestant.h"
+#include "apps/bench/pattern.h"
+#include "apps/bench/size_list.h"
 #include "apps/usage_error.h"
 
 namespace paceline::apps {

@@ -1,12 +1,12 @@
 #include "apps/binding_option.h"
 
-#include "paceline/core/cpu_list.h"
+#include "paceline/engine/core/cpu_list.h"
 
 namespace paceline::apps {
 namespace {
 
-using launch::Binding;
-using launch::BindTo;
+using launcher::Binding;
+using launcher::BindTo;
 
 constexpr std::string_view kMapPrefix = "map:";
 
@@ -27,14 +27,14 @@ std::optional<Binding> parse_map(std::string_view sets) {
 std::optional<Binding> parse_binding(const std::string& text) {
   for (const BindTo to :
        {BindTo::kCore, BindTo::kCache, BindTo::kNuma, BindTo::kPackage, BindTo::kNone}) {
-    if (text == launch::name_of(to)) return Binding{to, {}};
+    if (text == launcher::name_of(to)) return Binding{to, {}};
   }
   if (!text.starts_with(kMapPrefix)) return {};
   return parse_map(std::string_view(text).substr(kMapPrefix.size()));
 }
 
 std::string format_binding(const Binding& binding) {
-  if (binding.to != BindTo::kMap) return launch::name_of(binding.to);
+  if (binding.to != BindTo::kMap) return launcher::name_of(binding.to);
   std::string text;
   for (const auto& cpus : binding.map) {
     text += (text.empty() ? std::string(kMapPrefix) : ";") + format_cpu_list(cpus);

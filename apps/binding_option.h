@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "paceline/placement/placement.h"
+#include "paceline/launcher/placement/placement.h"
 
 namespace paceline::apps {
 
@@ -13,12 +13,12 @@ inline constexpr const char* kBindValues =
     "core, cache, numa, socket, none or map:SET;SET;... with one set like 0-3,8 for each rank";
 
 // Nothing when `text` is none of kBindValues.
-std::optional<launch::Binding> parse_binding(const std::string& text);
+std::optional<launcher::Binding> parse_binding(const std::string& text);
 
 // "core", "map:0-3;4-7": what parse_binding would take.
-std::string format_binding(const launch::Binding& binding);
+std::string format_binding(const launcher::Binding& binding);
 
 // torchrun's --numa-binding: node, socket, exclusive, core-complex. Nothing for anything else.
-std::optional<launch::Binding> parse_numa_binding(const std::string& text);
+std::optional<launcher::Binding> parse_numa_binding(const std::string& text);
 
 }  // namespace paceline::apps

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/diagnosis/thread_census.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
 
 namespace paceline::apps {
 namespace {
@@ -42,7 +42,7 @@ std::vector<WorkerFigures> CallMeter::look(const JobEntry& job) {
     const auto reading = read_call_gauge(job.flight_directory + "/" + call_gauge_name(rank.rank));
     if (!reading) continue;
     // A file that another process left tells nothing of this one.
-    const auto family = launch::family_of(rank.pid);
+    const auto family = launcher::family_of(rank.pid);
     if (std::find(family.begin(), family.end(), reading->pid) == family.end()) continue;
     const auto now = Clock::now();
     const auto found = before_.find(rank.rank);

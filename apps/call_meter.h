@@ -1,7 +1,7 @@
 #pragma once
 
 // The calls of a job's workers between two looks, by worker and method, from their call gauges
-// (telemetry/call_gauge.h). The workers notice nothing.
+// (engine/telemetry/call_gauge.h). The workers notice nothing.
 
 #include <chrono>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/telemetry/call_gauge_file.h"
+#include "paceline/engine/telemetry/call_gauge_file.h"
 
 #include "apps/job_list.h"
 

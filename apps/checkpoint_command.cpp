@@ -9,9 +9,9 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/checkpoint/checkpoint_copy.h"
-#include "paceline/checkpoint/checkpoint_directory.h"
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/files/checkpoint/checkpoint_copy.h"
+#include "paceline/files/checkpoint/checkpoint_directory.h"
 
 #include "apps/commands.h"
 #include "apps/option_table.h"

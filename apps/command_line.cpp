@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/output/line_formatter.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
@@ -101,7 +101,7 @@ bool flag_value(const std::string& source, std::string value) {
   if (std::find(kOn.begin(), kOn.end(), value) != kOn.end()) return true;
   if (std::find(kOff.begin(), kOff.end(), value) != kOff.end()) return false;
   throw UsageError(fmt::format("{}: '{}' is not 1, true, yes, on, 0, false, no or off", source,
-                               launch::neutralise(value)));
+                               launcher::neutralise(value)));
 }
 
 // CLI11 would say what it cannot convert, and not of which variable.

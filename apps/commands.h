@@ -18,8 +18,8 @@ int checkpoint_command(const Arguments& arguments);
 int completion_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
-// The launcher's end on another host, which the launcher starts (hosts/remote_end.h). Not shown in
-// the help.
+// The launcher's end on another host, which the launcher starts (launcher/hosts/remote_end.h). Not
+// shown in the help.
 int remote_agent_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
 int logs_command(const Arguments& arguments);

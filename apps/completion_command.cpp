@@ -14,8 +14,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/core/error.h"
-#include "paceline/process/shell_words.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/shell_words.h"
 
 #include "apps/commands.h"
 #include "apps/own_program.h"
@@ -71,7 +71,7 @@ struct CommandHelp {
 
 std::vector<std::string> lines_of(const std::string& arguments) {
   const std::string own = own_program();
-  const std::string command = launch::shell_quoted(own) + " " + arguments + " --help";
+  const std::string command = shell_quoted(own) + " " + arguments + " --help";
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   if (!pipe) throw system_error("asking " + own + " for its help");
   std::string text;

@@ -7,11 +7,11 @@
 #include <fmt/ranges.h>
 #include <link.h>
 
-#include "paceline/collectives/backends/backend_list.h"
-#include "paceline/core/error.h"
-#include "paceline/diagnosis/thread_census.h"
-#include "paceline/rendezvous/launch_environment.h"
-#include "paceline/transport/ucx/ucx.h"
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/engine/transport/ucx/ucx.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
 
 #include "apps/doctor_checks.h"
 #include "apps/version.h"
@@ -54,7 +54,7 @@ Finding check_blas() {
   if (dlsym(blas.get(), "openblas_get_config") != nullptr) {
     return {"BLAS", Verdict::kOk, "OpenBLAS: " + path, ""};
   }
-  if (!launch::is_reference_blas(path)) return {"BLAS", Verdict::kOk, path, ""};
+  if (!launcher::is_reference_blas(path)) return {"BLAS", Verdict::kOk, path, ""};
   return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
 }
 

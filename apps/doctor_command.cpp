@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/core/exit_code.h"
+#include "paceline/engine/core/exit_code.h"
 
 #include "apps/commands.h"
 #include "apps/doctor_checks.h"

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/bench/catalog.h"
-#include "paceline/collectives/kernels/reduce.h"
-#include "paceline/collectives/planning/cost_file.h"
-#include "paceline/core/error.h"
-#include "paceline/transport/cipher.h"
+#include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/transport/cipher.h"
 
+#include "apps/bench/catalog.h"
 #include "apps/doctor_checks.h"
 #include "apps/own_program.h"
 

@@ -12,13 +12,13 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "paceline/core/cpu_list.h"
-#include "paceline/core/error.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/socket.h"
-#include "paceline/core/topology.h"
-#include "paceline/messages/running_jobs.h"
-#include "paceline/placement/placement_warnings.h"
+#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/topology.h"
+#include "paceline/launcher/messages/running_jobs.h"
+#include "paceline/launcher/placement/placement_warnings.h"
 
 #include "apps/doctor_checks.h"
 
@@ -87,10 +87,10 @@ Finding check_cores() {
 
 Finding check_thread_variables() {
   Finding finding{"threads", Verdict::kOk, "no variable overrides them", ""};
-  const auto inherited = launch::inherited_environment();
-  const auto threads = launch::inherited_threads(inherited);
+  const auto inherited = launcher::inherited_environment();
+  const auto threads = launcher::inherited_threads(inherited);
   if (threads) finding.text = fmt::format("OMP_NUM_THREADS={} holds for every rank", *threads);
-  const auto warnings = launch::variable_warnings(inherited);
+  const auto warnings = launcher::variable_warnings(inherited);
   if (!warnings.empty()) {
     finding.text = warnings.front().what + ": " + warnings.front().price;
     finding.advice = warnings.front().cure;
@@ -102,10 +102,10 @@ Finding check_thread_variables() {
 }
 
 Finding check_running_jobs() {
-  const auto jobs = launch::find_running_jobs();
+  const auto jobs = launcher::find_running_jobs();
   if (jobs.empty()) return {"running jobs", Verdict::kOk, "no other paceline job here", ""};
   std::string text;
-  for (const launch::RunningJob& job : jobs) {
+  for (const launcher::RunningJob& job : jobs) {
     text += fmt::format("{}pid {}: {} rank{} on cpus {}", text.empty() ? "" : "; ", job.launcher,
                         job.num_ranks, job.num_ranks == 1 ? "" : "s", format_cpu_list(job.cpus));
   }

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/json_text.h"
+#include "paceline/engine/core/json_text.h"
 
 namespace paceline::apps {
 namespace {

@@ -5,15 +5,15 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/collective.h"
-#include "paceline/collectives/flight/explain.h"
-#include "paceline/collectives/flight/rank_line.h"
-#include "paceline/core/counted.h"
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/json_text.h"
-#include "paceline/diagnosis/call_waits.h"
-#include "paceline/output/old_log_folders.h"
+#include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/collectives/flight/rank_line.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/diagnosis/call_waits.h"
+#include "paceline/launcher/output/old_log_folders.h"
 
 #include "apps/commands.h"
 #include "apps/message.h"
@@ -74,7 +74,7 @@ Json json_of(const Flight& flight) {
 // What a directory holds of a job.
 struct Records {
   FlightDirectory flights;
-  std::vector<launch::CallWait> waits;
+  std::vector<launcher::CallWait> waits;
   bool has_calls = false;
 
   bool empty() const { return flights.flights.empty() && !has_calls; }
@@ -83,7 +83,7 @@ struct Records {
 // A job of workers that make no group leaves no flight records.
 Records read_records(const std::string& directory) {
   const auto calls = read_call_gauges(directory);
-  Records records{.waits = launch::call_waits(calls), .has_calls = !calls.empty()};
+  Records records{.waits = launcher::call_waits(calls), .has_calls = !calls.empty()};
   try {
     records.flights = read_flights(directory);
   } catch (const Error& error) {
@@ -102,10 +102,10 @@ Explanation explain_records(const Records& records, const std::string& directory
   if (found.flights.empty() && records.has_calls) {
     explanation.sentence = "no worker has been waiting for a call";
   }
-  return launch::with_calls(std::move(explanation), records.waits);
+  return launcher::with_calls(std::move(explanation), records.waits);
 }
 
-Json json_of(const launch::CallWait& wait) {
+Json json_of(const launcher::CallWait& wait) {
   Json json;
   json["caller"] = wait.caller;
   json["caller_rank"] = wait.caller_rank;
@@ -113,7 +113,7 @@ Json json_of(const launch::CallWait& wait) {
   json["callee_rank"] = wait.callee_rank ? Json(*wait.callee_rank) : Json();
   json["method"] = wait.method;
   json["seconds"] = wait.seconds;
-  json["state"] = launch::name_of(wait.state);
+  json["state"] = launcher::name_of(wait.state);
   json["state_seconds"] = wait.state_seconds;
   return json;
 }
@@ -129,7 +129,7 @@ std::string json_of_all(const Records& records, const Explanation& explanation) 
   json["waited_seconds"] = explanation.waited_seconds;
   json["problems"] = found.problems;
   json["calls"] = Json::array();
-  for (const launch::CallWait& wait : records.waits) json["calls"].push_back(json_of(wait));
+  for (const launcher::CallWait& wait : records.waits) json["calls"].push_back(json_of(wait));
   json["flights"] = Json::array();
   for (const Flight& flight : found.flights) json["flights"].push_back(json_of(flight));
   return json_text(json, 2) + "\n";
@@ -139,7 +139,7 @@ std::string plain_text(const Records& records, const Explanation& explanation) {
   const FlightDirectory& found = records.flights;
   std::string text = explanation.sentence + "\n\n";
   for (const Flight& flight : found.flights) text += "  " + describe_rank(flight) + "\n";
-  for (const launch::CallWait& wait : records.waits) text += "  " + wait.sentence + "\n";
+  for (const launcher::CallWait& wait : records.waits) text += "  " + wait.sentence + "\n";
   for (const std::string& problem : found.problems) text += "  left out: " + problem + "\n";
   return text;
 }
@@ -155,12 +155,12 @@ bool has_records(const std::string& directory) {
 
 // The temporary log folders that failed and stopped jobs leave.
 std::string directory_of_last_failure() {
-  const auto folders = launch::kept_log_folders();
+  const auto folders = launcher::kept_log_folders();
   const auto last = std::find_if(folders.begin(), folders.end(), has_records);
   if (last == folders.end()) {
     throw UsageError(fmt::format(
         "no job that failed or was stopped left records in {}; give the directory of its --log-dir",
-        launch::base_of_log_folders()));
+        launcher::base_of_log_folders()));
   }
   say(fmt::format("paceline explain: the last job that failed or was stopped, in {}", *last));
   return *last;

@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "paceline/core/fd.h"
-#include "paceline/core/io.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/message.h"
 #include "apps/suggestion.h"
@@ -30,7 +30,7 @@ constexpr std::size_t kMaxFile = 1 << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
-  throw UsageError(fmt::format("{}: {}", where, launch::neutralise(what)));
+  throw UsageError(fmt::format("{}: {}", where, launcher::neutralise(what)));
 }
 
 std::string_view trimmed(std::string_view text) {

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/process/program.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/process/program.h"
 
 #include "apps/message.h"
 #include "apps/usage_error.h"
@@ -23,7 +23,7 @@ int exit_code_of(const std::string& who, const std::function<int()>& command) {
   } catch (const UsageError& error) {
     say(fmt::format("{}: {}", who, error.what()));
     return kExitUsage;
-  } catch (const launch::ProgramError& error) {
+  } catch (const launcher::ProgramError& error) {
     say(fmt::format("{}: {}", who, error.what()));
     return error.exit_code();
   } catch (const Error& error) {

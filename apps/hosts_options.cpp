@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/check.h"
-#include "paceline/core/secret.h"
-#include "paceline/hosts/host_address.h"
-#include "paceline/process/environment.h"
-#include "paceline/process/program.h"
-#include "paceline/process/shell_words.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/launcher/hosts/host_address.h"
+#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/process/program.h"
+#include "paceline/engine/core/shell_words.h"
 
 #include "apps/allocation.h"
 #include "apps/own_program.h"
@@ -26,10 +26,10 @@
 namespace paceline::apps {
 namespace {
 
-using launch::Host;
-using launch::HostRoute;
-using launch::HostsPlan;
-using launch::LaunchOptions;
+using launcher::Host;
+using launcher::HostRoute;
+using launcher::HostsPlan;
+using launcher::LaunchOptions;
 
 // No questions, and an end within 15 s when a host stops answering.
 constexpr const char* kDefaultSsh =
@@ -82,9 +82,9 @@ bool is_variable_name(const std::string& name) {
          std::all_of(name.begin(), name.end(), good);
 }
 
-launch::Environment exported(const Option& names) {
-  const launch::Environment own = launch::inherited_environment();
-  launch::Environment chosen;
+launcher::Environment exported(const Option& names) {
+  const launcher::Environment own = launcher::inherited_environment();
+  launcher::Environment chosen;
   for (const auto& [name, value] : own) {
     const bool kept = std::find(kKept.begin(), kKept.end(), name) != kKept.end();
     const bool wanted = std::any_of(kForwarded.begin(), kForwarded.end(),
@@ -117,8 +117,8 @@ void check_number_of_hosts(const Option& nnodes, int num_nodes, std::size_t num_
 }
 
 // The hosts without slots share the ranks of all roles evenly, if they can.
-void give_slots_to_roles(std::vector<Host>& hosts, const launch::Roles& roles) {
-  int ranks = launch::num_ranks(roles), sharers = 0;
+void give_slots_to_roles(std::vector<Host>& hosts, const launcher::Roles& roles) {
+  int ranks = launcher::num_ranks(roles), sharers = 0;
   for (const Host& host : hosts) {
     ranks -= host.slots;
     sharers += host.slots == 0 ? 1 : 0;
@@ -151,7 +151,7 @@ void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOpti
 HostRoute route_through_srun(const Host& host, const std::string& paceline) {
   const char* path = std::getenv("PATH");
   return {host.name,
-          launch::find_program("srun", path != nullptr ? path : ""),
+          launcher::find_program("srun", path != nullptr ? path : ""),
           {"srun", "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap", "--mem=0",
            "--cpu-bind=none", "--mpi=none", "--unbuffered", "--quiet", "--export=ALL", paceline,
            "remote-agent"},
@@ -164,17 +164,17 @@ HostRoute route_to(const Host& host, const OptionTable& table, const std::string
   const bool allocated = !table["--hosts"].given() && !table["--hostfile"].given();
   if (allocated && !ssh_command.given()) return route_through_srun(host, paceline);
   const bool as_other_user = host.name.find('@') != std::string::npos;
-  if (!ssh_command.given() && !as_other_user && launch::is_this_machine(host.address())) {
+  if (!ssh_command.given() && !as_other_user && launcher::is_this_machine(host.address())) {
     return {host.name, own_program(), {own_program(), "remote-agent"}};
   }
   const std::string text = ssh_command.given() ? ssh_command.text : kDefaultSsh;
-  auto command = launch::split_shell_words(text, ssh_command.source);
+  auto command = split_shell_words(text, ssh_command.source);
   check(!command.empty(), "{}: it is empty", ssh_command.source);
   const char* path = std::getenv("PATH");
   std::string program;
   try {
-    program = launch::find_program(command.front(), path != nullptr ? path : "");
-  } catch (const launch::ProgramError& error) {
+    program = launcher::find_program(command.front(), path != nullptr ? path : "");
+  } catch (const launcher::ProgramError& error) {
     fail(ErrorCode::kUnsupported,
          "host {} cannot be reached: {}; install openssh-client or give --ssh-command", host.name,
          error.what());
@@ -185,7 +185,7 @@ HostRoute route_to(const Host& host, const OptionTable& table, const std::string
     }
   }
   command.push_back(host.name);
-  command.push_back("exec " + launch::shell_quoted(paceline) + " remote-agent");
+  command.push_back("exec " + shell_quoted(paceline) + " remote-agent");
   return {host.name, program, command};
 }
 
@@ -196,16 +196,16 @@ std::string meeting_address(const OptionTable& table, const std::vector<Host>& h
   if (given.given()) return given.text;
   if (hosts.size() == 1) return "127.0.0.1";
   const std::string first = hosts[0].address();
-  if (!launch::is_this_machine(first)) {
-    const std::string number = launch::numeric_address(first);
+  if (!launcher::is_this_machine(first)) {
+    const std::string number = launcher::numeric_address(first);
     return number.empty() ? first : number;
   }
   const auto other = std::find_if(hosts.begin(), hosts.end(), [](const Host& host) {
-    return !launch::is_this_machine(host.address());
+    return !launcher::is_this_machine(host.address());
   });
   if (other == hosts.end()) return "127.0.0.1";
-  std::string own = launch::own_address_towards(other->address());
-  check(!own.empty() && launch::numeric_address(own) == own,
+  std::string own = launcher::own_address_towards(other->address());
+  check(!own.empty() && launcher::numeric_address(own) == own,
         "--hosts: cannot tell which address of this machine ({}) the other hosts reach, as {} does "
         "not resolve; give --master-addr",
         hosts[0].name, other->name);
@@ -232,8 +232,8 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
   for (const auto& [name, why] : refused) {
     if (table[name].given()) refuse_with_hosts(table[name], why);
   }
-  auto hosts = list.given() ? launch::parse_host_list(list.text, list.source)
-                            : launch::read_hostfile(file.text);
+  auto hosts = list.given() ? launcher::parse_host_list(list.text, list.source)
+                            : launcher::read_hostfile(file.text);
   check_number_of_hosts(table["--nnodes"], launch.num_nodes, hosts.size());
   fill_slots(hosts, ranks, launch);
   return hosts;
@@ -264,7 +264,7 @@ HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
   plan.min_hosts = options.min_nodes;
   plan.host_tries = options.may_restart() ? run.host_retries : 0;
   plan.start_timeout = run.start_timeout;
-  launch::RemoteJob job;
+  launcher::RemoteJob job;
   job.arguments = table.passed_on();
   job.arguments.push_back("--rdzv-id=" + options.run_id);
   job.arguments.push_back(fmt::format("--nnodes={}:{}", options.min_nodes, options.num_nodes));
@@ -280,7 +280,7 @@ HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
   for (const Host& host : hosts) plan.job.hosts.push_back(host.name);
   const std::string paceline = run.remote_paceline.empty() ? own_program() : run.remote_paceline;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
-    launch::RemoteJob own = job;
+    launcher::RemoteJob own = job;
     own.part.host = hosts[i].address();
     own.arguments.push_back("--node-rank=" + std::to_string(i));
     own.arguments.push_back("--nproc-per-node=" + std::to_string(hosts[i].slots));

@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/json_text.h"
-#include "paceline/diagnosis/failure_report.h"
-#include "paceline/messages/job_questions.h"
-#include "paceline/messages/running_jobs.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
+#include "paceline/launcher/messages/job_questions.h"
+#include "paceline/launcher/messages/running_jobs.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/message.h"
 #include "apps/start_preview.h"
@@ -87,7 +87,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     const auto json = parse_json(answer);
     JobEntry job;
     job.socket = socket;
-    job.id = launch::neutralise_in_line(json.at("job").get<std::string>());
+    job.id = launcher::neutralise_in_line(json.at("job").get<std::string>());
     job.id_is_shared = json.value("id_is_shared", false);
     json.at("supervisor").get_to(job.supervisor);
     json.at("launcher").get_to(job.launcher);
@@ -104,7 +104,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
     }
     job.of_hosts = json.value("of_hosts", false);
     for (const auto& host : json.value("hosts", nlohmann::json::array())) {
-      job.hosts.push_back(launch::neutralise_in_line(host.get<std::string>()));
+      job.hosts.push_back(launcher::neutralise_in_line(host.get<std::string>()));
     }
     return job;
   } catch (const nlohmann::json::exception&) {
@@ -118,7 +118,7 @@ namespace {
 void name_the_silent(const std::vector<std::string>& marks) {
   if (marks.empty()) return;
   std::set<pid_t> launchers;
-  for (const std::string& mark : marks) launchers.insert(launch::launcher_of(mark));
+  for (const std::string& mark : marks) launchers.insert(launcher::launcher_of(mark));
   std::vector<pid_t> named(launchers.begin(), launchers.end());
   if (named.size() > kMostNamed) named.resize(kMostNamed);
   say(
@@ -130,12 +130,12 @@ void name_the_silent(const std::vector<std::string>& marks) {
 }  // namespace
 
 std::vector<JobEntry> list_jobs() {
-  const auto marks = launch::find_own_marks();
-  const auto all = launch::ask_jobs(marks, "describe", Deadline::after(kLongestAnswer));
+  const auto marks = launcher::find_own_marks();
+  const auto all = launcher::ask_jobs(marks, "describe", Deadline::after(kLongestAnswer));
   std::vector<JobEntry> jobs;
-  for (const launch::JobAnswer& answer : all.answers) {
+  for (const launcher::JobAnswer& answer : all.answers) {
     auto job = parse_job(answer.mark, answer.text);
-    if (job && job->launcher == launch::launcher_of(answer.mark)) jobs.push_back(std::move(*job));
+    if (job && job->launcher == launcher::launcher_of(answer.mark)) jobs.push_back(std::move(*job));
   }
   name_the_silent(all.silent);
   std::stable_sort(jobs.begin(), jobs.end(),
@@ -210,12 +210,12 @@ std::string ranks_text(const JobEntry& job) {
   if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);
   std::vector<int> ranks;
   for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
-  const std::string named = launch::format_ranks(ranks);
+  const std::string named = launcher::format_ranks(ranks);
   return fmt::format("rank{} {} of {}", ranks.size() == 1 ? "" : "s", named, job.world_size);
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {
-  const std::string text = launch::neutralise_in_line(command_text(job.command));
+  const std::string text = launcher::neutralise_in_line(command_text(job.command));
   return text.size() > width ? text.substr(0, width - 3) + "..." : text;
 }
 

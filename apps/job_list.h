@@ -24,7 +24,7 @@ struct JobRank {
 };
 
 struct JobEntry {
-  std::string socket;  // for launch::ask_job()
+  std::string socket;  // for launcher::ask_job()
   std::string id;
   bool id_is_shared = false;  // other jobs may go by it: "none"
   pid_t supervisor = -1, launcher = -1;

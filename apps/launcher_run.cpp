@@ -13,12 +13,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/io.h"
-#include "paceline/process/process.h"
-#include "paceline/process/rank_end.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/rank_end.h"
 
 namespace paceline::apps {
 namespace {
@@ -45,7 +45,7 @@ Fd block_ending_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (!launch::stays_ignored(signal)) sigaddset(&set, signal);
+    if (!launcher::stays_ignored(signal)) sigaddset(&set, signal);
   }
   sigprocmask(SIG_BLOCK, &set, nullptr);
   Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -85,7 +85,7 @@ void LauncherRun::start(const LauncherRunOptions& options) {
     execv("/proc/self/exe", argv.data());
     _exit(kExitNotFound);
   }
-  pidfd_ = launch::open_pidfd(pid_);
+  pidfd_ = launcher::open_pidfd(pid_);
 }
 
 bool LauncherRun::wait(std::chrono::milliseconds time) const {

@@ -11,7 +11,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/core/fd.h"
+#include "paceline/engine/core/fd.h"
 
 namespace paceline::apps {
 

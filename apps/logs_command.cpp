@@ -10,12 +10,12 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "paceline/core/error.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/io.h"
-#include "paceline/core/no_links.h"
-#include "paceline/output/line_formatter.h"
-#include "paceline/process/process.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/no_links.h"
+#include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/process/process.h"
 
 #include "apps/commands.h"
 #include "apps/job_list.h"
@@ -80,7 +80,7 @@ class LogTail {
  private:
   std::string path_;
   Fd file_;
-  launch::LineFormatter lines_;
+  launcher::LineFormatter lines_;
 };
 
 LogTail open_log(const JobEntry& agent, int rank, bool alone) {
@@ -92,7 +92,7 @@ LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   if (!log.is_open()) {
     throw system_error(
         fmt::format("opening the log of rank {} in {} (does it run on this machine?)", rank,
-                    launch::neutralise_in_line(agent.log_directory)));
+                    launcher::neutralise_in_line(agent.log_directory)));
   }
   return log;
 }
@@ -141,7 +141,7 @@ int logs_command(const Arguments& arguments) {
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
   const Job found = find_job(*words);
-  const Fd launcher = launch::open_pidfd(found.entries().front().supervisor);
+  const Fd launcher = launcher::open_pidfd(found.entries().front().supervisor);
   std::vector<LogTail> logs = open_logs(found, rank);
   for (LogTail& log : logs) log.begin_at_last(count);
   pollfd ends[] = {{launcher.get(), POLLIN, 0}, {STDOUT_FILENO, 0, 0}};

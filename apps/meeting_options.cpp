@@ -5,17 +5,17 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/error.h"
-#include "paceline/core/secret.h"
-#include "paceline/core/socket.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/usage_error.h"
 
 namespace paceline::apps {
 namespace {
 
-using launch::LaunchOptions;
+using launcher::LaunchOptions;
 
 constexpr long kMaxNodes = 65536;
 constexpr long kMaxRestarts = 1'000'000;
@@ -87,7 +87,7 @@ OptionTarget node_rank_target(const LaunchOptions& launch) {
 }
 
 // torchrun's words; those that concern only its own stores are accepted and mean nothing here.
-void read_conf(const Option& option, launch::MeetingOptions& meeting) {
+void read_conf(const Option& option, launcher::MeetingOptions& meeting) {
   std::istringstream items(option.text);
   for (std::string item; std::getline(items, item, ',');) {
     const auto equals = item.find('=');
@@ -211,7 +211,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.value("--chaos", "FAULTS",
               "Kill, stop or slow ranks on purpose: kill:rate=1/15s,stop:rank=1@30s,slow:rank=0",
               {.read = [&launch](const Option& option) {
-                launch.chaos = launch::parse_faults(option.text);
+                launch.chaos = launcher::parse_faults(option.text);
               }});
   table.value("--chaos-seed", "N", "Seed of the moments and the ranks",
               number_target(launch.chaos_seed, 0, std::numeric_limits<long>::max()));
@@ -223,7 +223,7 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
   if (several && launch.master_port == 0) launch.master_port = kMasterPort;
   check_endpoint(table, launch);
   // It stands in tables, in names of sockets and in messages.
-  if (launch.run_id != launch::neutralise_in_line(launch.run_id)) {
+  if (launch.run_id != launcher::neutralise_in_line(launch.run_id)) {
     table["--rdzv-id"].refuse("a name without control characters");
   }
   // Agents that are started apart must mean the same job.
@@ -241,8 +241,9 @@ void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
 }
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {
-  for (const launch::Fault& fault : launch.chaos) {
-    // How many ranks other nodes have is not known here; the closing table tells (job/rehearsal.h).
+  for (const launcher::Fault& fault : launch.chaos) {
+    // How many ranks other nodes have is not known here; the closing table tells
+    // (launcher/job/rehearsal.h).
     if (launch.several_nodes() || !fault.rank || *fault.rank < launch.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
                                  table["--chaos"].source, *fault.rank, launch.num_local_ranks - 1));

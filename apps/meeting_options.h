@@ -12,10 +12,10 @@ namespace paceline::apps {
 void declare_meeting_options(OptionTable& table, RunOptions& run);
 
 // Check what several options decide together, after OptionTable::read(). All throw UsageError.
-void check_meeting(const OptionTable& table, launch::LaunchOptions& launch);
+void check_meeting(const OptionTable& table, launcher::LaunchOptions& launch);
 // Requires that the options say where the machines meet, for a launcher that a user starts on each
 // of several machines.
-void require_meeting(const OptionTable& table, const launch::LaunchOptions& launch);
-void check_chaos(const OptionTable& table, const launch::LaunchOptions& launch);
+void require_meeting(const OptionTable& table, const launcher::LaunchOptions& launch);
+void check_chaos(const OptionTable& table, const launcher::LaunchOptions& launch);
 
 }  // namespace paceline::apps

@@ -7,19 +7,19 @@
 
 #include <fmt/format.h>
 
-#include "paceline/collectives/group/calibration.h"
-#include "paceline/collectives/group/device_mesh.h"
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/collectives/planning/cost_file.h"
-#include "paceline/core/check.h"
-#include "paceline/core/counted.h"
-#include "paceline/core/deadline.h"
-#include "paceline/core/settings.h"
-#include "paceline/core/topology.h"
-#include "paceline/launch/spawn.h"
-#include "paceline/placement/placement.h"
-#include "paceline/planning/best_ways.h"
-#include "paceline/planning/plan_text.h"
+#include "paceline/engine/collectives/group/calibration.h"
+#include "paceline/engine/collectives/group/device_mesh.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/settings.h"
+#include "paceline/engine/core/topology.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/spawn/spawn.h"
+#include "paceline/planning/forecast/best_ways.h"
+#include "paceline/planning/forecast/plan_text.h"
 
 #include "apps/launcher_run.h"
 #include "apps/message.h"
@@ -95,8 +95,8 @@ class MeshAdviser {
   Machine machine() const {
     Machine machine{.hosts = 1,
                     .ranks_a_host = static_cast<int>(
-                        options_.ranks > 0 ? options_.ranks : launch::automatic_ranks(topology_)),
-                    .cores_a_host = static_cast<double>(launch::automatic_ranks(topology_)),
+                        options_.ranks > 0 ? options_.ranks : launcher::automatic_ranks(topology_)),
+                    .cores_a_host = static_cast<double>(launcher::automatic_ranks(topology_)),
                     .memory_bytes = static_cast<double>(usable_memory())};
     return options_.simulate.empty() ? machine : simulated({});
   }
@@ -111,7 +111,9 @@ class MeshAdviser {
   }
 
   int threads_of(int ranks) const {
-    return launch::plan_placement(topology_, {.num_local_ranks = ranks}).ranks.front().num_threads;
+    return launcher::plan_placement(topology_, {.num_local_ranks = ranks})
+        .ranks.front()
+        .num_threads;
   }
 
   JobProfile profile() const {
@@ -126,7 +128,8 @@ class MeshAdviser {
   // turns costs time, too, which more than kMostTurns of them do not change.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
-    const int at_once = std::min(machine_.ranks_a_host, turns * launch::automatic_ranks(topology_));
+    const int at_once =
+        std::min(machine_.ranks_a_host, turns * launcher::automatic_ranks(topology_));
     const int threads = threads_of(at_once);
     say(fmt::format("paceline advise: measuring a few steps of {} with {} of {}", program_.front(),
                     counted(at_once, "rank"), counted(threads, "thread")));
@@ -253,7 +256,7 @@ class MeshAdviser {
 
   planning::MeasuredWay measure(const Forecast& forecast) const {
     const TemporaryFolder folder;
-    const launch::Trial trial =
+    const launcher::Trial trial =
         run_trial({.command = with_flags(program_, flags(forecast.way)),
                    .combination = {machine_.ranks_a_host, threads_of(machine_.ranks_a_host)},
                    .duration = std::chrono::seconds(options_.seconds),

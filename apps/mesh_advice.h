@@ -1,7 +1,7 @@
 #pragma once
 
 // `paceline advise --mesh` and `--memory`: plans from a profile that the program writes itself
-// (planning/job_profile.h), for the ranks of this machine or for machines in words.
+// (planning/forecast/job_profile.h), for the ranks of this machine or for machines in words.
 
 #include <string>
 #include <vector>

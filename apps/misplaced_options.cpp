@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/core/exit_code.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 namespace paceline::apps {
 namespace {
@@ -22,7 +22,7 @@ bool is_of_ranks(const std::string& word) {
 
 std::string note(const std::vector<std::string>& words, const CommandLine& line,
                  const std::string& consequence) {
-  const std::string program = launch::neutralise_in_line(line.program.front());
+  const std::string program = launcher::neutralise_in_line(line.program.front());
   return fmt::format(
       "paceline: note: {} come{} after the program, so {} gets {}{}; options of paceline run come "
       "first: paceline run {} ... {}",

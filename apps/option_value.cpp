@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "paceline/output/line_formatter.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/suggestion.h"
 #include "apps/usage_error.h"
@@ -17,7 +17,7 @@ namespace paceline::apps {
 namespace {
 
 std::string refusal(const std::string& text, const std::string& allowed) {
-  return fmt::format("'{}' is not {}", launch::neutralise_in_line(text), allowed);
+  return fmt::format("'{}' is not {}", launcher::neutralise_in_line(text), allowed);
 }
 
 // Nothing but the number, which NaN is not.

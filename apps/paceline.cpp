@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/exit_code.h"
-#include "paceline/core/standard_streams.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/standard_streams.h"
 
 #include "apps/commands.h"
 #include "apps/guarded.h"

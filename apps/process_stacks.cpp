@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline::apps {
 namespace {

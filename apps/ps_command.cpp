@@ -6,8 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/core/json_text.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/commands.h"
 #include "apps/job_list.h"
@@ -51,7 +51,7 @@ std::string table_of(const std::vector<JobEntry>& jobs) {
     text += fmt::format("{:<{}}  {:>8}  {:>14}  {:>8}  {:<{}}  {}\n", job.id, widest,
                         job.supervisor, ranks_text(job), age_text(std::time(nullptr) - job.started),
                         short_command(job, kListedCommandWidth), kListedCommandWidth,
-                        launch::neutralise_in_line(job.log_directory));
+                        launcher::neutralise_in_line(job.log_directory));
   }
   return text;
 }

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/collectives/collective.h"
-#include "paceline/collectives/flight/explain.h"
-#include "paceline/core/error.h"
+#include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline::apps {
 namespace {
@@ -22,7 +22,7 @@ std::string state_of(pid_t pid) {
   return line[end + 2] == 'T' || line[end + 2] == 't' ? "stopped" : "running";
 }
 
-double cpu_seconds(const launch::ThreadTimes& before, const launch::ThreadTimes& after) {
+double cpu_seconds(const launcher::ThreadTimes& before, const launcher::ThreadTimes& after) {
   long ticks = 0;
   for (const auto& [thread, now] : after) {
     const auto earlier = before.find(thread);
@@ -56,8 +56,8 @@ std::string last_operation(const Flight& flight) {
 }  // namespace
 
 RankFigures RankMeter::measure(const JobEntry& job, const JobRank& rank, const Flight* flight) {
-  const auto family = launch::family_of(rank.pid);
-  Before now{Clock::now(), launch::thread_times(rank.pid),
+  const auto family = launcher::family_of(rank.pid);
+  Before now{Clock::now(), launcher::thread_times(rank.pid),
              read_step_gauge(job.flight_directory + "/" + step_gauge_name(rank.rank)),
              flight == nullptr ? 0 : flight->num_begun};
   RankFigures figures{.rank = rank.rank, .pid = rank.pid, .state = state_of(rank.pid)};
@@ -65,7 +65,7 @@ RankFigures RankMeter::measure(const JobEntry& job, const JobRank& rank, const F
   if (now.steps && std::find(family.begin(), family.end(), now.steps->pid) == family.end()) {
     now.steps.reset();
   }
-  figures.memory_bytes = launch::memory_of(family);
+  figures.memory_bytes = launcher::memory_of(family);
   if (now.steps) figures.step = now.steps->begun_at.value_or(0) + now.steps->steps;
   if (flight != nullptr) figures.where = last_operation(*flight);
   const auto before = before_.find(rank.rank);

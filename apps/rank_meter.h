@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "paceline/diagnosis/thread_census.h"
-#include "paceline/telemetry/flight_file.h"
-#include "paceline/telemetry/step_gauge.h"
+#include "paceline/engine/telemetry/flight_file.h"
+#include "paceline/engine/telemetry/step_gauge.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
 
 #include "apps/job_list.h"
 
@@ -45,7 +45,7 @@ class RankMeter {
  private:
   struct Before {
     Clock::time_point at;
-    launch::ThreadTimes threads;
+    launcher::ThreadTimes threads;
     std::optional<StepReading> steps;
     std::uint64_t begun = 0;
   };

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/hosts/remote_end.h"
-#include "paceline/process/environment.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/hosts/remote_end.h"
+#include "paceline/launcher/process/environment.h"
 
 #include "apps/commands.h"
 #include "apps/guarded.h"
@@ -23,12 +23,12 @@ namespace {
 // The options come from the launcher alone: what this host's variables say does not count, and the
 // launcher's own must not make a part start hosts of its own.
 void forget_options_in_variables() {
-  for (const auto& [name, value] : launch::inherited_environment()) {
+  for (const auto& [name, value] : launcher::inherited_environment()) {
     if (name.starts_with("PET_")) unsetenv(name.c_str());
   }
 }
 
-int run_job(const launch::RemoteJob& job, int notices_fd) {
+int run_job(const launcher::RemoteJob& job, int notices_fd) {
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 1);
   forget_options_in_variables();
   if (chdir(job.directory.c_str()) != 0) {
@@ -52,7 +52,7 @@ int remote_agent_command(const Arguments& arguments) {
   if (isatty(STDIN_FILENO) == 1) {
     throw UsageError("a launcher starts it on another host, and speaks to it through its stdin");
   }
-  return launch::serve_remote_end(version_number(), run_job);
+  return launcher::serve_remote_end(version_number(), run_job);
 }
 
 }  // namespace paceline::apps

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/counted.h"
-#include "paceline/core/error.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/error.h"
 
 #include "apps/run_options.h"
 #include "apps/usage_error.h"
@@ -13,26 +13,26 @@
 namespace paceline::apps {
 namespace {
 
-using launch::LaunchOptions;
+using launcher::LaunchOptions;
 
-OptionTarget roles_target(launch::Roles& roles) {
+OptionTarget roles_target(launcher::Roles& roles) {
   return {.read =
               [&roles](const Option& option) {
-                roles = launch::parse_roles(option.text, option.source);
+                roles = launcher::parse_roles(option.text, option.source);
               },
-          .print = [&roles] { return launch::to_text(roles); }};
+          .print = [&roles] { return launcher::to_text(roles); }};
 }
 
 // An agent with a role of its own does not know those of the others.
 void read_until(const Option& until, LaunchOptions& launch) {
   if (!until.given()) return;
-  if (!launch.roles.empty()) return launch::set_awaited(launch.roles, until.text, until.source);
-  if (launch.role == launch::kNoRole) {
+  if (!launch.roles.empty()) return launcher::set_awaited(launch.roles, until.text, until.source);
+  if (launch.role == launcher::kNoRole) {
     throw UsageError(
         fmt::format("{}: '{}': it names roles, and neither --roles nor --role is given",
                     until.source, until.text));
   }
-  const auto awaited = launch::parse_role_names(until.text, until.source);
+  const auto awaited = launcher::parse_role_names(until.text, until.source);
   launch.role_serves = std::find(awaited.begin(), awaited.end(), launch.role) == awaited.end();
 }
 
@@ -77,7 +77,7 @@ void check_roles(const OptionTable& table, LaunchOptions& launch, std::optional<
         "{}",
         option.source, option.text, table["--nnodes"].source, table["--nnodes"].text));
   }
-  const int num_ranks = launch::num_ranks(launch.roles);
+  const int num_ranks = launcher::num_ranks(launch.roles);
   if (!world_size && !per_node.given()) {
     launch.num_local_ranks = ranks_per_node(option, num_ranks, launch.num_nodes);
   }

@@ -4,18 +4,18 @@
 
 #include <optional>
 
-#include "paceline/job/launch_options.h"
+#include "paceline/launcher/job/launch_options.h"
 
 #include "apps/option_table.h"
 
 namespace paceline::apps {
 
-void declare_roles_options(OptionTable& table, launch::LaunchOptions& launch);
+void declare_roles_options(OptionTable& table, launcher::LaunchOptions& launch);
 
 // What these options decide together with others. `world_size`: the ranks of all hosts, where they
 // are known. Otherwise, without --nproc-per-node, sets the number of this node's ranks. Throws
 // UsageError.
-void check_roles(const OptionTable& table, launch::LaunchOptions& launch,
+void check_roles(const OptionTable& table, launcher::LaunchOptions& launch,
                  std::optional<int> world_size);
 
 }  // namespace paceline::apps

@@ -4,13 +4,13 @@
 
 #include <fmt/format.h>
 
-#include "paceline/hosts/hosts_agent.h"
-#include "paceline/job/agent.h"
-#include "paceline/placement/placement_warnings.h"
-#include "paceline/process/environment.h"
-#include "paceline/process/program.h"
-#include "paceline/process/supervisor.h"
-#include "paceline/timeline/timeline_trace.h"
+#include "paceline/launcher/hosts/hosts_agent.h"
+#include "paceline/launcher/job/agent.h"
+#include "paceline/launcher/job_timeline/timeline_trace.h"
+#include "paceline/launcher/placement/placement_warnings.h"
+#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/process/program.h"
+#include "paceline/launcher/process/supervisor.h"
 
 #include "apps/allocation.h"
 #include "apps/commands.h"
@@ -44,37 +44,37 @@ Examples:
   paceline run --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train)";
 
 // Threads that the user chose by a variable count as much as those of --threads-per-rank.
-launch::PlacementRequest placement_request(const launch::LaunchOptions& options) {
-  launch::PlacementRequest request{options.num_local_ranks, options.threads_per_rank,
-                                   options.binding};
+launcher::PlacementRequest placement_request(const launcher::LaunchOptions& options) {
+  launcher::PlacementRequest request{options.num_local_ranks, options.threads_per_rank,
+                                     options.binding};
   if (!request.threads_per_rank) {
-    request.threads_per_rank = launch::inherited_threads(launch::inherited_environment());
+    request.threads_per_rank = launcher::inherited_threads(launcher::inherited_environment());
   }
   return request;
 }
 
-void report(const launch::LaunchPlan& plan, const Topology& topology) {
+void report(const launcher::LaunchPlan& plan, const Topology& topology) {
   const auto& options = plan.options;
   if (options.report_bindings) {
     for (int i = 0; i < options.num_local_ranks; ++i) {
-      say("paceline: " + launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
-                                                    plan.placement.bound));
+      say("paceline: " + launcher::describe_placement(options.rank_of(i), plan.placement.ranks[i],
+                                                      plan.placement.bound));
     }
   }
-  const auto inherited = launch::inherited_environment();
+  const auto inherited = launcher::inherited_environment();
   const auto request = placement_request(options);
-  const auto warnings = launch::placement_warnings({topology, request, plan.placement, inherited,
-                                                    options.threads_per_rank.has_value(),
-                                                    launch::find_running_jobs()});
-  for (const launch::Warning& warning : warnings) {
-    say("paceline: warning: " + launch::to_text(warning));
+  const auto warnings = launcher::placement_warnings({topology, request, plan.placement, inherited,
+                                                      options.threads_per_rank.has_value(),
+                                                      launcher::find_running_jobs()});
+  for (const launcher::Warning& warning : warnings) {
+    say("paceline: warning: " + launcher::to_text(warning));
   }
 }
 
 // A long run must not end with the news that its timeline has no place.
 void require_place_of(const Option& timeline) {
   if (!timeline.given()) return;
-  const std::string obstacle = launch::obstacle_to_trace(timeline.text);
+  const std::string obstacle = launcher::obstacle_to_trace(timeline.text);
   if (obstacle.empty()) return;
   throw UsageError(fmt::format("{}: {}: {}", timeline.source, timeline.text, obstacle));
 }
@@ -88,7 +88,7 @@ struct RunFormatter : CLI::Formatter {
 // What one call of `paceline run` goes through: options, then this machine or several hosts.
 class Run {
  public:
-  explicit Run(std::optional<launch::HostPart> part, int notices_fd = -1)
+  explicit Run(std::optional<launcher::HostPart> part, int notices_fd = -1)
       : part_(std::move(part)), notices_fd_(notices_fd) {
     app_.footer(kRunExamples);
     auto formatter = std::make_shared<RunFormatter>();
@@ -102,12 +102,12 @@ class Run {
 
  private:
   int run_here();
-  int run_on(const std::vector<launch::Host>& hosts);
+  int run_on(const std::vector<launcher::Host>& hosts);
 
   CLI::App app_{"Starts PROGRAM as several ranks that train together.", "paceline run"};
   OptionTable table_{app_, /*has_variables=*/true};
   RunOptions options_;
-  std::optional<launch::HostPart> part_;
+  std::optional<launcher::HostPart> part_;
   const int notices_fd_;
   const Topology topology_ = discover_topology();
 };
@@ -144,7 +144,7 @@ int Run::run_here() {
   check_run_options(table_, topology_, options_.launch);
   if (!part_) require_meeting(table_, options_.launch);
   if (!part_) require_place_of(table_["--timeline"]);
-  launch::LaunchPlan plan{.options = options_.launch};
+  launcher::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
   plan.options.notices_fd = notices_fd_;
   if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
@@ -153,21 +153,22 @@ int Run::run_here() {
   }
   plan.options.version = version_number();
   plan.options.stack_helper = "/proc/self/exe";  // this command, also when its file was replaced
-  plan.placement = launch::plan_placement(topology_, placement_request(plan.options));
+  plan.placement = launcher::plan_placement(topology_, placement_request(plan.options));
   const char* path = std::getenv("PATH");
   plan.program_path =
-      launch::find_program(plan.options.command.front(), path != nullptr ? path : "");
+      launcher::find_program(plan.options.command.front(), path != nullptr ? path : "");
   if (options_.print_config) fmt::print("{}", config_text(table_, plan));
   if (options_.dry_run) fmt::print("{}", dry_run_text(plan));
   if (options_.dry_run || options_.print_config) return 0;
   report(plan, topology_);
-  return launch::run_supervised(
-      [&](launch::AgentChannel channel) { return launch::run_agent(plan, std::move(channel)); });
+  return launcher::run_supervised([&](launcher::AgentChannel channel) {
+    return launcher::run_agent(plan, std::move(channel));
+  });
 }
 
 // The options are checked here too, so that a wrong one costs no connection.
-int Run::run_on(const std::vector<launch::Host>& hosts) {
-  launch::LaunchOptions& options = options_.launch;
+int Run::run_on(const std::vector<launcher::Host>& hosts) {
+  launcher::LaunchOptions& options = options_.launch;
   options.num_local_ranks = hosts.front().slots;
   options.node_rank = 0;
   if (!table_["--nnodes"].given()) {
@@ -175,14 +176,14 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
   }
   if (!table_["--rdzv-id"].given()) options.run_id = id_for_hosts();
   int world_size = 0;
-  for (const launch::Host& host : hosts) world_size += host.slots;
+  for (const launcher::Host& host : hosts) world_size += host.slots;
   check_run_options(table_, topology_, options_.launch, world_size);
   require_place_of(table_["--timeline"]);
-  launch::LaunchPlan first{.options = options};
+  launcher::LaunchPlan first{.options = options};
   first.program_path = options.command.front();  // every host looks for it itself
-  const launch::HostsPlan plan = plan_hosts(table_, options_, hosts);
+  const launcher::HostsPlan plan = plan_hosts(table_, options_, hosts);
   if (options_.print_config) {
-    first.placement = launch::plan_placement(topology_, placement_request(first.options));
+    first.placement = launcher::plan_placement(topology_, placement_request(first.options));
     fmt::print("{}", config_text(table_, first, &hosts));
   }
   if (options_.dry_run) {
@@ -190,8 +191,8 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
     fmt::print("{}", hosts_preview(plan, first.options));
   }
   if (options_.dry_run || options_.print_config) return 0;
-  return launch::run_supervised([&](launch::AgentChannel channel) {
-    return launch::HostsAgent(plan, std::move(channel)).run();
+  return launcher::run_supervised([&](launcher::AgentChannel channel) {
+    return launcher::HostsAgent(plan, std::move(channel)).run();
   });
 }
 
@@ -199,7 +200,7 @@ int Run::run_on(const std::vector<launch::Host>& hosts) {
 
 int run_command(const Arguments& arguments) { return Run(std::nullopt).run(arguments); }
 
-int run_part(const Arguments& arguments, const launch::HostPart& part, int notices_fd) {
+int run_part(const Arguments& arguments, const launcher::HostPart& part, int notices_fd) {
   return Run(part, notices_fd).run(arguments);
 }
 

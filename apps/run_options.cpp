@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/collectives/backends/backend_list.h"
-#include "paceline/collectives/backends/library_list.h"
-#include "paceline/core/error.h"
-#include "paceline/core/logical_shards.h"
-#include "paceline/core/terminal.h"
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/engine/core/terminal.h"
 
 #include "apps/binding_option.h"
 #include "apps/meeting_options.h"
@@ -21,9 +21,9 @@
 namespace paceline::apps {
 namespace {
 
-using launch::Binding;
-using launch::ConsoleStreams;
-using launch::LaunchOptions;
+using launcher::Binding;
+using launcher::ConsoleStreams;
+using launcher::LaunchOptions;
 
 constexpr int kAutomaticRanks = 0;
 constexpr long kMaxHostRetries = 1'000'000;
@@ -274,7 +274,7 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
 void check_rank_options(const OptionTable& table, const Topology& topology, LaunchOptions& launch) {
   refuse_both(table["--bind"], table["--numa-binding"]);
   if (launch.num_local_ranks == kAutomaticRanks) {
-    launch.num_local_ranks = launch::automatic_ranks(topology);
+    launch.num_local_ranks = launcher::automatic_ranks(topology);
   }
 }
 

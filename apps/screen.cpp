@@ -9,8 +9,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "paceline/core/error.h"
-#include "paceline/core/io.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/io.h"
 
 namespace paceline::apps {
 namespace {

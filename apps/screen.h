@@ -8,7 +8,7 @@
 
 #include <termios.h>
 
-#include "paceline/core/fd.h"
+#include "paceline/engine/core/fd.h"
 
 namespace paceline::apps {
 

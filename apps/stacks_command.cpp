@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/json_text.h"
-#include "paceline/diagnosis/stack_reader.h"
-#include "paceline/messages/job_questions.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/diagnosis/stack_reader.h"
+#include "paceline/launcher/messages/job_questions.h"
 
 #include "apps/commands.h"
 #include "apps/job_list.h"
@@ -54,7 +54,7 @@ std::string text_of(const std::vector<ThreadStack>& stacks) {
   std::string text;
   for (const ThreadStack& stack : stacks) {
     text += fmt::format("thread {} ({}):\n{}", stack.thread, stack.name,
-                        launch::frames_text(stack.frames, "    "));
+                        launcher::frames_text(stack.frames, "    "));
   }
   return text;
 }
@@ -117,7 +117,7 @@ int stacks_command(const Arguments& arguments) {
   for (const JobEntry& agent : found.agents) {
     if (found.agents.size() > 1) fmt::print("launcher {}:\n", agent.supervisor);
     fmt::print("{}",
-               launch::ask_job(agent.socket, "stacks", Deadline::after(kLongestStacksAnswer)));
+               launcher::ask_job(agent.socket, "stacks", Deadline::after(kLongestStacksAnswer)));
   }
   return 0;
 }

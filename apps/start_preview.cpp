@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "paceline/job/worker_environment.h"
-#include "paceline/placement/placement_warnings.h"
-#include "paceline/process/environment.h"
-#include "paceline/process/shell_words.h"
-#include "paceline/rendezvous/fork_server.h"
+#include "paceline/engine/rendezvous/fork_server.h"
+#include "paceline/launcher/job/worker_environment.h"
+#include "paceline/launcher/placement/placement_warnings.h"
+#include "paceline/launcher/process/environment.h"
+#include "paceline/engine/core/shell_words.h"
 
 #include "apps/flag_file.h"
 #include "apps/hosts_options.h"
@@ -21,7 +21,7 @@
 namespace paceline::apps {
 namespace {
 
-using launch::LaunchOptions;
+using launcher::LaunchOptions;
 
 struct ConfigLine {
   std::string value, origin;
@@ -40,12 +40,12 @@ class Config {
   }
 
   // Values that only the plan has, and where they come from.
-  void add_plan(const launch::LaunchPlan& plan) {
+  void add_plan(const launcher::LaunchPlan& plan) {
     const LaunchOptions& options = plan.options;
     ConfigLine& threads = lines_["--threads-per-rank"];
     threads.value = fmt::to_string(plan.placement.ranks.front().num_threads);
     if (!options.threads_per_rank) {
-      threads.origin = launch::inherited_threads(launch::inherited_environment())
+      threads.origin = launcher::inherited_threads(launcher::inherited_environment())
                            ? "variable OMP_NUM_THREADS"
                            : "default (the rank's cores)";
     }
@@ -66,12 +66,12 @@ class Config {
   }
 
   // Values that follow from the hosts.
-  void add_hosts(const std::vector<launch::Host>& hosts) {
+  void add_hosts(const std::vector<launcher::Host>& hosts) {
     const std::string named = table_["--hosts"].given()      ? table_["--hosts"].origin
                               : table_["--hostfile"].given() ? table_["--hostfile"].origin
                                                              : "SLURM's allocation";
     std::vector<int> slots;
-    for (const launch::Host& host : hosts) slots.push_back(host.slots);
+    for (const launcher::Host& host : hosts) slots.push_back(host.slots);
     const bool alike =
         std::all_of(slots.begin(), slots.end(), [&](int count) { return count == slots.front(); });
     lines_["--nproc-per-node"].value =
@@ -111,7 +111,7 @@ constexpr const char* kAtStart = "(known at the start)";
 // The variables that a rank gets and that the job makes up as it starts: its ports, its secret and
 // what its services give (JobServices).
 std::vector<std::string> known_at_start(const LaunchOptions& options,
-                                        const launch::Environment& inherited) {
+                                        const launcher::Environment& inherited) {
   std::vector<std::string> names = {"PACELINE_STORE", "PACELINE_SECRET_FD", "MASTER_PORT",
                                     "PACELINE_FLIGHT_KEEP", "PACELINE_JOB_SOCKET"};
   if (!inherited.contains("PACELINE_FLIGHT_DIR")) names.push_back("PACELINE_FLIGHT_DIR");
@@ -129,27 +129,29 @@ constexpr const char* kByTheHost = "(by the host's cores)";
 
 // Lines of the variables that a rank gets beside `inherited`. `placement`: nothing where another
 // host decides it.
-std::string variables_text(const LaunchOptions& options, const launch::Environment& inherited,
-                           int local_rank, const launch::Placement* placement,
+std::string variables_text(const LaunchOptions& options, const launcher::Environment& inherited,
+                           int local_rank, const launcher::Placement* placement,
                            const std::string& indent) {
-  launch::Placement unknown;
+  launcher::Placement unknown;
   unknown.ranks.resize(static_cast<std::size_t>(options.num_local_ranks));
-  for (launch::RankPlacement& rank : unknown.ranks) {
+  for (launcher::RankPlacement& rank : unknown.ranks) {
     rank.num_threads = options.threads_per_rank.value_or(1);
   }
-  const launch::JobAddresses known{.store = "", .master_addr = options.master_addr};
-  auto worker = launch::worker_environment(inherited, options, options.place(), local_rank,
-                                           placement != nullptr ? *placement : unknown, known);
-  launch::set_terminal(worker, options, options.place(), local_rank);
+  const launcher::JobAddresses known{.store = "", .master_addr = options.master_addr};
+  auto worker = launcher::worker_environment(inherited, options, options.place(), local_rank,
+                                             placement != nullptr ? *placement : unknown, known);
+  launcher::set_terminal(worker, options, options.place(), local_rank);
   for (const std::string& name : known_at_start(options, inherited)) worker[name] = kAtStart;
-  if (placement == nullptr && !options.threads_per_rank && !launch::inherited_threads(inherited)) {
+  if (placement == nullptr && !options.threads_per_rank &&
+      !launcher::inherited_threads(inherited)) {
     worker["OMP_NUM_THREADS"] = worker["PACELINE_THREAD_SHARE"] = kByTheHost;
     if (!inherited.contains("OPENBLAS_NUM_THREADS")) worker["OPENBLAS_NUM_THREADS"] = kByTheHost;
   }
   std::string text;
-  for (const auto& [name, value] : launch::added_variables(worker, inherited)) {
+  for (const auto& [name, value] : launcher::added_variables(worker, inherited)) {
     const bool is_known = value != kAtStart && value != kByTheHost;
-    text += fmt::format("{}{}={}\n", indent, name, is_known ? launch::shell_quoted(value) : value);
+    text +=
+        fmt::format("{}{}={}\n", indent, name, is_known ? shell_quoted(value) : value);
   }
   return text;
 }
@@ -159,11 +161,11 @@ std::string variables_text(const LaunchOptions& options, const launch::Environme
 std::string command_text(const std::vector<std::string>& command) {
   std::string text;
   for (const std::string& word : command)
-    text += (text.empty() ? "" : " ") + launch::shell_quoted(word);
+    text += (text.empty() ? "" : " ") + shell_quoted(word);
   return text;
 }
 
-std::string dry_run_text(const launch::LaunchPlan& plan) {
+std::string dry_run_text(const launcher::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
   std::string text =
       fmt::format("{} rank{} on machine {} of {}, world size {}\n", options.num_local_ranks,
@@ -173,10 +175,10 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
   for (const std::string& reason : plan.placement.reasons) {
     text += fmt::format("because: {}\n", reason);
   }
-  const auto inherited = launch::inherited_environment();
+  const auto inherited = launcher::inherited_environment();
   for (int i = 0; i < options.num_local_ranks; ++i) {
-    text += launch::describe_placement(options.rank_of(i), plan.placement.ranks[i],
-                                       plan.placement.bound) +
+    text += launcher::describe_placement(options.rank_of(i), plan.placement.ranks[i],
+                                         plan.placement.bound) +
             "\n";
     text += variables_text(options, inherited, i, &plan.placement, "  ");
     text += fmt::format("  {}\n", command_text(options.command));
@@ -184,24 +186,24 @@ std::string dry_run_text(const launch::LaunchPlan& plan) {
   return text;
 }
 
-std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& options) {
+std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& options) {
   const auto& ranks = plan.parts.front().job.part.ranks_per_host;
   std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
                                  plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
-  const launch::Environment& sent = plan.parts.front().job.environment;
+  const launcher::Environment& sent = plan.parts.front().job.environment;
   for (const auto& [name, value] : sent) {
-    text += fmt::format("  {}={}\n", name, launch::shell_quoted(value));
+    text += fmt::format("  {}={}\n", name, shell_quoted(value));
   }
   for (std::size_t host = 0; host < plan.parts.size(); ++host) {
-    const launch::HostsPlan::Part& part = plan.parts[host];
+    const launcher::HostsPlan::Part& part = plan.parts[host];
     text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
-    text += fmt::format("  cd {}\n  paceline run {}\n", launch::shell_quoted(part.job.directory),
+    text += fmt::format("  cd {}\n  paceline run {}\n", shell_quoted(part.job.directory),
                         command_text(part.job.arguments));
     LaunchOptions there = options;
     there.node_rank = static_cast<int>(host);
     there.num_local_ranks = ranks[host];
     there.terminal = false;
-    there.part = launch::HostPart{.ranks_per_host = ranks};
+    there.part = launcher::HostPart{.ranks_per_host = ranks};
     for (int local = 0; local < ranks[host]; ++local) {
       text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
@@ -214,8 +216,8 @@ std::string hosts_preview(const launch::HostsPlan& plan, const LaunchOptions& op
   return text;
 }
 
-std::string config_text(const OptionTable& table, const launch::LaunchPlan& plan,
-                        const std::vector<launch::Host>* hosts) {
+std::string config_text(const OptionTable& table, const launcher::LaunchPlan& plan,
+                        const std::vector<launcher::Host>* hosts) {
   Config config(table);
   config.add_plan(plan);
   if (hosts != nullptr) config.add_hosts(*hosts);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "paceline/hosts/host_list.h"
-#include "paceline/hosts/hosts_plan.h"
-#include "paceline/job/agent.h"
+#include "paceline/launcher/hosts/host_list.h"
+#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/job/agent.h"
 
 #include "apps/option_table.h"
 
@@ -17,15 +17,15 @@ namespace paceline::apps {
 std::string command_text(const std::vector<std::string>& command);
 
 // Every process with its cores, its memory, the variables it gets and its command.
-std::string dry_run_text(const launch::LaunchPlan& plan);
+std::string dry_run_text(const launcher::LaunchPlan& plan);
 
 // The same for a job on several hosts, with what each is told. `options` are those of the first;
 // what only a host decides is marked so. The secret is not in it.
-std::string hosts_preview(const launch::HostsPlan& plan, const launch::LaunchOptions& options);
+std::string hosts_preview(const launcher::HostsPlan& plan, const launcher::LaunchOptions& options);
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.
 // `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.
-std::string config_text(const OptionTable& table, const launch::LaunchPlan& plan,
-                        const std::vector<launch::Host>* hosts = nullptr);
+std::string config_text(const OptionTable& table, const launcher::LaunchPlan& plan,
+                        const std::vector<launcher::Host>* hosts = nullptr);
 
 }  // namespace paceline::apps

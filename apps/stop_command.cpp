@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 #include <poll.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/socket.h"
-#include "paceline/messages/job_questions.h"
-#include "paceline/process/process.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/launcher/messages/job_questions.h"
+#include "paceline/launcher/process/process.h"
 
 #include "apps/commands.h"
 #include "apps/job_list.h"
@@ -26,7 +26,7 @@ constexpr double kLongestWait = 86400;
 
 void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
-    launch::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
+    launcher::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
     // One that ended with another launcher of the job has been stopped as well.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
@@ -53,7 +53,7 @@ int stop_command(const Arguments& arguments) {
   const std::vector<JobEntry> asked =
       found.launcher ? std::vector<JobEntry>{*found.launcher} : found.agents;
   std::vector<Fd> launchers;
-  for (const JobEntry& entry : asked) launchers.push_back(launch::open_pidfd(entry.supervisor));
+  for (const JobEntry& entry : asked) launchers.push_back(launcher::open_pidfd(entry.supervisor));
   for (std::size_t i = 0; i < asked.size(); ++i) ask_to_stop(asked[i], launchers[i]);
   const auto limit = Deadline::after(timeout);
   for (const Fd& launcher : launchers) {

@@ -10,14 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/bytes.h"
-#include "paceline/core/error.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/io.h"
-#include "paceline/core/secret.h"
-#include "paceline/hosts/host_list.h"
-#include "paceline/process/program.h"
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/launcher/hosts/host_list.h"
+#include "paceline/launcher/process/program.h"
 
 #include "apps/command_line.h"
 #include "apps/commands.h"
@@ -71,9 +71,9 @@ void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesReq
                          "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N{}",
                          option.source, option.text, for_kubernetes ? "" : kNoKill));
                    }
-                   request.num_nodes = static_cast<int>(option.number(1, launch::kMaxHosts));
+                   request.num_nodes = static_cast<int>(option.number(1, launcher::kMaxHosts));
                  }});
-  table.retarget("--nproc-per-node", number_target(request.ranks_per_node, 1, launch::kMaxSlots));
+  table.retarget("--nproc-per-node", number_target(request.ranks_per_node, 1, launcher::kMaxSlots));
   table.retarget("--threads-per-rank", number_target(request.cores_per_rank, 1, kMaxThreads));
   table.retarget("--remote-paceline", text_target(request.paceline));
   if (for_kubernetes) {
@@ -121,7 +121,7 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
 // sbatch reads the script from its stdin and says the number of the job.
 int hand_to_sbatch(const std::string& script) {
   const char* path = std::getenv("PATH");
-  const std::string sbatch = launch::find_program("sbatch", path != nullptr ? path : "");
+  const std::string sbatch = launcher::find_program("sbatch", path != nullptr ? path : "");
   int ends[2];
   if (pipe(ends) != 0) throw system_error("making a pipe to sbatch");
   Fd from(ends[0]), to(ends[1]);
@@ -142,7 +142,8 @@ int hand_to_sbatch(const std::string& script) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void settle_ranks(const OptionTable& table, launch::LaunchOptions& launch, SubmitRequest& request) {
+void settle_ranks(const OptionTable& table, launcher::LaunchOptions& launch,
+                  SubmitRequest& request) {
   launch.min_nodes = launch.num_nodes = request.num_nodes;
   const bool is_given = table["--nproc-per-node"].given();
   check_roles(table, launch,

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cctype>
 
-#include "paceline/core/check.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/core/json_text.h"
-#include "paceline/output/line_formatter.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/submit_script.h"
 
@@ -21,7 +21,7 @@ void check_label(const std::string& flag, const std::string& text, std::size_t m
                       return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
                     });
   check(good, "{}: '{}' is not at most {} small letters, digits and '-' inside", flag,
-        launch::neutralise(text), most);
+        launcher::neutralise(text), most);
 }
 
 void check_quantity(const std::string& flag, const std::string& text) {
@@ -30,13 +30,13 @@ void check_quantity(const std::string& flag, const std::string& text) {
   const bool good = digits != 0 && !text.empty() &&
                     (unit.empty() || unit == "Mi" || unit == "Gi" || unit == "Ti" || unit == "M" ||
                      unit == "G" || unit == "T");
-  check(good, "{}: '{}' is not an amount like 16Gi", flag, launch::neutralise(text));
+  check(good, "{}: '{}' is not an amount like 16Gi", flag, launcher::neutralise(text));
 }
 
 // JSON strings are YAML strings. Error(kInvalid) for bytes that are not text: YAML cannot hold
 // them.
 std::string yaml_text(const std::string& text) {
-  return strict_json_text(text, fmt::format("manifest: '{}'", launch::neutralise(text)));
+  return strict_json_text(text, fmt::format("manifest: '{}'", launcher::neutralise(text)));
 }
 
 // Kubernetes expands $(NAME) in arguments, and reads $$ as one $.

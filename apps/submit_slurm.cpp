@@ -6,10 +6,10 @@
 
 #include <regex.h>
 
-#include "paceline/core/check.h"
-#include "paceline/core/exit_code.h"
-#include "paceline/output/line_formatter.h"
-#include "paceline/process/shell_words.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/output/line_formatter.h"
+#include "paceline/engine/core/shell_words.h"
 
 #include "apps/start_preview.h"
 #include "apps/submit_script.h"
@@ -24,7 +24,7 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   const bool good = std::all_of(value.begin(), value.end(), [&](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) || also.find(static_cast<char>(c)) != also.npos;
   });
-  check(good, "--{}: '{}' may hold letters, digits{} only", flag, launch::neutralise(value),
+  check(good, "--{}: '{}' may hold letters, digits{} only", flag, launcher::neutralise(value),
         also.empty() ? "" : fmt::format(" and {}", also));
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
@@ -47,7 +47,7 @@ void check_time(const std::string& text) {
       text.empty() || is_like(text, kTime),
       "--time: '{}' is not a SLURM time limit: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
       "1-12:30:00",
-      launch::neutralise(text));
+      launcher::neutralise(text));
 }
 
 // As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 of an empty text.
@@ -77,7 +77,7 @@ void check_array(const std::string& text) {
   constexpr auto kRange = "[0-9]+(-[0-9]+(:[0-9]+)?)?";
   check(text.empty() || is_like(text, fmt::format("{0}(,{0})*(%[0-9]+)?", kRange).c_str()),
         "--array: '{}' is not a SLURM list of task numbers: 0-15, 1,3,5-7, 0-15:4 or 0-15%4",
-        launch::neutralise(text));
+        launcher::neutralise(text));
 }
 
 void check_memory(const std::string& text) {
@@ -85,7 +85,7 @@ void check_memory(const std::string& text) {
         "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or with K, M, G "
         "or T "
         "behind it, as 16G",
-        launch::neutralise(text));
+        launcher::neutralise(text));
 }
 
 std::string directives(const SubmitRequest& request, const SlurmRequest& slurm) {
@@ -135,7 +135,7 @@ std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm
   run.insert(run.end(), request.command.begin(), request.command.end());
   std::string script = "#!/bin/bash\n" + directives(request, slurm) + "\n";
   if (!slurm.directory.empty()) {
-    script += fmt::format("cd {} || exit 3\n", launch::shell_quoted(slurm.directory));
+    script += fmt::format("cd {} || exit 3\n", shell_quoted(slurm.directory));
   }
   script += fmt::format(R"(pass_on() {{ [ -z "$!" ] || kill -s "$1" "$!"; }}
 trap 'pass_on USR1' USR1

@@ -5,7 +5,7 @@
 #include <string>
 #include <system_error>
 
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline::apps {
 

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/telemetry/timeline_file.h"
-#include "paceline/timeline/timeline_trace.h"
+#include "paceline/engine/telemetry/timeline_file.h"
+#include "paceline/launcher/job_timeline/timeline_trace.h"
 
 #include "apps/commands.h"
 #include "apps/message.h"
@@ -30,10 +30,10 @@ int timeline_command(const Arguments& arguments) {
   if (!words) return 0;
   if (words->empty()) throw UsageError("which directory? see paceline timeline --help");
   const auto paths = timelines_in(words->front());
-  const launch::TraceSummary summary = launch::write_trace(paths, output);
+  const launcher::TraceSummary summary = launcher::write_trace(paths, output);
   for (const std::string& problem : summary.problems)
     say("paceline timeline: left out: " + problem);
-  fmt::print("{}: {}\n", output, launch::describe(summary));
+  fmt::print("{}: {}\n", output, launcher::describe(summary));
   return 0;
 }
 

@@ -12,15 +12,15 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "paceline/core/counted.h"
-#include "paceline/core/error.h"
-#include "paceline/core/io.h"
-#include "paceline/core/json_text.h"
-#include "paceline/core/terminal.h"
-#include "paceline/diagnosis/memory_counters.h"
-#include "paceline/messages/job_questions.h"
-#include "paceline/process/process.h"
-#include "paceline/process/signal_end.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/terminal.h"
+#include "paceline/launcher/diagnosis/memory_counters.h"
+#include "paceline/launcher/messages/job_questions.h"
+#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/signal_end.h"
 
 #include "apps/call_meter.h"
 #include "apps/commands.h"
@@ -52,7 +52,7 @@ std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFig
   for (const RankFigures& rank : ranks) {
     lines.push_back(fmt::format(
         "{:>5} {:>8} {:<8} {:>5.2f} {:>9} {:>9} {:>10} {:>7} {:>5}  {}{}", rank.rank, rank.pid,
-        rank.state, rank.cpus, launch::bytes_text(rank.memory_bytes),
+        rank.state, rank.cpus, launcher::bytes_text(rank.memory_bytes),
         rank.step ? fmt::to_string(*rank.step) : "-", or_dash(rank.samples_per_second, "{:.1f}"),
         or_dash(rank.operations_per_second, "{:.1f}"),
         rank.waiting_share ? fmt::format("{:.0f}%", 100 * *rank.waiting_share) : "-", rank.where,
@@ -157,7 +157,7 @@ enum class Wake { kLook, kResize, kEnd };
 std::optional<JobEntry> described_again(const JobEntry& job) {
   try {
     return parse_job(job.socket,
-                     launch::ask_job(job.socket, "describe", Deadline::after(kLongestTopAnswer)));
+                     launcher::ask_job(job.socket, "describe", Deadline::after(kLongestTopAnswer)));
   } catch (const Error&) {
     return {};  // it is over
   }
@@ -171,7 +171,7 @@ class Top {
   };
 
   Top(JobEntry job, const Options& options)
-      : job_(std::move(job)), options_(options), launcher_(launch::open_pidfd(job_.supervisor)) {
+      : job_(std::move(job)), options_(options), launcher_(launcher::open_pidfd(job_.supervisor)) {
     if (!options.json && !options.once && can_draw_on(STDOUT_FILENO)) screen_.emplace();
     meter_.look(job_);
     calls_.look(job_);
@@ -268,7 +268,7 @@ int top_command(const Arguments& arguments) {
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
   const int signal = Top(find_agent(*words), options).run();
-  if (signal != 0) launch::end_by_signal(signal);
+  if (signal != 0) launcher::end_by_signal(signal);
   return 0;
 }
 

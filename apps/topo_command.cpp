@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/cpu_list.h"
-#include "paceline/core/error.h"
-#include "paceline/placement/machine_map.h"
+#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/launcher/placement/machine_map.h"
 
 #include "apps/commands.h"
 #include "apps/run_options.h"
@@ -43,7 +43,7 @@ int topo_command(const Arguments& arguments) {
                "paceline topo");
   app.footer(kTopoExamples);
   OptionTable table(app, /*has_variables=*/true);
-  launch::LaunchOptions ranks;
+  launcher::LaunchOptions ranks;
   declare_rank_options(table, ranks);
   table.group("Machine");
   table.value("--svg", "FILE", "Also draw into this file; -: on stdout instead", {}, kNoVariable);
@@ -60,21 +60,21 @@ int topo_command(const Arguments& arguments) {
     return 0;
   }
   const Topology topology = choose_machine(table);
-  std::optional<launch::Placement> placement;
+  std::optional<launcher::Placement> placement;
   if (table["--nproc-per-node"].given()) {
     table.read();
     check_rank_options(table, topology, ranks);
-    placement = launch::plan_placement(
+    placement = launcher::plan_placement(
         topology, {ranks.num_local_ranks, ranks.threads_per_rank, ranks.binding});
   }
   const std::string& svg = table["--svg"].text;
-  const launch::Placement* shown = placement ? &*placement : nullptr;
+  const launcher::Placement* shown = placement ? &*placement : nullptr;
   if (svg == "-") {
-    fmt::print("{}", launch::draw_machine_svg(topology, shown));
+    fmt::print("{}", launcher::draw_machine_svg(topology, shown));
     return 0;
   }
-  fmt::print("{}", launch::draw_machine_text(topology, shown));
-  if (!svg.empty()) write_file(svg, launch::draw_machine_svg(topology, shown));
+  fmt::print("{}", launcher::draw_machine_text(topology, shown));
+  if (!svg.empty()) write_file(svg, launcher::draw_machine_svg(topology, shown));
   return 0;
 }
 

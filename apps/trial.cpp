@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/json_text.h"
-#include "paceline/diagnosis/thread_census.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
 
 namespace paceline::apps {
 namespace {
@@ -79,7 +79,7 @@ class TrialRun {
   TrialRun(const TrialOptions& options, const Fd& signals)
       : options_(options), signals_(signals), first_rank_(step_file(0)) {}
 
-  launch::Trial run() {
+  launcher::Trial run() {
     trial_.combination = options_.combination;
     LauncherRun launcher({.command = options_.command,
                           .num_ranks = options_.combination.num_ranks,
@@ -125,9 +125,9 @@ class TrialRun {
   void measure_memory(const LauncherRun& launcher) {
     if (!next_measurement_.expired()) return;
     next_measurement_ = Deadline::after(kMeasureMemoryEvery);
-    auto processes = launch::family_of(launcher.pid());
+    auto processes = launcher::family_of(launcher.pid());
     if (!processes.empty()) processes.erase(processes.begin());  // the launcher itself
-    trial_.memory_bytes = std::max(trial_.memory_bytes, launch::memory_of(processes));
+    trial_.memory_bytes = std::max(trial_.memory_bytes, launcher::memory_of(processes));
   }
 
   bool is_enough() const {
@@ -180,13 +180,13 @@ class TrialRun {
   const TrialOptions& options_;
   const Fd& signals_;
   StepReader first_rank_;
-  launch::Trial trial_;
+  launcher::Trial trial_;
   Deadline next_measurement_ = Deadline::after(std::chrono::nanoseconds(0));
 };
 
 }  // namespace
 
-launch::Trial run_trial(const TrialOptions& options, const Fd& signals) {
+launcher::Trial run_trial(const TrialOptions& options, const Fd& signals) {
   return TrialRun(options, signals).run();
 }
 

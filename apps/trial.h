@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "paceline/core/fd.h"
-#include "paceline/placement/advice.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/launcher/placement/advice.h"
 
 #include "apps/launcher_run.h"
 
@@ -16,7 +16,7 @@ namespace paceline::apps {
 
 struct TrialOptions {
   std::vector<std::string> command;
-  launch::Combination combination;
+  launcher::Combination combination;
   std::chrono::nanoseconds duration = std::chrono::seconds(5);   // of steps, after warming up
   std::chrono::nanoseconds patience = std::chrono::seconds(60);  // for the next step
   std::string folder;  // for logs; exists, and is removed by the caller
@@ -25,6 +25,6 @@ struct TrialOptions {
 // `signals`: of block_ending_signals(); when one arrives the trial is stopped and Interrupted is
 // thrown. What goes wrong with the program is in the trial's `problem`. Error(kSystem) when it
 // cannot be started at all.
-launch::Trial run_trial(const TrialOptions& options, const Fd& signals);
+launcher::Trial run_trial(const TrialOptions& options, const Fd& signals);
 
 }  // namespace paceline::apps

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "paceline/diagnosis/memory_counters.h"
+#include "paceline/launcher/diagnosis/memory_counters.h"
 
 namespace paceline::apps {
 
 // What a job may use here: the machine's memory, or the limit of a cgroup.
 inline std::uint64_t usable_memory() {
-  const launch::MemoryCounters memory = launch::read_memory_counters();
+  const launcher::MemoryCounters memory = launcher::read_memory_counters();
   return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
 }
 

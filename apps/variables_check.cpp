@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/output/line_formatter.h"
-#include "paceline/process/environment.h"
+#include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/process/environment.h"
 
 #include "apps/suggestion.h"
 
@@ -68,10 +68,10 @@ const std::vector<std::string>& own_variables() {
 std::vector<std::string> unknown_own_variables() {
   const std::vector<std::string>& known = own_variables();
   std::vector<std::string> sentences;
-  for (const auto& [name, value] : launch::inherited_environment()) {
+  for (const auto& [name, value] : launcher::inherited_environment()) {
     if (!name.starts_with(kOwnPrefix)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    sentences.push_back(fmt::format("unknown variable {}{}", launch::neutralise(name),
+    sentences.push_back(fmt::format("unknown variable {}{}", launcher::neutralise(name),
                                     suggestion(name, kOwnPrefix, known)));
   }
   return sentences;
@@ -83,7 +83,7 @@ std::vector<std::string> variables_without_effect(const CLI::App& app) {
     if (!option->get_envname().empty()) known.push_back(option->get_envname());
   }
   std::vector<std::string> sentences;
-  for (const auto& [name, value] : launch::inherited_environment()) {
+  for (const auto& [name, value] : launcher::inherited_environment()) {
     if (!name.starts_with(kPrefix) || value.empty()) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     if (std::find(kTorchruns.begin(), kTorchruns.end(), name) != kTorchruns.end()) {
@@ -92,7 +92,7 @@ std::vector<std::string> variables_without_effect(const CLI::App& app) {
       continue;
     }
     sentences.push_back(fmt::format("the variable {} is not an option of paceline or torchrun{}",
-                                    launch::neutralise(name), suggestion(name, kPrefix, known)));
+                                    launcher::neutralise(name), suggestion(name, kPrefix, known)));
   }
   return sentences;
 }

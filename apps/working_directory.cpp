@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "paceline/core/check.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline::apps {
 

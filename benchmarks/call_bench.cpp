@@ -17,8 +17,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/store/memory_store.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/store/memory_store.h"
 
 namespace {
 

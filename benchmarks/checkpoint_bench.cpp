@@ -31,11 +31,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/checkpoint/checkpoint_team.h"
-#include "paceline/collectives/group/init.h"
-#include "paceline/core/error.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/io.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/files/checkpoint/checkpoint_team.h"
 
 #include "benchmarks/spread.h"
 

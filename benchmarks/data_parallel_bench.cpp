@@ -20,14 +20,14 @@
 
 #include <torch/torch.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/models/cnn.h"
-#include "paceline/models/resnet.h"
-#include "paceline/optim/adam.h"
-#include "paceline/parallel/compression_hooks.h"
-#include "paceline/parallel/distributed_data_parallel.h"
-#include "paceline/tensor/symmetric_tensors.h"
-#include "paceline/train/runtime.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/training/models/cnn.h"
+#include "paceline/training/models/resnet.h"
+#include "paceline/training/optim/adam.h"
+#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/train/runtime.h"
 
 #include "benchmarks/spread.h"
 

@@ -16,9 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/bench/start_line.h"
-#include "paceline/core/check.h"
-#include "paceline/core/socket.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/socket.h"
+
+#include "apps/bench/start_line.h"
 
 namespace paceline::benchmarks {
 namespace {
@@ -47,7 +48,7 @@ void write_private(const std::string& path, const std::string& text, mode_t mode
 
 HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                                const harness::NetworkHosts& hosts, int ranks_per_host, int number,
-                               std::string title, launch::Environment variables)
+                               std::string title, launcher::Environment variables)
     : entry_(entry),
       located_(std::move(located)),
       hosts_(hosts),
@@ -69,7 +70,7 @@ HostContestant::HostContestant(const bench::CatalogEntry& entry, bench::Located 
 HostContestant::~HostContestant() {
   for (auto& rank : ranks_) rank.reset();  // tells them to end
   const Deadline deadline = Deadline::after(kGrace);
-  for (const launch::Process& process : processes_) {
+  for (const launcher::Process& process : processes_) {
     wait_ready(process.pidfd.get(), POLLIN, deadline);
     ::kill(-process.pid, SIGKILL);
     while (::waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -103,10 +104,10 @@ void HostContestant::start(Deadline deadline) {
 
 void HostContestant::start_rank(int rank) {
   hosts_.enter(rank / ranks_per_host_);
-  launch::ProcessSpec spec;
+  launcher::ProcessSpec spec;
   spec.path = located_.program;
   spec.command = {located_.program, socket_name_};
-  spec.environment = launch::inherited_environment();
+  spec.environment = launcher::inherited_environment();
   spec.environment["RANK"] = std::to_string(rank);
   spec.environment["WORLD_SIZE"] = std::to_string(num_ranks());
   spec.environment["LOCAL_RANK"] = std::to_string(rank % ranks_per_host_);
@@ -135,7 +136,7 @@ void HostContestant::start_launcher() {
     list += fmt::format("{}{}:{}", host == 0 ? "" : ",", hosts_.address(host), ranks_per_host_);
   }
   const std::string subnet = harness::NetworkHosts::subnet();
-  launch::ProcessSpec spec;
+  launcher::ProcessSpec spec;
   spec.path = located_.launcher;
   spec.command = {located_.launcher,
                   "-np",
@@ -165,18 +166,18 @@ void HostContestant::start_launcher() {
                   subnet,
                   located_.program,
                   socket_name_};
-  spec.environment = launch::inherited_environment();
+  spec.environment = launcher::inherited_environment();
   // Open MPI refuses to run as root without both.
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
   start_process(std::move(spec));
 }
 
-void HostContestant::start_process(launch::ProcessSpec spec) {
+void HostContestant::start_process(launcher::ProcessSpec spec) {
   for (const auto& [name, value] : variables_) spec.environment[name] = value;
   spec.stdin_fd = null_.get();
   spec.stdout_fd = spec.stderr_fd = output_.get();
-  processes_.push_back(launch::start_process(spec));
+  processes_.push_back(launcher::start_process(spec));
 }
 
 void HostContestant::accept_ranks(Deadline deadline) {
@@ -206,7 +207,7 @@ void HostContestant::accept_ranks(Deadline deadline) {
 }
 
 bool HostContestant::any_ended() const {
-  return std::any_of(processes_.begin(), processes_.end(), [](const launch::Process& process) {
+  return std::any_of(processes_.begin(), processes_.end(), [](const launcher::Process& process) {
     return wait_ready(process.pidfd.get(), POLLIN, Deadline::after(0ns));
   });
 }

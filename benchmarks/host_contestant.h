@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "paceline/bench/catalog.h"
-#include "paceline/bench/messages.h"
-#include "paceline/bench/private_socket.h"
-#include "paceline/core/error.h"
-#include "paceline/core/secret.h"
-#include "paceline/process/process.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/launcher/process/process.h"
 
+#include "apps/bench/catalog.h"
+#include "apps/bench/messages.h"
+#include "apps/bench/private_socket.h"
 #include "tests/harness/network_hosts.h"
 
 namespace paceline::benchmarks {
@@ -26,7 +26,7 @@ class HostContestant {
   // temporary.
   HostContestant(const bench::CatalogEntry& entry, bench::Located located,
                  const harness::NetworkHosts& hosts, int ranks_per_host, int number,
-                 std::string title, launch::Environment variables);
+                 std::string title, launcher::Environment variables);
   // Ends its ranks.
   ~HostContestant();
   HostContestant(const HostContestant&) = delete;
@@ -44,7 +44,7 @@ class HostContestant {
   void start_rank(int rank);
   void start_launcher();
   void write_remote_shell() const;
-  void start_process(launch::ProcessSpec spec);
+  void start_process(launcher::ProcessSpec spec);
   void accept_ranks(Deadline deadline);
   bool any_ended() const;
   [[noreturn]] void fail_with(const Error& error) const;
@@ -54,12 +54,12 @@ class HostContestant {
   const harness::NetworkHosts& hosts_;
   const int ranks_per_host_, number_;
   const std::string title_;
-  const launch::Environment variables_;
+  const launcher::Environment variables_;
   const std::string directory_;  // of the files below, removed with this object
   std::string socket_name_;
   std::vector<Fd> listeners_;  // one in every host, all of the same name
   Fd start_line_, output_, null_;
-  std::vector<launch::Process> processes_;
+  std::vector<launcher::Process> processes_;
   std::vector<std::unique_ptr<bench::Conversation>> ranks_;
   bench::Ready ready_;
 };

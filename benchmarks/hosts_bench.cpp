@@ -26,14 +26,14 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/bench/cluster.h"
-#include "paceline/bench/forecast.h"
-#include "paceline/bench/report.h"
-#include "paceline/bench/size_list.h"
-#include "paceline/collectives/planning/cost_file.h"
-#include "paceline/core/check.h"
-#include "paceline/core/counted.h"
+#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/counted.h"
 
+#include "apps/bench/cluster.h"
+#include "apps/bench/forecast.h"
+#include "apps/bench/report.h"
+#include "apps/bench/size_list.h"
 #include "benchmarks/host_contestant.h"
 #include "benchmarks/spread.h"
 
@@ -104,8 +104,8 @@ std::vector<Contestant> contestants_of(const Options& options) {
   return all;
 }
 
-launch::Environment environment_of(const std::vector<std::string>& variables) {
-  launch::Environment environment;
+launcher::Environment environment_of(const std::vector<std::string>& variables) {
+  launcher::Environment environment;
   for (const std::string& text : variables) {
     const auto end = text.find('=');
     check(end != std::string::npos, "a rank's variable '{}' is not NAME=VALUE", text);

@@ -14,8 +14,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "paceline/data/data_loader.h"
-#include "paceline/data/image_folder.h"
+#include "paceline/training/data/data_loader.h"
+#include "paceline/training/data/image_folder.h"
 
 namespace {
 

@@ -25,13 +25,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/coordination/coordinator_host.h"
-#include "paceline/coordination/coordinator_link.h"
-#include "paceline/core/check.h"
-#include "paceline/core/socket.h"
-#include "paceline/process/process.h"
-#include "paceline/telemetry/step_log.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/launcher/coordination/coordinator_host.h"
+#include "paceline/launcher/coordination/coordinator_link.h"
+#include "paceline/launcher/process/process.h"
 
 #include "benchmarks/spread.h"
 #include "tests/harness/fresh_directory.h"
@@ -42,8 +42,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using harness::NetworkHosts;
-using launch::CoordinatorHost;
-using launch::CoordinatorLink;
+using launcher::CoordinatorHost;
+using launcher::CoordinatorLink;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint16_t kPort = 29400;
@@ -67,7 +67,7 @@ double resident_megabytes() {
 
 // --- agents ---
 
-launch::Joining joining(int number, int count) {
+launcher::Joining joining(int number, int count) {
   const Endpoint somewhere{"10.0.0.1", static_cast<std::uint16_t>(1 + number % 60000)};
   return {.version = "1",
           .run_id = "job",
@@ -80,13 +80,13 @@ launch::Joining joining(int number, int count) {
 
 // The coordinator with its own agent, on a thread: takes part in every generation.
 void lead(int count, Fd listener, const Secret& secret, std::stop_token stop) {
-  launch::EventLoop loop;
-  const launch::CoordinatorSettings settings{.version = "1",
-                                             .run_id = "job",
-                                             .min_nodes = count,
-                                             .max_nodes = count,
-                                             .restarts = {.max_restarts = 1000},
-                                             .expected_nodes = count};
+  launcher::EventLoop loop;
+  const launcher::CoordinatorSettings settings{.version = "1",
+                                               .run_id = "job",
+                                               .min_nodes = count,
+                                               .max_nodes = count,
+                                               .restarts = {.max_restarts = 1000},
+                                               .expected_nodes = count};
   CoordinatorHost host(loop, settings, std::move(listener), secret, {});
   host.report(joining(0, count));
   while (!stop.stop_requested()) {
@@ -94,8 +94,8 @@ void lead(int count, Fd listener, const Secret& secret, std::stop_token stop) {
         std::min<std::chrono::nanoseconds>(host.next_deadline().remaining(), 20ms)));
     host.tend();
     for (const auto& order : host.take_orders()) {
-      if (std::holds_alternative<launch::StopOrder>(order)) {
-        host.report(launch::Stopped{.lived = 20s, .offer = joining(0, count).offer});
+      if (std::holds_alternative<launcher::StopOrder>(order)) {
+        host.report(launcher::Stopped{.lived = 20s, .offer = joining(0, count).offer});
       }
     }
   }
@@ -105,8 +105,8 @@ class SimulatedAgents {
  public:
   SimulatedAgents(int count, const Endpoint& endpoint, const Secret& secret) : count_(count) {
     for (int number = 1; number < count; ++number) {
-      links_.push_back(std::make_unique<CoordinatorLink>(loop_, endpoint, secret,
-                                                         launch::KeepAlive{}, Deadline::after(5s)));
+      links_.push_back(std::make_unique<CoordinatorLink>(
+          loop_, endpoint, secret, launcher::KeepAlive{}, Deadline::after(5s)));
       links_.back()->report(joining(number, count));
       tend();
     }
@@ -115,8 +115,8 @@ class SimulatedAgents {
   // A rank of the first agent, which is not told to stop therefore.
   void fail() {
     links_.front()->report(
-        launch::RankFailure{0, {.cause = "rank 1: exit code 3", .exit_code = 3}});
-    links_.front()->report(launch::Stopped{.lived = 20s, .offer = joining(1, count_).offer});
+        launcher::RankFailure{0, {.cause = "rank 1: exit code 3", .exit_code = 3}});
+    links_.front()->report(launcher::Stopped{.lived = 20s, .offer = joining(1, count_).offer});
   }
 
   // Until each has been told to start once more.
@@ -139,17 +139,18 @@ class SimulatedAgents {
     }
   }
 
-  void obey(std::size_t agent, const launch::Order& order) {
+  void obey(std::size_t agent, const launcher::Order& order) {
     const auto offer = joining(static_cast<int>(agent) + 1, count_).offer;
-    if (std::holds_alternative<launch::StartOrder>(order)) ++starts_;
-    if (std::holds_alternative<launch::StopOrder>(order)) {
-      links_[agent]->report(launch::Stopped{.lived = 20s, .offer = offer});
+    if (std::holds_alternative<launcher::StartOrder>(order)) ++starts_;
+    if (std::holds_alternative<launcher::StopOrder>(order)) {
+      links_[agent]->report(launcher::Stopped{.lived = 20s, .offer = offer});
     }
-    check(!std::holds_alternative<launch::EndOrder>(order), "agent {} was told to end", agent + 1);
+    check(!std::holds_alternative<launcher::EndOrder>(order), "agent {} was told to end",
+          agent + 1);
   }
 
   const int count_;
-  launch::EventLoop loop_;
+  launcher::EventLoop loop_;
   std::vector<std::unique_ptr<CoordinatorLink>> links_;
   int starts_ = 0, num_starts_ = 0;
 };
@@ -200,7 +201,7 @@ class Job {
 
   void start(int host, const std::string& nnodes, int ranks,
              const std::vector<std::string>& program) {
-    launch::ProcessSpec spec;
+    launcher::ProcessSpec spec;
     spec.path = options_.paceline;
     spec.command = {"paceline",           "run",
                     "--nnodes",           nnodes,
@@ -209,7 +210,7 @@ class Job {
                     "--rdzv-conf",        host == 0 ? "is_host=true" : "is_host=false",
                     "--threads-per-rank", "1"};
     spec.command.insert(spec.command.end(), program.begin(), program.end());
-    spec.environment = launch::inherited_environment();
+    spec.environment = launcher::inherited_environment();
     spec.environment["PACELINE_SECRET_FILE"] = directory_.file("secret");
     spec.environment["PACELINE_FLIGHT_DIR"] = flights(host);
     std::filesystem::create_directories(flights(host));
@@ -218,13 +219,13 @@ class Job {
                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     spec.stdout_fd = spec.stderr_fd = log.get();
     hosts_.enter(host);
-    processes_.push_back(launch::start_process(spec));
+    processes_.push_back(launcher::start_process(spec));
     hosts_.leave();
   }
 
   // As when its power goes.
   void end(int host) {
-    launch::Process& process = processes_[static_cast<std::size_t>(host)];
+    launcher::Process& process = processes_[static_cast<std::size_t>(host)];
     if (process.pid < 0) return;
     ::kill(-process.pid, SIGKILL);
     while (::waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -244,7 +245,7 @@ class Job {
   const NetworkHosts& hosts_;
   const FreshDirectory directory_;
   const Fd null_{::open("/dev/null", O_RDWR | O_CLOEXEC)};
-  std::vector<launch::Process> processes_;
+  std::vector<launcher::Process> processes_;
 };
 
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }

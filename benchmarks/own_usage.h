@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "paceline/core/check.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline::benchmarks {
 

@@ -23,8 +23,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/core/check.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/core/check.h"
 
 #include "benchmarks/spread.h"
 

@@ -25,10 +25,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/check.h"
-#include "paceline/launch/spawn.h"
-#include "paceline/store/tcp_store.h"
-#include "paceline/store/tcp_store_server.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/store/tcp_store.h"
+#include "paceline/engine/store/tcp_store_server.h"
+#include "paceline/launcher/spawn/spawn.h"
 
 #include "benchmarks/spread.h"
 

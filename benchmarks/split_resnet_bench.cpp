@@ -15,8 +15,8 @@
 
 #include <torch/torch.h>
 
-#include "paceline/remote/distributed_optimizer.h"
-#include "paceline/tensor/thread_count.h"
+#include "paceline/training/remote/distributed_optimizer.h"
+#include "paceline/training/tensor/thread_count.h"
 
 #include "examples/rpc/resnet_half.h"
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/bench/statistics.h"
+#include "apps/bench/statistics.h"
 
 namespace paceline::benchmarks {
 

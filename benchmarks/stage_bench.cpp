@@ -15,11 +15,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/pipeline/pipeline.h"
-#include "paceline/schedules/named_plans.h"
-#include "paceline/tensor/collectives.h"
-#include "paceline/tensor/symmetric_tensors.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/training/pipeline/pipeline.h"
+#include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/symmetric_tensors.h"
 
 #include "benchmarks/spread.h"
 

@@ -15,8 +15,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/collectives/group/agreed_stop.h"
-#include "paceline/collectives/group/init.h"
+#include "paceline/engine/collectives/group/agreed_stop.h"
+#include "paceline/engine/collectives/group/init.h"
 
 #include "benchmarks/spread.h"
 

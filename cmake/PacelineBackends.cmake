@@ -1,9 +1,9 @@
-# Which communication libraries the engine is linked to. Each is a leaf, paceline/collectives/backends/NAME; where it is
+# Which communication libraries the engine is linked to. Each is a leaf, paceline/engine/collectives/backends/NAME; where it is
 # not built, backends/library_list.cpp gets the reason, which `paceline doctor` prints.
 #
 # PACELINE_WITH_<NAME>: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
 #
-# Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/collectives) and
+# Sets PACELINE_BACKENDS (names of those built), PACELINE_BACKEND_SOURCES (relative to paceline/engine/collectives) and
 # PACELINE_BACKEND_LIBRARIES (files and flags, so that the installed package needs no find module). A library's headers are for its
 # leaf's sources alone.
 set(PACELINE_WITH_GLOO AUTO CACHE STRING "Backend gloo: AUTO, ON or OFF")
@@ -35,10 +35,10 @@ function(paceline_backend name missing)
   elseif(with STREQUAL ON AND missing)
     message(FATAL_ERROR "PACELINE_WITH_${upper} is ON, but ${missing}")
   endif()
-  set(folder paceline/collectives/backends/${name})
+  set(folder paceline/engine/collectives/backends/${name})
   if(missing)
     message(STATUS "Backend ${name}: not built: ${missing}")
-    set_property(SOURCE paceline/collectives/backends/library_list.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+    set_property(SOURCE paceline/engine/collectives/backends/library_list.cpp APPEND PROPERTY COMPILE_DEFINITIONS
       "PACELINE_NO_${upper}=\"${missing}\"")
   else()
     message(STATUS "Backend ${name}: built")

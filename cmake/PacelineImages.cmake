@@ -1,9 +1,9 @@
-# Whether JPEG and PNG are decoded: paceline/images/jpeg_codec.cpp and png_codec.cpp, or no_codecs.cpp with the reason that the first
+# Whether JPEG and PNG are decoded: paceline/files/images/jpeg_codec.cpp and png_codec.cpp, or no_codecs.cpp with the reason that the first
 # image's error gives.
 #
 # PACELINE_WITH_IMAGES: AUTO builds them when both libraries are found, ON makes their absence an error, OFF leaves them out.
 #
-# Sets PACELINE_IMAGE_SOURCES (relative to paceline/images) and PACELINE_IMAGE_LIBRARIES (files, so that the installed package needs no
+# Sets PACELINE_IMAGE_SOURCES (relative to paceline/files/images) and PACELINE_IMAGE_LIBRARIES (files, so that the installed package needs no
 # find module).
 set(PACELINE_WITH_IMAGES AUTO CACHE STRING "Decoders of JPEG and PNG: AUTO, ON or OFF")
 set_property(CACHE PACELINE_WITH_IMAGES PROPERTY STRINGS AUTO ON OFF)
@@ -32,7 +32,7 @@ elseif(missing)
   message(STATUS "Images: not decoded: ${missing}")
   set(PACELINE_HAS_IMAGES OFF)
   set(PACELINE_IMAGE_SOURCES no_codecs.cpp)
-  set_property(SOURCE paceline/images/no_codecs.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_IMAGES=\"${missing}\"")
+  set_property(SOURCE paceline/files/images/no_codecs.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_IMAGES=\"${missing}\"")
 else()
   message(STATUS "Images: JPEG and PNG are decoded")
   set(PACELINE_HAS_IMAGES ON)
@@ -42,7 +42,7 @@ else()
   list(REMOVE_ITEM image_includes ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
   foreach(source IN LISTS PACELINE_IMAGE_SOURCES)
     foreach(include IN LISTS image_includes)
-      set_property(SOURCE paceline/images/${source} APPEND PROPERTY COMPILE_OPTIONS "-isystem${include}")
+      set_property(SOURCE paceline/files/images/${source} APPEND PROPERTY COMPILE_OPTIONS "-isystem${include}")
     endforeach()
   endforeach()
 endif()

@@ -1,7 +1,7 @@
-# Reads paceline/LAYERS and makes one static library per line, in order. A module may link only to the modules its line
+# Reads paceline/LAYERS and makes one static library per room, in order. A room may link only to the rooms its line
 # names, so a cycle cannot be written down; tools/check_layers.py holds the includes to the same file.
 #
-# paceline/<module>/sources.cmake sets SOURCES (explicit, relative) and, where needed, LIBRARIES (what the module links
+# paceline/<wing>/<room>/sources.cmake sets SOURCES (explicit, relative) and, where needed, LIBRARIES (what the room links
 # beside its layers).
 
 # paceline_use_pch(TARGET NAME LIBRARIES HEADER...): the target shares one precompiled copy of the headers, which come with the libraries,
@@ -35,8 +35,9 @@ function(paceline_use_engine_pch target)
     <optional> <set> <span> <string> <string_view> <thread> <vector> <fmt/format.h>)
 endfunction()
 
-function(paceline_add_module name with_libtorch layers)
-  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/paceline/${name})
+function(paceline_add_module folder with_libtorch layers)
+  get_filename_component(name ${folder} NAME)
+  set(folder ${CMAKE_CURRENT_SOURCE_DIR}/paceline/${folder})
   set(SOURCES "")
   set(LIBRARIES "")
   include(${folder}/sources.cmake)
@@ -69,13 +70,14 @@ function(paceline_add_modules layers_file)
   foreach(line IN LISTS lines)
     if(line MATCHES "^# --- LibTorch")
       set(with_libtorch ON)
-    elseif(line MATCHES "^([a-z_]+) *: *(.*)$")
+    elseif(with_libtorch AND NOT PACELINE_WITH_LIBTORCH)
+      break()
+    elseif(line MATCHES "^([a-z_]+) *:")
+      set(wing ${CMAKE_MATCH_1})
+    elseif(line MATCHES "^  ([a-z_]+) *: *(.*)$")
       set(name ${CMAKE_MATCH_1})
       string(REGEX MATCHALL "[a-z_]+" layers "${CMAKE_MATCH_2}")
-      if(with_libtorch AND NOT PACELINE_WITH_LIBTORCH)
-        continue()
-      endif()
-      paceline_add_module(${name} ${with_libtorch} "${layers}")
+      paceline_add_module(${wing}/${name} ${with_libtorch} "${layers}")
       list(APPEND all paceline_${name})
       if(NOT with_libtorch)
         list(APPEND engine paceline_${name})

@@ -1,9 +1,9 @@
-# Whether the transport on UCX is built: paceline/transport/ucx, or ucx/no_ucx.cpp with the reason that `paceline doctor` prints. Only
+# Whether the transport on UCX is built: paceline/engine/transport/ucx, or ucx/no_ucx.cpp with the reason that `paceline doctor` prints. Only
 # UCX's headers are needed; its library is loaded when it is asked for.
 #
 # PACELINE_WITH_UCX: AUTO builds it when it is found, ON makes its absence an error, OFF leaves it out.
 #
-# Sets PACELINE_UCX_SOURCES (relative to paceline/transport); the target paceline_ucx has the includes.
+# Sets PACELINE_UCX_SOURCES (relative to paceline/engine/transport); the target paceline_ucx has the includes.
 set(PACELINE_WITH_UCX AUTO CACHE STRING "Transport ucx: AUTO, ON or OFF")
 set_property(CACHE PACELINE_WITH_UCX PROPERTY STRINGS AUTO ON OFF)
 
@@ -24,7 +24,7 @@ if(missing AND PACELINE_WITH_UCX STREQUAL ON)
 elseif(missing)
   message(STATUS "Transport ucx: not built: ${missing}")
   set(PACELINE_UCX_SOURCES ucx/no_ucx.cpp)
-  set_property(SOURCE paceline/transport/ucx/no_ucx.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_UCX=\"${missing}\"")
+  set_property(SOURCE paceline/engine/transport/ucx/no_ucx.cpp APPEND PROPERTY COMPILE_DEFINITIONS "PACELINE_NO_UCX=\"${missing}\"")
 else()
   message(STATUS "Transport ucx: built")
   set(PACELINE_UCX_SOURCES ucx/api.cpp ucx/connect_ucx.cpp ucx/wire.cpp ucx/worker.cpp)

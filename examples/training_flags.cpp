@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/exit_code.h"
-#include "paceline/process/shell_words.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/shell_words.h"
 
 #include "apps/command_line.h"
 #include "apps/usage_error.h"
@@ -172,7 +172,7 @@ void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
            const std::function<void()>& check) {
   for (int i = 0; i < argc; ++i) {
     if (i > 0) flags.run.command += ' ';
-    flags.run.command += paceline::launch::shell_quoted(argv[i]);
+    flags.run.command += paceline::shell_quoted(argv[i]);
   }
   app.get_formatter()->column_width(34);
   app.get_help_ptr()->group("Help");

@@ -13,10 +13,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "paceline/data/data_loader.h"
-#include "paceline/train/named_choices.h"
-#include "paceline/train/training_process.h"
-#include "paceline/train/training_run.h"
+#include "paceline/training/data/data_loader.h"
+#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_process.h"
+#include "paceline/training/train/training_run.h"
 
 #include "apps/option_value.h"
 

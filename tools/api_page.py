@@ -16,15 +16,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
 UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
-ALSO = ("paceline/collectives/buffer.h", "paceline/collectives/call.h",
-        "paceline/collectives/planning/planning_options.h", "paceline/collectives/work.h", "paceline/core/dtype.h",
-        "paceline/images/colour.h", "paceline/images/crop.h", "paceline/images/encoded_image.h", "paceline/images/image.h",
-        "paceline/images/image_list.h", "paceline/images/image_pipeline.h",
-        "paceline/optim/optimizer.h", "paceline/optim/parameter_group.h", "paceline/optim/schedule.h",
-        "paceline/parallel/communication_hook.h", "paceline/remote/optimizers.h",
-        "paceline/rpc/call_error.h", "paceline/rpc/context.h", "paceline/rpc/worker_info.h",
-        "paceline/store/store.h", "paceline/telemetry/phase_times.h", "paceline/train/run_parts.h",
-        "paceline/train/training_state.h", "paceline/transport/link_options.h")
+ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
+        "paceline/engine/collectives/planning/planning_options.h", "paceline/engine/collectives/work.h", "paceline/engine/core/dtype.h",
+        "paceline/files/images/colour.h", "paceline/files/images/crop.h", "paceline/files/images/encoded_image.h", "paceline/files/images/image.h",
+        "paceline/files/images/image_list.h", "paceline/files/images/image_pipeline.h",
+        "paceline/training/optim/optimizer.h", "paceline/training/optim/parameter_group.h", "paceline/training/optim/schedule.h",
+        "paceline/training/parallel/communication_hook.h", "paceline/training/remote/optimizers.h",
+        "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/context.h", "paceline/engine/rpc/worker_info.h",
+        "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h", "paceline/training/train/run_parts.h",
+        "paceline/training/train/training_state.h", "paceline/engine/transport/link_options.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)
 WIDTH = 120
 SHORT = 30  # letters of a sentence that says too little alone
@@ -44,7 +44,7 @@ def headers():
     """(umbrella, its headers in the order of their paths) for each umbrella; a header is listed once."""
     seen = set(UMBRELLAS)
     also = set(ALSO)
-    engine = engine_modules()
+    engine = engine_wings()
     for umbrella in UMBRELLAS:
         paths = set(INCLUDE.findall((ROOT / umbrella).read_text())) - seen
         is_engine = umbrella == UMBRELLAS[0]
@@ -53,7 +53,7 @@ def headers():
         yield umbrella, sorted(paths)
 
 
-def engine_modules():
+def engine_wings():
     above = (ROOT / "paceline/LAYERS").read_text().split("# --- LibTorch")[0]
     return set(re.findall(r"^([a-z_]+)\s*:", above, re.M))
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks every include under paceline/ against paceline/LAYERS.
 
-A module may include its own headers and those of the modules that its line in LAYERS names; <torch/...>, <ATen/...> and
-<c10/...> only below the LibTorch line. Exit status 1 and one line a violation, as file:line: message.
+A room may include its own headers and those of the rooms that its line in LAYERS names, all in wings that its wing may use;
+<torch/...>, <ATen/...> and <c10/...> only below the LibTorch line. Exit status 1 and one line a violation, as file:line: message.
 """
 import pathlib
 import re
@@ -14,47 +14,54 @@ TORCH = ("torch/", "ATen/", "c10/")
 
 
 def read_layers():
-    allowed, with_torch, torch_line = {}, set(), False
+    """What each room may include, its wing, and the wings that may include LibTorch."""
+    wings, allowed, wing_of, with_torch, torch_line, wing = {}, {}, {}, set(), False, None
     for line in (ROOT / "LAYERS").read_text().splitlines():
-        if line.startswith("# --- LibTorch"):
-            torch_line = True
-        match = re.match(r"^([a-z_]+)\s*:\s*(.*)$", line)
+        torch_line |= line.startswith("# --- LibTorch")
+        match = re.match(r"^(  )?([a-z_]+)\s*:\s*(.*)$", line)
         if not match:
             continue
-        name, layers = match.group(1), match.group(2).split()
+        is_room, name, layers = match[1], match[2], match[3].split()
+        known = allowed if is_room else wings
         for layer in layers:
-            if layer not in allowed:
+            if layer not in known:
                 sys.exit(f"paceline/LAYERS: {name} names {layer}, which no line above it defines")
-        allowed[name] = set(layers) | {name}
-        if torch_line:
-            with_torch.add(name)
-    return allowed, with_torch
+            if is_room and wing_of[layer] not in wings[wing]:
+                sys.exit(f"paceline/LAYERS: room {name} of {wing} names {layer}, a room of {wing_of[layer]}, which {wing} may not include")
+        known[name] = set(layers) | {name}
+        if is_room:
+            wing_of[name] = wing
+        else:
+            wing = name
+            if torch_line:
+                with_torch.add(name)
+    return allowed, wing_of, with_torch
 
 
-def violations(allowed, with_torch):
+def violations(allowed, wing_of, with_torch):
     for path in sorted(ROOT.rglob("*")):
         if path.suffix not in (".h", ".cpp"):
             continue
         parts = path.relative_to(ROOT).parts
         if len(parts) == 1:
             continue  # the umbrella headers
-        module = parts[0]
-        if module not in allowed:
-            yield f"{path}:1: {module} has no line in paceline/LAYERS"
+        wing, room = parts[0], parts[1]
+        if wing_of.get(room) != wing:
+            yield f"{path}:1: {wing}/{room} has no line in paceline/LAYERS"
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
             if not match:
                 continue
             kind, target = match.groups()
-            if kind == "<" and target.startswith(TORCH) and module not in with_torch:
-                yield f"{path}:{number}: {module} is in the engine and must not include LibTorch"
+            if kind == "<" and target.startswith(TORCH) and wing not in with_torch:
+                yield f"{path}:{number}: {wing} must not include LibTorch"
             if kind == '"' and not target.startswith("paceline/"):
                 yield f'{path}:{number}: includes are rooted: "paceline/..."'
             elif kind == '"':
-                other = target.split("/")[1]
-                if other not in allowed[module]:
-                    yield f"{path}:{number}: {module} must not include {other} (paceline/LAYERS)"
+                other = target.split("/")[2]
+                if other not in allowed[room]:
+                    yield f"{path}:{number}: {room} must not include {other} (paceline/LAYERS)"
 
 
 def main():

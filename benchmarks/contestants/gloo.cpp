@@ -20,9 +20,10 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
 
-#include "paceline/bench/worker.h"
-#include "paceline/core/check.h"
-#include "paceline/rendezvous/rendezvous.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/rendezvous/rendezvous.h"
+
+#include "apps/bench/worker.h"
 
 namespace paceline::bench {
 namespace {

@@ -25,12 +25,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/bench/worker.h"
-#include "paceline/core/check.h"
-#include "paceline/core/fd.h"
-#include "paceline/core/futex.h"
-#include "paceline/rendezvous/rendezvous.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/futex.h"
+#include "paceline/engine/rendezvous/rendezvous.h"
 
+#include "apps/bench/worker.h"
 #include "benchmarks/contestants/limit_kernels.h"
 
 namespace paceline::bench {

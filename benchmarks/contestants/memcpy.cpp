@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "paceline/bench/worker.h"
+#include "apps/bench/worker.h"
 
 namespace paceline::bench {
 namespace {

@@ -6,8 +6,9 @@
 
 #include <mpi.h>
 
-#include "paceline/bench/worker.h"
-#include "paceline/core/check.h"
+#include "paceline/engine/core/check.h"
+
+#include "apps/bench/worker.h"
 
 namespace paceline::bench {
 namespace {

@@ -7,9 +7,10 @@
 
 #include <oneapi/ccl.hpp>
 
-#include "paceline/bench/worker.h"
-#include "paceline/core/check.h"
-#include "paceline/rendezvous/rendezvous.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/rendezvous/rendezvous.h"
+
+#include "apps/bench/worker.h"
 
 namespace paceline::bench {
 namespace {

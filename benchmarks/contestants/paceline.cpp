@@ -1,8 +1,9 @@
 // Paceline itself, measured like everybody else.
 
-#include "paceline/bench/own_contestant.h"
-#include "paceline/bench/worker.h"
-#include "paceline/collectives/group/init.h"
+#include "paceline/engine/collectives/group/init.h"
+
+#include "apps/bench/own_contestant.h"
+#include "apps/bench/worker.h"
 
 int main(int argc, char** argv) {
   using namespace paceline;

@@ -5,10 +5,10 @@
 #include <kj/async-io.h>
 #include <kj/timer.h>
 
-#include "paceline/bench/call_contestant.h"
-#include "paceline/core/check.h"
-#include "paceline/core/thread.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/thread.h"
 
+#include "apps/bench/call_contestant.h"
 #include "calls.capnp.h"
 
 namespace paceline::bench {

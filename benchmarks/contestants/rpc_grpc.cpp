@@ -11,9 +11,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include "paceline/bench/call_contestant.h"
-#include "paceline/core/check.h"
-#include "paceline/core/thread.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/thread.h"
+
+#include "apps/bench/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

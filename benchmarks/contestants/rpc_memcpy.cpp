@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "paceline/bench/call_contestant.h"
+#include "apps/bench/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -5,9 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "paceline/bench/call_contestant.h"
-#include "paceline/core/thread.h"
-#include "paceline/rpc/workers.h"
+#include "paceline/engine/core/thread.h"
+#include "paceline/engine/rpc/workers.h"
+
+#include "apps/bench/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -2,7 +2,7 @@
 """torch RPC by TensorPipe, one end of it: `paceline bench rpc` starts both, with the system's Python or with --python's.
 
 A message is a tensor of bytes, which is what torch RPC sends best. The conversation with the command is that of
-paceline/bench/messages.h."""
+apps/bench/messages.h."""
 import json
 import os
 import socket
@@ -13,7 +13,7 @@ import time
 from collections import deque
 
 THREADS = 2  # of the callee, for handlers
-HEAD = struct.Struct("<IIII")  # CallHead of paceline/bench/call_contestant.h
+HEAD = struct.Struct("<IIII")  # CallHead of apps/bench/call_contestant.h
 BLOCKING, PIPELINED, ONE_WAY = range(3)
 
 

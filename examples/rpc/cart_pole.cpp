@@ -19,9 +19,9 @@
 
 #include <torch/torch.h>
 
-#include "paceline/remote/tensor_field.h"
-#include "paceline/rpc/workers.h"
-#include "paceline/tensor/thread_count.h"
+#include "paceline/engine/rpc/workers.h"
+#include "paceline/training/remote/tensor_field.h"
+#include "paceline/training/tensor/thread_count.h"
 
 namespace rpc = paceline::rpc;
 

@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/models/resnet.h"
+#include "paceline/training/models/resnet.h"
 
 // Half of a ResNet: the layers up to its second stage, or those from the third one on.
 struct HalfImpl : torch::nn::Module {

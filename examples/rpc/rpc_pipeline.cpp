@@ -16,8 +16,8 @@
 
 #include <torch/torch.h>
 
-#include "paceline/remote/distributed_optimizer.h"
-#include "paceline/tensor/thread_count.h"
+#include "paceline/training/remote/distributed_optimizer.h"
+#include "paceline/training/tensor/thread_count.h"
 
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;

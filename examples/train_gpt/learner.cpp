@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "paceline/models/generate.h"
-#include "paceline/tensor/random.h"
-#include "paceline/tensor_parallel/layers.h"
-#include "paceline/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/training/models/generate.h"
+#include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor_parallel/layers.h"
+#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
 
 namespace train_gpt {
 

@@ -10,12 +10,12 @@
 
 #include <torch/nn/module.h>
 
-#include "paceline/collectives/group/device_mesh.h"
-#include "paceline/models/gpt.h"
-#include "paceline/models/layers.h"
-#include "paceline/optim/optimizer.h"
-#include "paceline/train/step_gradients.h"
-#include "paceline/train/weights_file.h"
+#include "paceline/engine/collectives/group/device_mesh.h"
+#include "paceline/training/models/gpt.h"
+#include "paceline/training/models/layers.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/train/step_gradients.h"
+#include "paceline/training/train/weights_file.h"
 
 #include "examples/train_gpt/options.h"
 
@@ -31,7 +31,7 @@ class Learner {
   // Collective among the ranks that have one model, as all below: the mean loss of a batch, without
   // gradients.
   virtual at::Tensor test_loss(const paceline::data::Batch& batch) = 0;
-  // The whole model's, under its own names (models/gpt.h).
+  // The whole model's, under its own names (training/models/gpt.h).
   virtual paceline::TensorsByName weights() = 0;
   // The prompt [1, T] and at most `tokens` that follow; on the job's rank 0, elsewhere maybe
   // undefined.

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/core/error.h"
-#include "paceline/schedules/named_plans.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/planning/schedules/named_plans.h"
 
 #include "apps/usage_error.h"
 

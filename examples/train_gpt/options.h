@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/collectives/group/device_mesh.h"
+#include "paceline/engine/collectives/group/device_mesh.h"
 
 #include "examples/training_flags.h"
 

@@ -6,11 +6,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/models/stage.h"
-#include "paceline/tensor/autocast.h"
-#include "paceline/tensor/random.h"
-#include "paceline/train/layer_meter.h"
-#include "paceline/train/named_choices.h"
+#include "paceline/training/models/stage.h"
+#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/random.h"
+#include "paceline/training/train/layer_meter.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "examples/train_gpt/options.h"
 

@@ -1,12 +1,12 @@
 #pragma once
 
-// What the planner has to know of a GPT (planning/job_profile.h): its layers, measured, and what of
-// them ranks can divide.
+// What the planner has to know of a GPT (planning/forecast/job_profile.h): its layers, measured,
+// and what of them ranks can divide.
 
 #include <cstdint>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/planning/job_profile.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/planning/forecast/job_profile.h"
 
 namespace train_gpt {
 

@@ -6,12 +6,12 @@
 
 #include <torch/torch.h>
 
-#include "paceline/core/check.h"
-#include "paceline/core/file_start.h"
-#include "paceline/data/gzip_file.h"
-#include "paceline/text/bpe_tokenizer.h"
-#include "paceline/text/byte_tokenizer.h"
-#include "paceline/text/unicode.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/file_start.h"
+#include "paceline/files/text/bpe_tokenizer.h"
+#include "paceline/files/text/byte_tokenizer.h"
+#include "paceline/files/text/unicode.h"
+#include "paceline/training/data/gzip_file.h"
 
 namespace train_gpt {
 namespace {

@@ -7,10 +7,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/data/data_loader.h"
-#include "paceline/data/token_dataset.h"
-#include "paceline/text/tokenizer.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/files/text/tokenizer.h"
+#include "paceline/training/data/data_loader.h"
+#include "paceline/training/data/token_dataset.h"
 
 #include "examples/train_gpt/options.h"
 

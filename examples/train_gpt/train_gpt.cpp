@@ -8,7 +8,7 @@
 //
 // What is here is the program's own: text, evaluation, sample; learner.h has the model and how
 // ranks divide it. The loop, checkpoints, metrics and the closing table are train::TrainingRun's
-// (paceline/train/training_run.h).
+// (paceline/training/train/training_run.h).
 
 #include <filesystem>
 

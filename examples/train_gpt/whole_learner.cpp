@@ -1,11 +1,11 @@
 #include <optional>
 
-#include "paceline/autograd/regions.h"
-#include "paceline/parallel/fully_shard.h"
-#include "paceline/tensor/autocast.h"
-#include "paceline/tensor_parallel/dense_weights.h"
-#include "paceline/train/model_parts.h"
-#include "paceline/train/named_choices.h"
+#include "paceline/training/autograd/regions.h"
+#include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor_parallel/dense_weights.h"
+#include "paceline/training/train/model_parts.h"
+#include "paceline/training/train/named_choices.h"
 
 #include "examples/train_gpt/learner.h"
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "paceline/core/check.h"
-#include "paceline/data/batch_mixing.h"
-#include "paceline/data/image_folder.h"
-#include "paceline/data/image_samples.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/training/data/batch_mixing.h"
+#include "paceline/training/data/image_folder.h"
+#include "paceline/training/data/image_samples.h"
 
 namespace train_image {
 namespace {

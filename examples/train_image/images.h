@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/data/data_loader.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/data/data_loader.h"
 
 #include "examples/train_image/options.h"
 

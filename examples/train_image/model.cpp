@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <optional>
 
-#include "paceline/core/check.h"
-#include "paceline/models/cnn.h"
-#include "paceline/models/efficient_net.h"
-#include "paceline/models/mnist_net.h"
-#include "paceline/models/resnet.h"
-#include "paceline/parallel/sync_batch_norm.h"
-#include "paceline/tensor/autocast.h"
-#include "paceline/tensor/random.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/training/models/cnn.h"
+#include "paceline/training/models/efficient_net.h"
+#include "paceline/training/models/mnist_net.h"
+#include "paceline/training/models/resnet.h"
+#include "paceline/training/parallel/sync_batch_norm.h"
+#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/random.h"
 
 #include "examples/train_image/images.h"
 #include "examples/train_image/options.h"

@@ -9,8 +9,8 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/train/named_choices.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/train/named_choices.h"
 
 namespace train_image {
 

@@ -5,13 +5,13 @@
 //   paceline run --nproc-per-node 4 train_image --dataset folder --data-dir imagenet --model resnet50
 //
 // What is here is the program's own: images, model, loss, evaluation. The loop, checkpoints,
-// metrics and the closing table are train::TrainingRun's (paceline/train/training_run.h).
+// metrics and the closing table are train::TrainingRun's (paceline/training/train/training_run.h).
 
 #include <fmt/format.h>
 
 #include <torch/torch.h>
 
-#include "paceline/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/shared_error.h"
 #include "paceline/paceline.h"
 
 #include "examples/train_image/images.h"

@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/telemetry/step_log.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/telemetry/step_log.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "paceline/collectives/flight/explain.h"
+#include "paceline/engine/collectives/flight/explain.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"

@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/group/init.h"
-#include "paceline/store/memory_store.h"
+#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/shared_memory_files.h"

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/collectives/backends/paceline/point_to_point.h"
+#include "paceline/engine/collectives/backends/paceline/point_to_point.h"
 
 #include "tests/harness/raw_mesh.h"
 #include "tests/harness/thread_ranks.h"

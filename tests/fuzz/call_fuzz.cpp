@@ -9,10 +9,10 @@
 
 #include <sys/socket.h>
 
-#include "paceline/core/descriptor_passing.h"
-#include "paceline/rpc/connection.h"
-#include "paceline/rpc/directory.h"
-#include "paceline/rpc/rings.h"
+#include "paceline/engine/core/descriptor_passing.h"
+#include "paceline/engine/rpc/connection.h"
+#include "paceline/engine/rpc/directory.h"
+#include "paceline/engine/rpc/rings.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/core/fd.h"
-#include "paceline/data/cifar_file.h"
-#include "paceline/data/idx_file.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/training/data/cifar_file.h"
+#include "paceline/training/data/idx_file.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <memory>
 
-#include "paceline/checkpoint/manifest.h"
-#include "paceline/checkpoint/safetensors.h"
-#include "paceline/telemetry/flight_file.h"
-#include "paceline/telemetry/flight_layout.h"
+#include "paceline/engine/telemetry/flight_file.h"
+#include "paceline/engine/telemetry/flight_layout.h"
+#include "paceline/files/checkpoint/manifest.h"
+#include "paceline/files/checkpoint/safetensors.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -12,7 +12,7 @@
 #include <span>
 #include <string_view>
 
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline::fuzz {
 

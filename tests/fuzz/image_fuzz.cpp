@@ -1,6 +1,6 @@
 // Images that may come from anywhere: headers, whole images, parts of them, reduced ones.
 
-#include "paceline/images/encoded_image.h"
+#include "paceline/files/images/encoded_image.h"
 
 #include "tests/fuzz/fuzz.h"
 

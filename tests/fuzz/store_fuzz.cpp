@@ -1,7 +1,7 @@
 // Commands to the job's store, its replies, and the store that carries them out.
 
-#include "paceline/store/store_protocol.h"
-#include "paceline/store/store_service.h"
+#include "paceline/engine/store/store_protocol.h"
+#include "paceline/engine/store/store_service.h"
 
 #include "tests/fuzz/fuzz.h"
 

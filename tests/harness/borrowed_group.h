@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "paceline/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline::harness {
 

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline {
 

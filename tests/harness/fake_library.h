@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "paceline/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/backends/library_list.h"
 
 namespace paceline::harness {
 

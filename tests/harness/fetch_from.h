@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/store/store.h"
+#include "paceline/engine/store/store.h"
 
 namespace paceline::harness {
 

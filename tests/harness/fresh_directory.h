@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "paceline/core/error.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline {
 

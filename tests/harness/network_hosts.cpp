@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/check.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline::harness {
 namespace {

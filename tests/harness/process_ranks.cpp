@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/core/socket.h"
-#include "paceline/store/tcp_store.h"
-#include "paceline/store/tcp_store_server.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/store/tcp_store.h"
+#include "paceline/engine/store/tcp_store_server.h"
 
 #include "tests/harness/wait_until.h"
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "paceline/collectives/group/process_group.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 #include "tests/harness/network_hosts.h"
 

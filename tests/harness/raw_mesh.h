@@ -12,11 +12,11 @@
 
 #include <sys/socket.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/error.h"
-#include "paceline/core/fd.h"
-#include "paceline/transport/exchange.h"
-#include "paceline/transport/mesh.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/transport/exchange.h"
+#include "paceline/engine/transport/mesh.h"
 
 namespace paceline::harness {
 

@@ -10,8 +10,8 @@
 
 #include <sys/mman.h>
 
-#include "paceline/core/deadline.h"
-#include "paceline/core/futex.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/futex.h"
 
 namespace paceline::harness {
 

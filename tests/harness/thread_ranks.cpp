@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/store/memory_store.h"
+#include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/watchdog.h"
 

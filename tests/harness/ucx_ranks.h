@@ -9,8 +9,8 @@
 
 #include <sys/statvfs.h>
 
-#include "paceline/transport/peer.h"
-#include "paceline/transport/ucx/ucx.h"
+#include "paceline/engine/transport/peer.h"
+#include "paceline/engine/transport/ucx/ucx.h"
 
 namespace paceline::harness {
 

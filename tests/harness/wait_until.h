@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "paceline/core/deadline.h"
+#include "paceline/engine/core/deadline.h"
 
 namespace paceline::harness {
 

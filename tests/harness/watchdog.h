@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "paceline/core/thread.h"
+#include "paceline/engine/core/thread.h"
 
 namespace paceline::harness {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/parallel/data_parallel.h"
+#include "paceline/training/parallel/data_parallel.h"
 
 #include "tests/parity/ddp_parity.h"
 

@@ -12,9 +12,9 @@
 
 #include <torch/torch.h>
 
-#include "paceline/core/check.h"
-#include "paceline/parallel/distributed_data_parallel.h"
-#include "paceline/parallel/sync_batch_norm.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/sync_batch_norm.h"
 
 #include "tests/parity/reference.h"
 

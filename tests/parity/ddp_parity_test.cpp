@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/parallel/compression_hooks.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/parallel/compression_hooks.h"
 
 #include "tests/harness/process_ranks.h"
 

@@ -10,14 +10,14 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/core/check.h"
-#include "paceline/images/colour.h"
-#include "paceline/images/crop.h"
-#include "paceline/images/encoded_image.h"
-#include "paceline/images/image_file.h"
-#include "paceline/images/image_list.h"
-#include "paceline/images/image_pipeline.h"
-#include "paceline/images/resample.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/files/images/colour.h"
+#include "paceline/files/images/crop.h"
+#include "paceline/files/images/encoded_image.h"
+#include "paceline/files/images/image_file.h"
+#include "paceline/files/images/image_list.h"
+#include "paceline/files/images/image_pipeline.h"
+#include "paceline/files/images/resample.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <string>
 
-#include "paceline/collectives/group/process_group.h"
-#include "paceline/optim/sgd.h"
-#include "paceline/parallel/join.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/sgd.h"
+#include "paceline/training/parallel/join.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/parity/ddp_parity.h"

@@ -12,13 +12,13 @@
 
 #include <torch/torch.h>
 
-#include "paceline/core/check.h"
-#include "paceline/data/distributed_sampler.h"
-#include "paceline/models/cnn.h"
-#include "paceline/models/mnist_net.h"
-#include "paceline/optim/adam.h"
-#include "paceline/optim/sgd.h"
-#include "paceline/parallel/distributed_data_parallel.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/training/data/distributed_sampler.h"
+#include "paceline/training/models/cnn.h"
+#include "paceline/training/models/mnist_net.h"
+#include "paceline/training/optim/adam.h"
+#include "paceline/training/optim/sgd.h"
+#include "paceline/training/parallel/distributed_data_parallel.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/parity/reference.h"

@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/core/check.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline::parity {
 namespace {

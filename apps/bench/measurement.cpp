@@ -1,0 +1,154 @@
+#include "apps/bench/measurement.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace paceline::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr int kUntimedCalls = 2;
+// Buffers have at least so much room, whose pages come when they are touched. Larger ones are given
+// back after the turn, so that not every contestant holds them at once.
+constexpr std::size_t kKeptBytes = 64 << 20;
+constexpr auto kLineUpLimit = 120s;
+// What an output holds before a call whose result is checked.
+constexpr int kStale = 0x5a;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+// Collective.
+std::byte* Measurement::require(Buffer& buffer, MemoryKind kind, std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (buffer.capacity < bytes) {
+    buffer = {};
+    const std::size_t capacity = std::max(bytes, kKeptBytes);
+    buffer = {contestant_.allocate(kind, capacity), capacity};
+  }
+  return buffer.memory.data;
+}
+
+void Measurement::give_back_large_buffers() {
+  for (Buffers& buffers : buffers_) {
+    for (Buffer* buffer : {&buffers.input, &buffers.output}) {
+      if (buffer->capacity > kKeptBytes) *buffer = {};
+    }
+  }
+}
+
+// Every rank allocates the same, also where a root's buffer is not used.
+Collective Measurement::prepare(const Turn& turn) {
+  Collective call;
+  const Op op = turn.op.op;
+  call.op = op;
+  call.dtype = turn.dtype;
+  call.count = turn.count;
+  if (has_counts(op)) {
+    const auto world = static_cast<std::size_t>(world_size_);
+    counts_.assign(has_count_matrix(op) ? world * world : world, turn.count);
+    call.counts = counts_;
+    call.count = turn.count * counts_.size();
+  }
+  const std::size_t whole = bytes_of(turn.op, turn.dtype, world_size_, turn.count);
+  const std::size_t block = turn.count * size_of(turn.dtype);
+  const bool in_place = turn.placement == Placement::kInPlace;
+  Buffers& buffers = buffers_[static_cast<std::size_t>(turn.memory)];
+  std::byte* const output = require(buffers.output, turn.memory, gets_blocks(op) ? whole : block);
+  std::byte* input = output;
+  if (!in_place) {
+    input = require(buffers.input, turn.memory, gives_blocks(op) ? whole : block);
+  } else if (op == Op::kAllGather) {
+    input += static_cast<std::size_t>(rank_) * block;
+  }
+  if (elements_in(call, rank_, world_size_) > 0) call.input = input;
+  if (elements_out(call, rank_, world_size_) > 0) call.output = output;
+  return call;
+}
+
+std::string Measurement::lacks(const Turn& turn) const {
+  if (turn.op.is_coalesced && !contestant_.coalesces())
+    return fmt::format("has no {}", name_of(turn.op));
+  if (turn.op == Op::kSend && world_size_ == 1) return "has no rank to send to";
+  return contestant_.lacks(turn.op.op, turn.dtype, turn.placement);
+}
+
+void Measurement::carry_out(const Turn& turn, const Collective& call) {
+  turn.op.is_coalesced ? contestant_.run_coalesced(call, kCoalescedBuffers) : contestant_.run(call);
+}
+
+void Measurement::write(const Turn& turn, const Collective& call, const Pattern& pattern) {
+  const std::size_t element = size_of(turn.dtype);
+  if (call.input != nullptr) {
+    const std::size_t bytes = elements_in(call, rank_, world_size_) * element;
+    pattern.write({const_cast<std::byte*>(call.input), bytes}, rank_, num_calls_);
+  } else if (call.output != nullptr && turn.placement == Placement::kInPlace) {
+    pattern.write({call.output, elements_out(call, rank_, world_size_) * element}, rank_,
+                  num_calls_);
+  }
+}
+
+// What is wrong with this rank's result, when the turn asks for it.
+std::string Measurement::checked_call(const Turn& turn, const Collective& call,
+                                      const Pattern& pattern) {
+  if (call.output != nullptr && turn.check) {
+    std::memset(call.output, kStale, elements_out(call, rank_, world_size_) * size_of(call.dtype));
+  }
+  ++num_calls_;
+  write(turn, call, pattern);
+  start_line_.line_up(Deadline::after(kLineUpLimit));
+  carry_out(turn, call);
+  if (!turn.check) return "";
+  const auto difference = pattern.compare(call, rank_, num_calls_);
+  if (!difference) return "";
+  return fmt::format("rank {}: element {} of the result is {}, not {}", rank_, difference->index,
+                     difference->found, difference->expected);
+}
+
+std::vector<double> Measurement::timed_calls(const Turn& turn, const Collective& call,
+                                             const Pattern& pattern) {
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(turn.max_calls));
+  const auto begin_of_turn = Clock::now();
+  for (int i = 0; i < turn.max_calls; ++i) {
+    const Deadline deadline = Deadline::after(kLineUpLimit);
+    const bool wants_more = i < turn.min_calls || seconds_since(begin_of_turn) < turn.seconds;
+    if (turn.fresh) {
+      start_line_.line_up(deadline);
+      ++num_calls_;
+      write(turn, call, pattern);
+    }
+    if (!start_line_.line_up_and_ask(wants_more, deadline)) break;
+    const auto begin = Clock::now();
+    carry_out(turn, call);
+    seconds.push_back(seconds_since(begin));
+  }
+  return seconds;
+}
+
+TurnResult Measurement::run(const Turn& turn) {
+  TurnResult result;
+  result.lacks = lacks(turn);
+  if (!result.lacks.empty()) return result;
+  const Pattern pattern(turn.dtype, world_size_);
+  const Collective call = prepare(turn);
+  const auto untimed_call = [&] {
+    const std::string difference = checked_call(turn, call, pattern);
+    if (result.difference.empty()) result.difference = difference;
+  };
+  for (int i = 0; i < kUntimedCalls; ++i) untimed_call();
+  result.seconds = timed_calls(turn, call, pattern);
+  if (turn.check) untimed_call();
+  give_back_large_buffers();
+  return result;
+}
+
+}  // namespace paceline::bench

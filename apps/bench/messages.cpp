@@ -1,0 +1,115 @@
+#include "apps/bench/messages.h"
+
+#include <span>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/socket.h"
+
+namespace paceline::bench {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint32_t kMaxMessage = 1 << 20;
+
+template <class Message>
+constexpr const char* kKind = "";
+template <>
+constexpr const char* kKind<Hello> = "hello";
+template <>
+constexpr const char* kKind<Setup> = "setup";
+template <>
+constexpr const char* kKind<Ready> = "ready";
+template <>
+constexpr const char* kKind<Turn> = "turn";
+template <>
+constexpr const char* kKind<TurnResult> = "result";
+template <>
+constexpr const char* kKind<CallTurn> = "calls";
+template <>
+constexpr const char* kKind<CallTurnResult> = "result";
+
+Json parse(const std::string& text, const char* kind) {
+  Json message = parse_json_or_discard(text);
+  if (!message.is_object() || !message.contains("kind")) {
+    fail(ErrorCode::kCorrupt, "expected a {}, received something else", kind);
+  }
+  if (message["kind"] == "failure") {
+    fail(ErrorCode::kAborted, "{}", message.value("text", "no reason was given"));
+  }
+  if (message["kind"] != kind) {
+    fail(ErrorCode::kCorrupt, "expected a {}, received a {}", kind, json_text(message["kind"]));
+  }
+  return message;
+}
+
+}  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Operation, op, is_coalesced)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Hello, rank, world_size)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Setup, cpus, own_core, start_line, option)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ready, version, has_symmetric_memory, gives_results)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Turn, op, dtype, placement, memory, count, fresh, check,
+                                   min_calls, max_calls, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TurnResult, lacks, seconds, difference, idle_seconds,
+                                   idle_cpu_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CallTurn, form, width, bytes, reply_bytes, slow_every, slow_ms,
+                                   seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CallTurnResult, lacks, p50_us, p99_us, per_second, idle_seconds,
+                                   idle_cpu_seconds)
+
+template <class Message>
+void Conversation::send(const Message& message, Deadline deadline) {
+  Json json = message;
+  json["kind"] = kKind<Message>;
+  send_text(json_text(json), deadline);
+}
+
+// nlohmann's exceptions for missing or mistyped members, as ours.
+template <class Message>
+Message Conversation::receive(Deadline deadline) {
+  const Json json = parse(receive_text(deadline), kKind<Message>);
+  try {
+    return json.get<Message>();
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kCorrupt, "a {} that cannot be read: {}", kKind<Message>, error.what());
+  }
+}
+
+template void Conversation::send(const Hello& message, Deadline deadline);
+template void Conversation::send(const Setup& message, Deadline deadline);
+template void Conversation::send(const Ready& message, Deadline deadline);
+template void Conversation::send(const Turn& message, Deadline deadline);
+template void Conversation::send(const TurnResult& message, Deadline deadline);
+template void Conversation::send(const CallTurn& message, Deadline deadline);
+template void Conversation::send(const CallTurnResult& message, Deadline deadline);
+template Hello Conversation::receive(Deadline deadline);
+template Setup Conversation::receive(Deadline deadline);
+template Ready Conversation::receive(Deadline deadline);
+template Turn Conversation::receive(Deadline deadline);
+template TurnResult Conversation::receive(Deadline deadline);
+template CallTurn Conversation::receive(Deadline deadline);
+template CallTurnResult Conversation::receive(Deadline deadline);
+
+void Conversation::send_failure(const std::string& text, Deadline deadline) {
+  send_text(json_text(Json{{"kind", "failure"}, {"text", text}}), deadline);
+}
+
+void Conversation::send_text(const std::string& text, Deadline deadline) {
+  check(text.size() <= kMaxMessage, "a message of {} bytes is too long", text.size());
+  const auto length = static_cast<std::uint32_t>(text.size());
+  send_all(socket_, std::as_bytes(std::span(&length, 1)), deadline);
+  send_all(socket_, std::as_bytes(std::span(text)), deadline);
+}
+
+std::string Conversation::receive_text(Deadline deadline) {
+  std::uint32_t length = 0;
+  receive_all(socket_, std::as_writable_bytes(std::span(&length, 1)), deadline);
+  if (length > kMaxMessage) fail(ErrorCode::kCorrupt, "received a message of {} bytes", length);
+  std::string text(length, '\0');
+  receive_all(socket_, std::as_writable_bytes(std::span(text)), deadline);
+  return text;
+}
+
+}  // namespace paceline::bench

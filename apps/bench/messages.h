@@ -1,0 +1,113 @@
+#pragma once
+
+// What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
+// a Unix socket. The order is fixed:
+//
+//   rank          Hello                who I am; nothing of the library has been touched yet
+//   coordinator   Setup                where to run
+//   rank          Ready                the library is up; or Failure
+//   coordinator   Turn or CallTurn     measure this; all other contestants sleep meanwhile
+//   rank          its result           or Failure, after which the rank ends
+//   ... more turns, then the coordinator closes the socket and the rank ends.
+//
+// A rank that is not on turn waits in poll(), without any processor time.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/fd.h"
+
+#include "apps/bench/operation.h"
+
+namespace paceline::bench {
+
+struct Hello {
+  int rank = 0, world_size = 0;
+};
+
+struct Setup {
+  std::vector<int> cpus;   // empty: not bound
+  bool own_core = false;   // no other rank computes on them
+  std::string start_line;  // path of its memory
+  std::string option;  // what the library shall use: an algorithm, a transport; empty: its choice
+};
+
+struct Ready {
+  std::string version;
+  bool has_symmetric_memory = false;
+  bool gives_results = true;
+};
+
+struct TurnResult;
+struct Turn {
+  using Result = TurnResult;
+  Operation op = Op::kBarrier;
+  Dtype dtype = Dtype::kFloat32;
+  Placement placement = Placement::kInPlace;
+  MemoryKind memory = MemoryKind::kOrdinary;
+  std::size_t count = 0;  // count_for()
+  bool fresh = true;      // every rank writes its buffers before every call
+  bool check = false;
+  int min_calls = 1, max_calls = 1;
+  double seconds = 0;  // after which no further call begins, but for min_calls
+  bool operator==(const Turn&) const = default;
+};
+
+struct TurnResult {
+  std::string lacks;            // the library cannot do it; nothing was measured
+  std::vector<double> seconds;  // of each call, on this rank
+  std::string difference;       // with Turn::check: the first wrong element; empty when right
+  double idle_seconds = 0;      // since the last turn
+  double idle_cpu_seconds = 0;  // processor time of this process in it
+};
+
+struct CallTurnResult;
+// Calls of one kind and size. The caller measures; the callee, whose library serves calls on
+// threads of its own, answers with nothing.
+struct CallTurn {
+  using Result = CallTurnResult;
+  enum class Form {
+    kBlocking,   // `width` callers, each of which waits for its reply
+    kPipelined,  // one caller, `width` calls under way
+    kOneWay,     // one caller, messages without a reply
+  };
+  Form form = Form::kBlocking;
+  int width = 1;
+  std::size_t bytes = 0, reply_bytes = 0;  // of a request, at least sizeof(CallHead); of its reply
+  int slow_every = 0;  // of so many calls of a caller one takes slow_ms in its handler; 0: none
+  int slow_ms = 0;
+  double seconds = 0;  // after which no further call begins
+  bool operator==(const CallTurn&) const = default;
+};
+
+struct CallTurnResult {
+  std::string lacks;                              // as above
+  double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
+  double per_second = 0;                          // calls, or messages, that the callee has had
+  double idle_seconds = 0, idle_cpu_seconds = 0;  // as above
+};
+
+// One end of the socket. What is received wrongly, too long or not at all is an Error: kCorrupt,
+// kPeerLost, kTimeout; a Failure of the other end is one of its code and text.
+class Conversation {
+ public:
+  explicit Conversation(Fd socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+
+  // Any of those above, and of call_turn.h.
+  template <class Message>
+  void send(const Message& message, Deadline deadline);
+  template <class Message>
+  Message receive(Deadline deadline);
+  void send_failure(const std::string& text, Deadline deadline);
+
+ private:
+  void send_text(const std::string& text, Deadline deadline);
+  std::string receive_text(Deadline deadline);
+  Fd socket_;
+};
+
+}  // namespace paceline::bench

@@ -1,0 +1,76 @@
+#pragma once
+
+// What can be measured, and the figures that follow from a time. The words and formulas are those
+// of nccl-tests (doc/PERFORMANCE.md): bytes are those of the largest buffer that one rank holds;
+// algorithm bandwidth = bytes / time; bus bandwidth = algorithm bandwidth x a factor that depends
+// on the operation and the number of ranks, and can be compared with the hardware's for any of
+// them.
+//
+// Thread safety: pure functions and values.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "paceline/engine/collectives/collective.h"
+
+namespace paceline::bench {
+
+// What is measured: a collective; all_reduce of many buffers in one call; or a message to the next
+// rank (Op::kSend, "send_recv").
+struct Operation {
+  Op op = Op::kAllReduce;
+  bool is_coalesced = false;
+
+  Operation() = default;
+  Operation(Op collective, bool coalesced = false) : op(collective), is_coalesced(coalesced) {}
+  bool operator==(const Operation&) const = default;
+};
+// Equal parts of the buffer.
+inline constexpr std::size_t kCoalescedBuffers = 64;
+
+enum class Placement { kInPlace, kOutOfPlace };
+// Where the buffers lie: in memory that the ranks share, or not.
+enum class MemoryKind { kSymmetric, kOrdinary };
+
+// As paceline::name_of(Op); "all_reduce_coalesced", "send_recv".
+std::string_view name_of(Operation operation);
+std::string_view name_of(Placement placement);
+std::string_view name_of(MemoryKind memory);
+
+// In the order in which they are listed and measured.
+const std::vector<Operation>& measurable_ops();
+std::optional<Operation> op_named(std::string_view name);
+// Whether the planner knows it.
+bool is_plannable(Operation operation);
+std::optional<Dtype> dtype_named(std::string_view name);
+
+// Whether the operation is measured in this form. broadcast, reduce and coalesced calls work on one
+// buffer only; the operations on blocks, all_gather apart, and send_recv on two.
+bool has_form(Operation operation, Placement placement);
+// In place where that exists and is usual.
+Placement usual_placement(Operation operation);
+// `wanted` where the operation has that form, else its usual one.
+Placement placement_for(Operation operation, std::optional<Placement> wanted);
+
+// Elements of the whole buffer or of one block, as Collective::count of operations with equal
+// counts, for buffers of `bytes`; rounded up to whole elements in every block. 0 for a barrier.
+std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
+// Those of `sizes` that are not the same call as one before them; ascending if they are.
+std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
+                                         std::span<const std::size_t> sizes);
+// The bytes that `count` then stands for.
+std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
+// Of a call with equal counts: the elements of one block.
+std::size_t block_count(const Collective& call);
+// As input_count() and output_count(), and for send_recv.
+std::size_t elements_in(const Collective& call, int rank, int world_size);
+std::size_t elements_out(const Collective& call, int rank, int world_size);
+
+double bus_factor(Operation operation, int world_size);
+// 10^9 bytes a second; 0 for no bytes.
+double algorithm_bandwidth(std::size_t bytes, double seconds);
+
+}  // namespace paceline::bench

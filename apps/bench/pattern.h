@@ -1,0 +1,56 @@
+#pragma once
+
+// What the ranks write before a collective, and what must come out. Every rank has a table of small
+// whole numbers of its own, repeated over its buffer from a place that changes from call to call:
+// writing and comparing are plain copies and memcmp, and a result that is old, shifted or another
+// rank's differs. Sums of all ranks are exact in every type, bool and the 8-bit ones (which wrap)
+// included.
+//
+// Thread safety: const after construction.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "apps/bench/operation.h"
+
+namespace paceline::bench {
+
+// Sums of more ranks' values would not be exact in bfloat16.
+inline constexpr int kMaxRanks = 256;
+
+class Pattern {
+ public:
+  // Requires: world_size <= kMaxRanks.
+  Pattern(Dtype dtype, int world_size);
+
+  // Writes what `rank` contributes to the call numbered `call`, with ordinary stores.
+  void write(std::span<std::byte> buffer, int rank, std::uint64_t call) const;
+
+  // The first element of this rank's output that is not what `collective` must give, if any.
+  // Requires: the ranks wrote their inputs with the same `call`.
+  struct Difference {
+    std::size_t index;  // in elements of the output
+    double found, expected;
+  };
+  std::optional<Difference> compare(const Collective& collective, int rank,
+                                    std::uint64_t call) const;
+
+ private:
+  using Table = std::vector<std::byte>;
+  struct Run;  // a stretch of an output that repeats one table
+
+  Table encode(const std::vector<int>& values) const;
+  std::vector<Run> expected(const Collective& collective, int rank, std::uint64_t call) const;
+  double value_at(const std::byte* element) const;
+
+  const Dtype dtype_;
+  const int world_size_;
+  const std::size_t element_;   // bytes
+  std::vector<Table> of_rank_;  // one period each
+  Table of_sum_;
+};
+
+}  // namespace paceline::bench

@@ -1,0 +1,95 @@
+#pragma once
+
+// The ranks of one contestant, each a process of its own that lives through the whole session and
+// sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
+// MPI's launcher.
+//
+//   RankSet set(entry, located, 2, plan);
+//   set.start();         for all sets, before
+//   set.open_store();    for any set: it starts a thread, and then nothing should be forked
+//   set.meet(deadline);
+//   auto results = set.take_turn(turn, deadline);
+//
+// What the ranks write to stdout and stderr is kept and becomes part of the message when they fail.
+// Its ranks end with this object, and with the thread that made it.
+//
+// Thread safety: none; the main thread, because of the promise that the ranks die with it.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/process.h"
+
+#include "apps/bench/catalog.h"
+#include "apps/bench/messages.h"
+#include "apps/bench/private_socket.h"
+
+namespace paceline::bench {
+
+class RankSet {
+ public:
+  // `variables` are set for the ranks in addition; `option` is what the library shall use
+  // (Setup::option). Error(kSystem).
+  RankSet(const CatalogEntry& entry, Located located, int num_ranks,
+          const launcher::Placement& plan, launcher::Environment variables,
+          std::string option = "");
+  ~RankSet();
+  RankSet(const RankSet&) = delete;
+  RankSet& operator=(const RankSet&) = delete;
+
+  const std::string& name() const { return entry_.name; }
+  const std::string& title() const { return entry_.title; }
+  const std::string& option() const { return option_; }
+
+  void start();
+  void open_store() { services_.start_store(); }
+  // Waits until the library is up on every rank. Error, with what the ranks wrote, when it does not
+  // come up.
+  void meet(Deadline deadline);
+  // After meet(): what the ranks say of their library.
+  const Ready& library() const { return ready_; }
+
+  // The ranks' results, by rank. Error when one fails or does not answer in time; then the set is
+  // finished.
+  template <class AnyTurn>
+  std::vector<typename AnyTurn::Result> take_turn(const AnyTurn& turn, Deadline deadline);
+  // So far, between its turns: of the clock, and processor time of all ranks.
+  double idle_seconds() const { return idle_seconds_; }
+  double idle_cpu_seconds() const { return idle_cpu_seconds_; }
+
+ private:
+  void start_rank(int rank);
+  void start_launcher();
+  void start_process(launcher::ProcessSpec spec);
+  void accept_ranks(Deadline deadline);
+  using Answer = std::function<void(int rank, Conversation& conversation)>;
+  void answer_each(Deadline deadline, const Answer& receive);
+  bool any_ended() const;
+  void stop();
+  [[noreturn]] void fail_with(const Error& error);
+  std::string output() const;
+
+  const CatalogEntry& entry_;
+  const Located located_;
+  const int num_ranks_;
+  const launcher::Placement& plan_;
+  const launcher::Environment variables_;
+  const std::string option_;
+  launcher::LaunchOptions options_;
+  launcher::JobServices services_;
+  PrivateListener listener_;
+  Fd start_line_;
+  Fd output_;  // of all ranks
+  Fd null_;
+  std::vector<launcher::Process> processes_;
+  std::vector<std::unique_ptr<Conversation>> ranks_;
+  Ready ready_;
+  double idle_seconds_ = 0, idle_cpu_seconds_ = 0;
+};
+
+}  // namespace paceline::bench

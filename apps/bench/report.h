@@ -1,0 +1,102 @@
+#pragma once
+
+// What a session measured, as values, and its four forms: aligned text, CSV, JSON, one HTML page.
+// Times are microseconds, bandwidths 10^9 bytes a second.
+//
+// Thread safety: pure functions.
+
+#include <string>
+#include <vector>
+
+#include "apps/bench/operation.h"
+#include "apps/bench/statistics.h"
+
+namespace paceline::bench {
+
+// One round's calls of one contestant.
+struct Round {
+  double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;  // of the slowest rank's time of each call
+  int calls = 0;
+};
+
+struct Row {
+  std::string peer;  // "gloo"; catalog.h
+  Operation op;
+  Dtype dtype = Dtype::kFloat32;
+  Placement placement = Placement::kInPlace;
+  MemoryKind memory = MemoryKind::kOrdinary;
+  bool fresh = true;
+  bool checked = false;
+  int ranks = 0;
+  std::size_t bytes = 0;
+  std::vector<Round> rounds;
+  // Time of this row / time of paceline's first row at this point, round by round; empty without.
+  std::vector<double> ratios;
+
+  // Medians of the rounds' figures.
+  double median_us() const;
+  double p95_us() const;
+  double p99_us() const;
+  Spread spread() const;  // of the rounds' medians
+  double min_us() const;  // of all calls
+  double max_us() const;
+  double algbw() const;
+  double busbw() const;
+  // The machine was doing something else: the rounds' medians differ by more than 2 times, or the
+  // median call took more than 5 times the fastest.
+  bool is_noisy() const;
+  // "paceline, ordinary", "gloo".
+  std::string label() const;
+};
+
+struct Machine {
+  std::string cpu;
+  int cores = 0;
+  double memory_gib = 0;
+  std::string kernel;
+  bool operator==(const Machine&) const = default;
+};
+Machine this_machine();
+
+struct Participant {
+  std::string name, title, version;
+};
+
+// What reports of every kind begin with.
+struct ReportHead {
+  std::string date;       // UTC, ISO 8601
+  std::string command;    // as typed
+  std::string version;    // of Paceline
+  std::string variables;  // which ones of the environment held (own_variables.h)
+  Machine machine;
+  std::vector<Participant> participants;
+  std::vector<std::string> missing;  // who could not take part, why, and how to get it
+  std::vector<std::string> notes;    // what else the reader must know
+
+  void note_once(const std::string& note);
+};
+
+struct Report : ReportHead {
+  std::vector<Row> rows;  // by operation, then size, then contestant
+};
+
+// The ratios' median and range, and whether they can be believed: "2.00 [1.90, 2.10]" or "3996.00
+// [1.10, 8000.00] noisy". `own`: paceline's row, to which they relate. Of that row itself, only
+// whether it is noisy.
+std::string ratio_text(const Row& row, const Row& own);
+// The note that explains "noisy"; empty if no row is noisy.
+std::string noise_note(const std::vector<Row>& rows);
+
+// "all_reduce, float32, in place, freshly written": what all rows of an operation have in common.
+std::string conditions(const Row& row);
+// "all_reduce, float32, 2 ranks, in place, freshly written, 5 rounds" and the names of the columns.
+std::string table_heading(const Row& first);
+// The rows of one operation and size, in the columns of the heading.
+std::string table_rows(const std::vector<Row>& rows);
+
+std::string to_csv(const Report& report);
+std::string to_json(const Report& report);
+// Complete in itself: no script, font or image from elsewhere.
+std::string to_html(const Report& report);
+
+}  // namespace paceline::bench

@@ -1,0 +1,295 @@
+#include "paceline/engine/collectives/algorithms/recursive.h"
+
+namespace paceline {
+namespace {
+
+// A half of less than this is not worth cutting again, and cache lines stay whole.
+constexpr std::size_t kGrain = 16;
+
+struct Range {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+class Halving {
+ public:
+  // Cuts at multiples of `grain`.
+  Halving(ScheduleBuilder& builder, const Team& team, std::size_t count, std::size_t grain)
+      : builder_(builder), team_(team), count_(count), grain_(grain) {}
+
+  int num_owners() const { return floor_power_of_two(team_.size()); }
+  // What the owner at `index` has after halving `levels` times.
+  Range range_of(int index, int levels) const {
+    Range range{0, count_};
+    for (int level = 0; level < levels; ++level) {
+      const auto [lower, upper] = split(range);
+      range = (index >> level & 1) == 0 ? lower : upper;
+    }
+    return range;
+  }
+  Range range_of(int owner) const { return range_of(owner, levels_of(num_owners())); }
+  // Whose range the element is in.
+  int owner_of(std::size_t element) const {
+    Range range{0, count_};
+    int owner = 0;
+    for (int level = 0; level < levels_of(num_owners()); ++level) {
+      const auto [lower, upper] = split(range);
+      const bool is_upper = element >= upper.begin;
+      owner |= is_upper ? 1 << level : 0;
+      range = is_upper ? upper : lower;
+    }
+    return owner;
+  }
+
+  // Leaves each owner's range of the sum at its place in the result.
+  void reduce() { reduce_node(0, team_.size(), true); }
+
+  // From every owner's range to the whole result everywhere.
+  void gather() {
+    const int owners = num_owners();
+    if (team_.index >= owners) {
+      for (int owner = 0; owner < owners; ++owner) receive_result(owner, range_of(owner));
+      return;
+    }
+    for (int rest = owners; rest < team_.size(); ++rest) send_result(rest, range_of(team_.index));
+    for (int level = levels_of(owners) - 1; level >= 0; --level) {
+      const int partner = team_.index ^ (1 << level);
+      send_result(partner, range_of(team_.index, level + 1));
+      receive_result(partner, range_of(partner, level + 1));
+    }
+  }
+
+ private:
+  // This rank's part of a sum: `place` is where element 0 would be.
+  struct Sum {
+    Place place;
+    Range range;
+    std::size_t ranks;
+  };
+
+  std::pair<Range, Range> split(const Range& range) const {
+    const std::size_t units = (range.count + grain_ - 1) / grain_;
+    const std::size_t lower = std::min(range.count, (units + 1) / 2 * grain_);
+    return {{range.begin, lower}, {range.begin + lower, range.count - lower}};
+  }
+
+  int rank_at(int index) const { return team_.ranks[static_cast<std::size_t>(index)]; }
+  Place work() const { return partial(team_.partial_base); }
+  // Room for what arrives; a single contribution that is not a partial sum stays one.
+  Place arrival(bool is_partial) const {
+    return is_partial ? partial(team_.partial_base + count_) : scratch(team_.scratch_base);
+  }
+
+  // The sum over the members [first, first + number), of which this rank is one.
+  Sum reduce_node(int first, int number, bool is_last) {
+    const int left = floor_power_of_two(number);
+    const int right = number - left;
+    if (right == 0) return reduce_power_of_two(first, left, is_last);
+    if (team_.index >= first + left) {
+      const Sum sum = reduce_node(first + left, right, false);
+      hand_over(sum, first, left, right);
+      return sum;
+    }
+    const Sum sum = reduce_power_of_two(first, left, false);
+    const int sender = first + left + (team_.index - first) % floor_power_of_two(right);
+    const Place theirs = arrival(right > 1 || team_.leaf_is_partial());
+    builder_.receive(rank_at(sender), theirs, theirs, sum.range.count);
+    const Operand own{sum.place + sum.range.begin, -1, sum.ranks};
+    const Operand rest{theirs, -1, static_cast<std::size_t>(right) * team_.leaf_ranks};
+    return add({own, rest}, sum.range, is_last);
+  }
+
+  // An owner of the right part gives each member of the left part its range.
+  void hand_over(const Sum& sum, int first, int left, int right) {
+    const int owners = floor_power_of_two(right);
+    const int index = team_.index - first - left;
+    if (index >= owners) return;
+    for (int member = index; member < left; member += owners) {
+      const Range range = range_of(member, levels_of(left));
+      const Place from = sum.place + range.begin;
+      builder_.send(rank_at(first + member), from, arrival(from.space == Space::kPartial),
+                    range.count);
+    }
+  }
+
+  Sum reduce_power_of_two(int first, int number, bool is_last) {
+    Sum sum{team_.leaf, {0, count_}, team_.leaf_ranks};
+    if (number == 1 && is_last) {
+      return add({{team_.leaf, -1, team_.leaf_ranks}}, sum.range, true);
+    }
+    for (int level = 0; 1 << level < number; ++level) {
+      const bool is_upper = ((team_.index - first) >> level & 1) != 0;
+      const int partner = rank_at(first + ((team_.index - first) ^ (1 << level)));
+      const auto [lower, upper] = split(sum.range);
+      const Range keep = is_upper ? upper : lower;
+      const Range give = is_upper ? lower : upper;
+      const Place theirs = arrival(sum.place.space == Space::kPartial);
+      builder_.send(partner, sum.place + give.begin, theirs, give.count);
+      builder_.receive(partner, sum.place + keep.begin, theirs, keep.count);
+      const Operand own{sum.place + keep.begin, -1, sum.ranks};
+      const Operand other{theirs, -1, sum.ranks};
+      sum = add(is_upper ? std::vector{other, own} : std::vector{own, other}, keep,
+                is_last && 2 << level == number);
+    }
+    return sum;
+  }
+
+  Sum add(const std::vector<Operand>& operands, const Range& range, bool is_last) {
+    std::size_t ranks = 0;
+    for (const Operand& operand : operands) ranks += operand.num_ranks;
+    const Place to = is_last ? team_.result : work();
+    builder_.reduce(operands, to + range.begin, range.count);
+    return {to, range, ranks};
+  }
+
+  void send_result(int index, const Range& range) {
+    const Place place = team_.result + range.begin;
+    builder_.send(rank_at(index), place, place, range.count);
+  }
+  void receive_result(int index, const Range& range) {
+    const Place place = team_.result + range.begin;
+    builder_.receive(rank_at(index), place, place, range.count);
+  }
+
+  ScheduleBuilder& builder_;
+  const Team& team_;
+  const std::size_t count_;
+  const std::size_t grain_;
+};
+
+Team everybody(const ScheduleSpec& spec, Place result) {
+  Team team;
+  for (int rank = 0; rank < spec.world_size; ++rank) team.ranks.push_back(rank);
+  team.index = spec.rank;
+  team.leaf = input(0);
+  team.result = result;
+  return team;
+}
+
+// The owner of a range passes each block on to its rank.
+void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+  const auto world = static_cast<std::size_t>(spec.world_size);
+  Team team = everybody(spec, scratch(0));
+  team.scratch_base = spec.count * world;
+  Halving halving(builder, team, spec.count * world, spec.count);
+  halving.reduce();
+  const auto own = static_cast<std::size_t>(spec.rank);
+  const int giver = halving.owner_of(own * spec.count);
+  const auto receive = [&] {
+    builder.receive(giver, scratch(own * spec.count), output(0), spec.count);
+  };
+  // In the order of the owners on every rank.
+  if (giver < spec.rank) receive();
+  if (spec.rank < halving.num_owners()) {
+    const Range range = halving.range_of(spec.rank);
+    for (std::size_t at = range.begin; at < range.begin + range.count; at += spec.count) {
+      const auto rank = static_cast<int>(at / spec.count);
+      if (rank == spec.rank) {
+        builder.copy(scratch(at), output(0), spec.count);
+      } else {
+        builder.send(rank, scratch(at), output(0), spec.count);
+      }
+    }
+  }
+  if (giver > spec.rank) receive();
+}
+
+void build_all_gather(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+  const int world = spec.world_size;
+  const auto start_of = [&](int rank) { return spec.placed(rank, spec.rank).offset; };
+  const auto end_of = [&](int rank) {
+    const Block block = spec.placed(rank, spec.rank);
+    return block.offset + block.count;
+  };
+  // The blocks of `number` ranks from `first` on, around the end: at most two runs.
+  const auto for_each_run = [&](int first, int number, auto body) {
+    const int last = std::min(first + number, world);
+    body(output(start_of(first)), end_of(last - 1) - start_of(first));
+    if (first + number > world) {
+      body(output(start_of(0)), end_of(first + number - world - 1) - start_of(0));
+    }
+  };
+  builder.copy(input(0), output(start_of(spec.rank)), spec.given(spec.rank, spec.rank).count);
+  for (int distance = 1; distance < world; distance *= 2) {
+    const int number = std::min(distance, world - distance);
+    const int receiver = (spec.rank - distance + world) % world;
+    const int sender = (spec.rank + distance) % world;
+    for_each_run(spec.rank, number,
+                 [&](Place run, std::size_t count) { builder.send(receiver, run, run, count); });
+    for_each_run(sender, number,
+                 [&](Place run, std::size_t count) { builder.receive(sender, run, run, count); });
+  }
+}
+
+}  // namespace
+
+void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
+  Halving halving(builder, team, count, kGrain);
+  halving.reduce();
+  halving.gather();
+}
+
+// Where a block of 2^k members has a smaller neighbour at the end, each of the few sends its sum to
+// several of the many.
+void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
+  const auto rank_at = [&](int index) { return team.ranks[static_cast<std::size_t>(index)]; };
+  const auto ranks_of = [&](int members) {
+    return static_cast<std::size_t>(members) * team.leaf_ranks;
+  };
+  Place sum = team.leaf;
+  int level = 0;
+  for (int size = 1; size < team.size(); size *= 2, ++level) {
+    const int begin = team.index / (2 * size) * (2 * size);
+    const int middle = begin + size;
+    const int right = std::min(size, team.size() - middle);
+    if (right <= 0) continue;
+    const bool is_right = team.index >= middle;
+    const int own_members = is_right ? right : size;
+    const int their_members = is_right ? size : right;
+    const bool theirs_is_partial = their_members > 1 || team.leaf_is_partial();
+    const std::size_t slot = static_cast<std::size_t>(level) * count;
+    const Place theirs = theirs_is_partial ? partial(team.partial_base + count + slot)
+                                           : scratch(team.scratch_base + slot);
+    const Place there = own_members > 1 || team.leaf_is_partial()
+                            ? partial(team.partial_base + count + slot)
+                            : scratch(team.scratch_base + slot);
+    const int offset = team.index - (is_right ? middle : begin);
+    if (is_right) {
+      for (int member = offset; member < size; member += right) {
+        builder.send(rank_at(begin + member), sum, there, count);
+      }
+      builder.receive(rank_at(begin + offset), theirs, theirs, count);
+    } else {
+      if (offset < right) builder.send(rank_at(middle + offset), sum, there, count);
+      builder.receive(rank_at(middle + offset % right), theirs, theirs, count);
+    }
+    const Operand own{sum, -1, ranks_of(own_members)};
+    const Operand other{theirs, -1, ranks_of(their_members)};
+    const bool is_last = 2 * size >= team.size();
+    sum = is_last ? team.result : partial(team.partial_base);
+    builder.reduce(is_right ? std::vector{other, own} : std::vector{own, other}, sum, count);
+  }
+  if (team.size() == 1) builder.reduce({{team.leaf, -1, team.leaf_ranks}}, team.result, count);
+}
+
+Schedule build_doubling(const ScheduleSpec& spec) {
+  ScheduleBuilder builder(spec);
+  if (spec.op == Op::kAllReduce) {
+    add_doubling_all_reduce(builder, everybody(spec, output(0)), spec.count);
+  } else {
+    build_all_gather(builder, spec);
+  }
+  return builder.take();
+}
+
+Schedule build_halving(const ScheduleSpec& spec) {
+  ScheduleBuilder builder(spec);
+  if (spec.op == Op::kAllReduce) {
+    add_halving_all_reduce(builder, everybody(spec, output(0)), spec.count);
+  } else if (spec.count > 0) {
+    build_halving_reduce_scatter(builder, spec);
+  }
+  return builder.take();
+}
+
+}  // namespace paceline

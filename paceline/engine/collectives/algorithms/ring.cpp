@@ -1,0 +1,86 @@
+#include "paceline/engine/collectives/algorithms/ring.h"
+
+#include <functional>
+
+#include "paceline/engine/collectives/algorithms/direct.h"
+#include "paceline/engine/collectives/algorithms/schedule_builder.h"
+
+namespace paceline {
+namespace {
+
+class Ring {
+ public:
+  using BlockOf = std::function<Block(int rank)>;
+
+  Ring(ScheduleBuilder& builder, const ScheduleSpec& spec)
+      : builder_(builder),
+        world_(spec.world_size),
+        rank_(spec.rank),
+        next_(at(1)),
+        previous_(at(-1)) {}
+
+  // Every rank's block is at its place in this rank's output.
+  void all_gather(const BlockOf& placed) {
+    for (int step = 0; step + 1 < world_; ++step) {
+      const Block theirs = placed(at(-1 - step));
+      builder_.receive(previous_, output(theirs.offset), output(theirs.offset), theirs.count);
+    }
+    for (int step = 0; step + 1 < world_; ++step) {
+      const Block mine = placed(at(-step));
+      builder_.send(next_, output(mine.offset), output(mine.offset), mine.count);
+    }
+  }
+
+  // The sum of every rank's chunk `rank` into `result`.
+  void reduce_scatter(const BlockOf& given, Place result) {
+    std::size_t largest = 0;
+    for (int rank = 0; rank < world_; ++rank) largest = std::max(largest, given(rank).count);
+    const Block own = given(rank_);
+    if (world_ == 1) builder_.reduce({{input(own.offset)}}, result, own.count);
+    Place sum = input(given(at(-1)).offset);
+    for (int step = 0; step + 1 < world_; ++step) {
+      const Place arrival = step == 0 ? scratch(0) : partial(2 * largest);
+      const Block received = given(at(-2 - step));
+      builder_.send(next_, sum, arrival, given(at(-1 - step)).count);
+      builder_.receive(previous_, arrival, arrival, received.count);
+      // In turn: the last sum may still be on its way.
+      const auto turn = static_cast<std::size_t>(step % 2) * largest;
+      sum = step + 2 == world_ ? result : partial(turn);
+      builder_.reduce({{arrival}, {input(received.offset)}}, sum, received.count);
+    }
+  }
+
+ private:
+  int at(int distance) const { return ((rank_ + distance) % world_ + world_) % world_; }
+
+  ScheduleBuilder& builder_;
+  const int world_;
+  const int rank_;
+  const int next_;
+  const int previous_;
+};
+
+}  // namespace
+
+Schedule build_ring(const ScheduleSpec& spec) {
+  ScheduleBuilder builder(spec);
+  Ring ring(builder, spec);
+  if (spec.op == Op::kAllReduce) {
+    const auto chunk = [&](int rank) {
+      const Chunk range = chunk_of(spec.count, rank, spec.world_size);
+      return Block{range.begin, range.count()};
+    };
+    ring.reduce_scatter(chunk, output(chunk(spec.rank).offset));
+    ring.all_gather(chunk);
+  } else if (reduces(spec.op)) {
+    ring.reduce_scatter([&](int rank) { return spec.given(spec.rank, rank); },
+                        output(spec.placed(spec.rank, spec.rank).offset));
+  } else {
+    const Block own = spec.placed(spec.rank, spec.rank);
+    builder.copy(input(0), output(own.offset), own.count);
+    ring.all_gather([&](int rank) { return spec.placed(rank, spec.rank); });
+  }
+  return builder.take();
+}
+
+}  // namespace paceline

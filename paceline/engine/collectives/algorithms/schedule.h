@@ -1,0 +1,156 @@
+#pragma once
+
+// An algorithm as data: what one rank does in a collective, as a list of steps over element ranges.
+// Pure functions build schedules (algorithms/), executors run them over messages or in shared
+// memory, the simulator runs those of messages in virtual time, and tests run all ranks' schedules
+// without a network.
+//
+// Words. *Input* and *output* are the caller's buffers. *Scratch* holds elements that are neither:
+// received contributions, results that others fetch. A *partial* is a sum over a subtree of ranks,
+// in the accumulator's type (kernels/reduce.h). A *chunk* is the part of a buffer that one rank
+// reduces.
+//
+// Steps are carried out in order, but a send or receive is only begun: it lasts while later steps
+// go on. A step that would read what is still being received, or overwrite what is still being
+// received or sent, waits first (scoreboard.h); nothing else does. Ranks of one host may read each
+// other's scratch and partials (`owner`), after a kMeet that follows their writing.
+//
+// Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
+// them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
+//   - every send has exactly one matching receive, in the same order per pair of ranks, with the
+//     same space (a partial stays one) and count;
+//   - it ends even when a send lasts until its receive has been begun;
+//   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
+//     the ring's does not;
+//   - no rank ends before it knows, directly or through others, that every rank has begun,
+//     and every rank begins with a message to the next: so no rank can miss that ranks disagree.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "paceline/engine/collectives/collective.h"
+
+namespace paceline {
+
+enum class Space : std::uint8_t { kInput, kOutput, kScratch, kPartial };
+
+// A range's beginning, in elements; kPartial in accumulators.
+struct Place {
+  Space space = Space::kInput;
+  std::size_t offset = 0;
+  bool operator==(const Place&) const = default;
+};
+
+struct Step {
+  enum class Kind : std::uint8_t {
+    kSend,
+    kReceive,
+    kAwait,   // everything that was to be received from `peer` so far
+    kReduce,  // `operands` into `to`: a partial result if that is the space, the final one
+              // otherwise
+    kCopy,
+    // All ranks of this host, once every send and receive of elements that they began has ended:
+    // what they wrote before is visible after.
+    kMeet,
+  };
+  Kind kind = Kind::kCopy;
+  int peer = -1;   // send, receive, await
+  int owner = -1;  // send, copy: the rank of this host in whose memory `from` is; -1: this one
+  Place from;      // send, copy: here; receive: at the sender
+  Place to;        // receive, reduce, copy: here; send: at the receiver
+  std::size_t count = 0;
+  std::size_t first_operand = 0;  // reduce
+  std::size_t num_operands = 0;
+  std::size_t first_target = 0;  // copy, reduce in shared memory: where the result goes; none: `to`
+  std::size_t num_targets = 0;
+};
+
+// What a reduce reads; as ReduceSource.
+struct Operand {
+  Place place;
+  int owner = -1;  // as in Step
+  std::size_t num_ranks = 1;
+};
+
+// One of the places that a step writes.
+struct Target {
+  Place place;
+  int owner = -1;  // as in Step
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
+  // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
+  // taken while earlier pieces are under way, so that the network does not pause between them. The
+  // same part of the algorithm on every rank.
+  bool overlaps = false;
+  std::size_t num_ahead = 0;
+  std::vector<Operand> operands;
+  std::vector<Target> targets;
+  std::size_t scratch_count = 0;  // elements
+  std::size_t partial_count = 0;  // accumulators
+};
+
+struct Block {
+  std::size_t offset = 0;
+  std::size_t count = 0;
+};
+
+// Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
+// one a rank, all_to_all_v one for each pair, `from` first.
+struct BlockTable {
+  std::vector<Block> given;   // in the input of the giving rank
+  std::vector<Block> placed;  // in the output of the getting rank
+
+  static BlockTable of(const Collective& call, int world_size);
+  // The elements [begin, begin + most) of every block.
+  BlockTable piece(std::size_t begin, std::size_t most) const;
+};
+
+// Which ranks are on which host. All ranks see the same.
+struct Hosts {
+  std::vector<int> host_of;               // of each rank; numbered from 0 as ranks name them first
+  std::vector<std::vector<int>> members;  // ranks of each host, ascending
+
+  // `host_of` with any numbers.
+  static Hosts from(const std::vector<int>& host_of);
+  // `num_hosts` with `ranks` each, one after the other.
+  static Hosts blocks(int num_hosts, int ranks);
+  std::size_t size() const { return members.size(); }
+  int world_size() const { return static_cast<int>(host_of.size()); }
+  const std::vector<int>& neighbours(int rank) const {
+    return members[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
+  }
+  // Whether the ranks of each host follow one another, as many on every host.
+  bool are_equal_blocks() const;
+  // The position of `rank` among the ranks of its host.
+  std::size_t local_index(int rank) const;
+};
+
+// What a schedule is built for. Blocks of gather-like and scatter-like operations begin every
+// `input_stride` or `output_stride` elements, so that one schedule can serve a piece of a larger
+// call; those of unequal counts are given in full.
+struct ScheduleSpec {
+  Op op = Op::kBarrier;
+  int rank = 0;
+  int world_size = 1;
+  int root = 0;
+  std::size_t count = 0;  // as in Collective; with `blocks`, the most that a block has
+  std::size_t input_stride = 0;
+  std::size_t output_stride = 0;
+  const BlockTable* blocks = nullptr;  // for operations with unequal counts
+  std::size_t chunk = 0;               // elements; of the algorithms that cut
+  const Hosts* hosts = nullptr;        // for the hierarchy; packages, in shared memory
+
+  // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
+  // `to`. For operations on blocks; rooted ones have `from` or `to` as root.
+  Block given(int from, int to) const;
+  Block placed(int from, int to) const;
+
+ private:
+  std::size_t block_number(int from, int to) const;
+};
+
+}  // namespace paceline

@@ -1,0 +1,100 @@
+#include "paceline/engine/collectives/algorithms/tree.h"
+
+#include "paceline/engine/collectives/algorithms/schedule_builder.h"
+
+namespace paceline {
+namespace {
+
+void build_tree_broadcast(ScheduleBuilder& builder, const ScheduleSpec& spec) {
+  const int world = spec.world_size;
+  const int from_root = (spec.rank - spec.root + world) % world;
+  const auto rank_at = [&](int distance) { return (spec.root + distance) % world; };
+  const Place whole = from_root == 0 ? input(0) : output(0);
+  int step = 1 << levels_of(world);
+  if (from_root == 0) {
+    builder.copy(input(0), output(0), spec.count);
+  } else {
+    step = from_root & -from_root;
+    const int parent = from_root - step;
+    builder.receive(rank_at(parent), parent == 0 ? input(0) : output(0), output(0), spec.count);
+  }
+  for (step /= 2; step > 0; step /= 2) {
+    if (from_root + step >= world) continue;
+    builder.send(rank_at(from_root + step), whole, output(0), spec.count);
+  }
+}
+
+class TreeReduce {
+ public:
+  TreeReduce(ScheduleBuilder& builder, const ScheduleSpec& spec) : builder_(builder), spec_(spec) {}
+
+  void build() {
+    std::vector<Operand> operands = {{input(0)}};
+    for (int level = 0; has_child(spec_.rank, level); ++level) {
+      const int child = spec_.rank + (1 << level);
+      const Place place = slot(child, level);
+      builder_.receive(child, place, place, spec_.count);
+      operands.push_back({place, -1, static_cast<std::size_t>(width_of(child))});
+    }
+    if (spec_.rank == 0) {
+      finish(operands);
+    } else {
+      hand_on(operands);
+    }
+    if (spec_.rank == spec_.root && spec_.rank != 0) {
+      builder_.receive(0, result(), output(0), spec_.count);
+    }
+  }
+
+ private:
+  bool has_child(int rank, int level) const {
+    return (rank & (1 << level)) == 0 && rank + (1 << level) < spec_.world_size &&
+           level < levels_of(spec_.world_size);
+  }
+  // The ranks whose sum `rank` hands on.
+  int width_of(int rank) const { return std::min(rank & -rank, spec_.world_size - rank); }
+  // Where the sum of the child at `level` arrives; a single contribution is not a partial sum.
+  Place slot(int child, int level) const {
+    const std::size_t offset = static_cast<std::size_t>(level) * spec_.count;
+    return width_of(child) == 1 ? scratch(offset) : partial(offset);
+  }
+  Place result() const {
+    return scratch(static_cast<std::size_t>(levels_of(spec_.world_size)) * spec_.count);
+  }
+
+  void finish(const std::vector<Operand>& operands) {
+    if (spec_.root == 0) {
+      builder_.reduce(operands, output(0), spec_.count);
+      return;
+    }
+    builder_.reduce(operands, result(), spec_.count);
+    builder_.send(spec_.root, result(), output(0), spec_.count);
+  }
+
+  void hand_on(const std::vector<Operand>& operands) {
+    const int level = std::countr_zero(static_cast<unsigned>(spec_.rank));
+    Place sum = input(0);
+    if (operands.size() > 1) {
+      sum = partial(static_cast<std::size_t>(levels_of(spec_.world_size)) * spec_.count);
+      builder_.reduce(operands, sum, spec_.count);
+    }
+    builder_.send(spec_.rank - (1 << level), sum, slot(spec_.rank, level), spec_.count);
+  }
+
+  ScheduleBuilder& builder_;
+  const ScheduleSpec& spec_;
+};
+
+}  // namespace
+
+Schedule build_tree(const ScheduleSpec& spec) {
+  ScheduleBuilder builder(spec);
+  if (spec.op == Op::kBroadcast) {
+    build_tree_broadcast(builder, spec);
+  } else {
+    TreeReduce(builder, spec).build();
+  }
+  return builder.take();
+}
+
+}  // namespace paceline

@@ -1,0 +1,47 @@
+#pragma once
+
+// The communication backends that Paceline knows, which of them this build has, and how to choose
+// one.
+//
+//   "gloo"                     for buffers in ordinary memory
+//   "cpu:paceline,cuda:nccl"   one per kind of memory, as torch.distributed writes it
+//
+// Thread safety: pure.
+
+#include <string>
+#include <vector>
+
+#include "paceline/engine/collectives/buffer.h"
+#include "paceline/engine/core/error.h"
+
+namespace paceline {
+
+struct BackendInfo {
+  std::string name;
+  Device device = Device::kCpu;  // the memory it works on
+  bool available = false;        // part of this build
+  std::string text;              // its version, or why it is not available
+  std::string advice;            // how to get it; empty when it is available
+};
+
+// Paceline's own first.
+std::vector<BackendInfo> list_backends();
+// False also for a name that does not exist.
+bool is_backend_available(const std::string& name);
+// Error(kUnsupported) with the reason why `info` is not available and how to get it.
+Error backend_missing(const BackendInfo& info);
+
+// Which backend carries which memory.
+struct BackendChoice {
+  std::string cpu = "paceline";
+  std::string cuda;  // empty: none
+  bool operator==(const BackendChoice&) const = default;
+  // As parse_backend_choice() takes it; one text for each choice.
+  std::string text() const;
+};
+
+// Empty means paceline; "nccl" alone means cpu:paceline,cuda:nccl. Error(kInvalid) for an unknown
+// device or backend, a device named twice, or a backend that does not work on that device.
+BackendChoice parse_backend_choice(const std::string& text);
+
+}  // namespace paceline

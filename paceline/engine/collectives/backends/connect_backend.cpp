@@ -1,0 +1,255 @@
+#include "paceline/engine/collectives/backends/connect_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <xxhash.h>
+
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/backends/library_backend.h"
+#include "paceline/engine/collectives/backends/library_list.h"
+#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/store/prefix_store.h"
+
+namespace paceline {
+namespace {
+
+// What a rank says about its choice: its text or, when the rank cannot have it, why.
+struct Statement {
+  bool good = true;
+  std::uint8_t code = 0;
+  char text[510] = {};
+
+  static Statement accept(const std::string& choice) {
+    Statement statement;
+    statement.set_text(choice);
+    return statement;
+  }
+  static Statement refuse(const Error& error) {
+    Statement statement;
+    statement.good = false;
+    statement.code = static_cast<std::uint8_t>(error.code());
+    statement.set_text(error.what());
+    return statement;
+  }
+  void set_text(const std::string& whole) {
+    std::memcpy(text, whole.data(), std::min(whole.size(), sizeof text - 1));
+  }
+};
+static_assert(sizeof(Statement) == 512);
+
+void require_available(const BackendChoice& choice) {
+  for (const BackendInfo& info : list_backends()) {
+    const bool chosen = info.name == choice.cpu || info.name == choice.cuda;
+    if (chosen && !info.available) throw backend_missing(info);
+  }
+}
+
+// A library's own connections are not this engine's to encrypt.
+void require_own_connections(const BackendChoice& choice, const BackendOptions& options) {
+  if (!options.link.encrypt || choice == BackendChoice()) return;
+  fail(ErrorCode::kUnsupported,
+       "backend {} sends in the clear; with --encrypt (PACELINE_ENCRYPT=1) choose backend paceline",
+       choice.text());
+}
+
+std::uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
+
+EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
+  EngineOptions engine;
+  engine.planning = options.planning;
+  engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  engine.group = hash_of(options.group);
+  engine.symmetric = options.symmetric;
+  if (!options.planning.costs && options.rank == 0) {
+    try {
+      engine.planning.costs = load_calibration(calibration_path());
+    } catch (const Error& error) {
+      log::warning(std::string(error.what()) + "; choosing algorithms by the defaults");
+    }
+  }
+  return engine;
+}
+
+std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOptions& options,
+                                   const std::string& prefix) {
+  ConnectOptions connect;
+  connect.name = options.group;
+  connect.rank = options.rank;
+  connect.world_size = static_cast<int>(options.world_ranks.size());
+  connect.members = options.world_ranks;
+  connect.generation = rendezvous.who.restart_count;
+  connect.address = rendezvous.address;
+  connect.link = options.link;
+  connect.timeout = options.timeout;
+  connect.look_after_parent = options.look_after_parent;
+  // By ranks of the world: ranks that name different members still find each other, and the
+  // mistake.
+  const auto key_of = [&](int member) {
+    return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
+  };
+  connect.publish = [&](const std::string& value) {
+    rendezvous.store->set(key_of(options.rank), value);
+  };
+  connect.fetch = [&](const std::vector<int>& peers, std::chrono::milliseconds wait) {
+    std::vector<std::string> keys;
+    for (const int peer : peers) keys.push_back(key_of(peer));
+    return rendezvous.store->multi_get(keys, wait);
+  };
+  const auto if_possible = [](auto&& body) {
+    try {
+      return body();
+    } catch (const Error&) {  // the store may be what was lost
+      return std::string();
+    }
+  };
+  connect.give_up = [&](const std::string& notice) {
+    if_possible([&] { return rendezvous.store->compare_set(prefix + "gave_up", "", notice); });
+  };
+  connect.given_up = [&](std::chrono::milliseconds wait) {
+    return if_possible([&] { return rendezvous.store->get(prefix + "gave_up", wait); });
+  };
+  auto mesh = connect_mesh(connect, rendezvous.secret);
+  mesh->join(options.failures);
+  return mesh;
+}
+
+// For what is done once the members are connected: a rank that lost one of them says which; here
+// what this rank was doing is added.
+template <class Body>
+auto while_forming(const BackendOptions& options, Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPeerLost && error.code() != ErrorCode::kAborted) throw;
+    throw Error(error.code(),
+                fmt::format("{}; this rank was forming group {}", error.what(), options.group));
+  }
+}
+
+// Runs a collective of the engine outside the group's numbering, which begins at 1; all of these
+// have number 0.
+using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
+
+// Usable as long as the engine.
+RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
+                 const BackendOptions& options) {
+  const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
+  return [&engine, generation, group = hash_of(options.group)](const Collective& call,
+                                                               Deadline deadline) {
+    engine.run(call, make_fingerprint(call, 0, generation, group), {.deadline = deadline});
+  };
+}
+
+bool agree(const RunBeside& run, bool mine, Deadline deadline) {
+  const std::uint8_t own = mine ? 1 : 0;
+  std::uint8_t all = 0;
+  Collective call;
+  call.op = Op::kAllReduce;
+  call.part_of = Op::kTakeTurns;
+  call.reduce_op = ReduceOp::kMin;
+  call.count = 1;
+  call.input = reinterpret_cast<const std::byte*>(&own);
+  call.output = reinterpret_cast<std::byte*>(&all);
+  run(call, deadline);
+  return all == 1;
+}
+
+std::vector<Statement> exchange(const RunBeside& run, const Statement& mine,
+                                const BackendOptions& options) {
+  std::vector<Statement> all(options.world_ranks.size());
+  Collective call;
+  call.op = Op::kAllGather;
+  call.count = sizeof mine;
+  call.input = reinterpret_cast<const std::byte*>(&mine);
+  call.output = reinterpret_cast<std::byte*>(all.data());
+  run(call, Deadline::after(options.timeout));
+  return all;
+}
+
+// The same verdict on every rank, from the same statements.
+void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].good) continue;
+    const auto code = static_cast<ErrorCode>(all[rank].code);
+    const bool is_own = static_cast<int>(rank) == options.rank;
+    fail(code, "{}: forming group {} failed{}: {}", options.self(), options.group,
+         is_own ? "" : " on " + options.name_of(rank), all[rank].text);
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    check(std::strcmp(all[rank].text, all[0].text) == 0,
+          "{}: the ranks of group {} chose different backends: {} {}, {} {}; give "
+          "all of them the same --backend",
+          options.self(), options.group, options.name_of(0), all[0].text, options.name_of(rank),
+          all[rank].text);
+  }
+}
+
+// Null where the engine serves: everything in a group of one, but for memory it cannot read.
+std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
+  for (const LibraryEntry& library : list_libraries()) {
+    if (library.info.name != name) continue;
+    const bool engine_serves = context.world_size() == 1 && library.info.device == Device::kCpu;
+    return engine_serves ? nullptr : library.connect(context);
+  }
+  return nullptr;
+}
+
+LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
+                                            const Rendezvous& rendezvous,
+                                            const BackendOptions& options,
+                                            const std::string& prefix, PacelineBackend& engine,
+                                            const RunBeside& run) {
+  const LibraryContext context{
+      .group = options.group,
+      .rank = options.rank,
+      .world_ranks = options.world_ranks,
+      .who = rendezvous.who,
+      .address = rendezvous.address,
+      .store = std::make_shared<PrefixStore>(prefix + "library", rendezvous.store),
+      .mesh = engine.mesh(),
+      .deadline = Deadline::after(options.timeout),
+      .agree = [run](bool mine, Deadline deadline) { return agree(run, mine, deadline); }};
+  try {
+    return {.cpu = connect_library(choice.cpu, context),
+            .cuda = connect_library(choice.cuda, context)};
+  } catch (const Error& error) {
+    engine.abort(error);
+    engine.mesh().throw_if_failed();  // another rank's trouble may have been the first
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
+                                         const BackendOptions& options) {
+  const std::string prefix =
+      fmt::format("group/{}.{}/{}/", rendezvous.who.restart_count, rendezvous.round, options.group);
+  BackendChoice choice;
+  Statement mine;
+  try {
+    choice = parse_backend_choice(options.choice);
+    require_available(choice);
+    require_own_connections(choice, options);
+    mine = Statement::accept(choice.text());
+  } catch (const Error& error) {
+    mine = Statement::refuse(error);
+  }
+  auto mesh = meet_members(rendezvous, options, prefix);
+  return while_forming(options, [&]() -> std::unique_ptr<Backend> {
+    auto engine = std::make_unique<PacelineBackend>(
+        std::move(mesh), engine_options(rendezvous, options), Deadline::after(options.timeout));
+    const auto run = beside(*engine, rendezvous, options);
+    require_agreement(exchange(run, mine, options), options);
+    if (choice == BackendChoice()) return engine;
+    auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine, run);
+    // Gloo ends a process whose peer closes a connection that it has not accepted yet.
+    run({}, Deadline::after(options.timeout));
+    return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
+  });
+}
+
+}  // namespace paceline

@@ -1,0 +1,81 @@
+#include "paceline/engine/collectives/backends/library_list.h"
+
+#include <mutex>
+#include <utility>
+
+#include "paceline/engine/collectives/backends/gloo/gloo_library.h"
+#include "paceline/engine/collectives/backends/mpi/mpi_library.h"
+#include "paceline/engine/collectives/backends/nccl/nccl_library.h"
+#include "paceline/engine/collectives/backends/oneccl/oneccl_library.h"
+#include "paceline/engine/core/check.h"
+
+namespace paceline {
+namespace {
+
+// PACELINE_NO_NAME: why the library is not part of this build; cmake/PacelineBackends.cmake sets
+// it.
+[[maybe_unused]] LibraryEntry missing(const char* name, Device device, const char* why,
+                                      const char* advice) {
+  BackendInfo info{.name = name, .device = device, .text = why, .advice = advice};
+  const auto connect = [info](const LibraryContext&) -> std::unique_ptr<Library> {
+    throw backend_missing(info);
+  };
+  return {std::move(info), connect};
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<LibraryEntry> entries = {
+#ifdef PACELINE_NO_GLOO
+      missing("gloo", Device::kCpu, PACELINE_NO_GLOO,
+              "apt-get install libgloo-dev, then build with -DPACELINE_WITH_GLOO=ON"),
+#else
+      {gloo_info(), connect_gloo},
+#endif
+#ifdef PACELINE_NO_MPI
+      missing("mpi", Device::kCpu, PACELINE_NO_MPI,
+              "apt-get install libopenmpi-dev openmpi-bin (or libmpich-dev mpich), then build "
+              "with -DPACELINE_WITH_MPI=ON"),
+#else
+      {mpi_info(), connect_mpi},
+#endif
+#ifdef PACELINE_NO_ONECCL
+      missing("oneccl", Device::kCpu, PACELINE_NO_ONECCL,
+              "pip install oneccl-devel impi-devel in a virtual environment, then build with "
+              "-DPACELINE_ONECCL=FOLDER of the environment"),
+#else
+      {oneccl_info(), connect_oneccl},
+#endif
+#ifdef PACELINE_NO_NCCL
+      missing("nccl", Device::kCuda, PACELINE_NO_NCCL,
+              "install the CUDA toolkit and NCCL (nccl.h, libnccl.so), then build with "
+              "-DPACELINE_WITH_NCCL=ON"),
+#else
+      {nccl_info(), connect_nccl},
+#endif
+  };
+};
+
+// Never destroyed, because a group in a global variable may end later.
+Registry& registry() {
+  static auto& all = *new Registry;
+  return all;
+}
+
+}  // namespace
+
+std::vector<LibraryEntry> list_libraries() {
+  const std::lock_guard lock(registry().mutex);
+  return registry().entries;
+}
+
+void register_library(LibraryEntry entry) {
+  const std::lock_guard lock(registry().mutex);
+  for (const LibraryEntry& other : registry().entries) {
+    check(other.info.name != entry.info.name && entry.info.name != "paceline",
+          "backend '{}' exists already; choose another name", entry.info.name);
+  }
+  registry().entries.push_back(std::move(entry));
+}
+
+}  // namespace paceline

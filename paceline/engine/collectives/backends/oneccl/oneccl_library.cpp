@@ -1,0 +1,319 @@
+#include "paceline/engine/collectives/backends/oneccl/oneccl_library.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include <oneapi/ccl.hpp>
+
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/backends/library_call.h"
+#include "paceline/engine/collectives/backends/mean.h"
+#include "paceline/engine/collectives/backends/process_turn.h"
+#include "paceline/engine/collectives/backends/reduce_contributions.h"
+#include "paceline/engine/collectives/backends/share_id.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/owner_process.h"
+
+namespace paceline {
+namespace {
+
+void initialize(const LaunchEnvironment& who) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    constexpr int kKeepTheUsers = 0;
+    const auto set = [](const char* name, const std::string& value) {
+      setenv(name, value.c_str(), kKeepTheUsers);
+    };
+    set("CCL_ATL_TRANSPORT", "ofi");
+    set("CCL_PROCESS_LAUNCHER", "none");
+    set("CCL_LOCAL_RANK", std::to_string(who.local_rank));
+    set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
+    set("CCL_LOG_LEVEL", "error");
+    // Two that keep this process alive when a peer dies. A worker thread of oneCCL's throws when a
+    // connection breaks, and nothing catches it there; without such threads the calling one does
+    // the work. And a communicator that goes takes its names back from its group's server, in rank
+    // 0, unless told not to, and ends the process when there is none any more.
+    set("CCL_WORKER_OFFLOAD", "0");
+    set("CCL_PMI_FORCE_FINALIZE", "1");
+    set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
+    ccl::init();
+  });
+}
+
+ccl::datatype type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+      return ccl::datatype::float32;
+    case Dtype::kFloat64:
+      return ccl::datatype::float64;
+    case Dtype::kFloat16:
+      return ccl::datatype::float16;
+    case Dtype::kBfloat16:
+      return ccl::datatype::bfloat16;
+    case Dtype::kInt8:
+      return ccl::datatype::int8;
+    case Dtype::kInt16:
+      return ccl::datatype::int16;
+    case Dtype::kInt32:
+      return ccl::datatype::int32;
+    case Dtype::kInt64:
+      return ccl::datatype::int64;
+    case Dtype::kUint8:
+    case Dtype::kBool:
+      return ccl::datatype::uint8;
+  }
+  return ccl::datatype::uint8;
+}
+
+// A mean is a sum here; the caller divides. Of bool, which is 0 or 1, the greatest is the "or".
+// Nothing where oneCCL has no such reduction, or one in which NaN does not win.
+std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
+  const bool is_bool = dtype == Dtype::kBool;
+  const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  if (compares && is_floating_point(dtype)) return {};
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMean:
+      return is_bool ? ccl::reduction::max : ccl::reduction::sum;
+    case ReduceOp::kProduct:
+      return is_bool ? ccl::reduction::min : ccl::reduction::prod;
+    case ReduceOp::kMin:
+      return ccl::reduction::min;
+    case ReduceOp::kMax:
+      return ccl::reduction::max;
+    default:
+      return {};
+  }
+}
+
+// What oneCCL has of a group. Every call of it is made in the group's thread, because over
+// libfabric oneCCL's operations end before they return, and with the process's turn, because
+// without workers two threads would both move its state (process_turn.h).
+class Connection {
+ public:
+  Connection(std::string self, int rank, int world_size)
+      : self_(std::move(self)), rank_(rank), world_size_(world_size) {}
+
+  // On rank 0 alone: where the others find it.
+  ccl::kvs::address_type open() {
+    server_ = ccl::create_main_kvs();
+    return server_->get_address();
+  }
+  void connect(const ccl::kvs::address_type& address) {
+    if (!server_) server_ = ccl::create_kvs(address);
+    inside([&] { communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_)); });
+  }
+  bool is_open() const { return server_ || communicator_; }
+  // A call broke off inside oneCCL, and lies among what it goes on with in any later one.
+  bool is_broken() const { return is_broken_; }
+  // The rest needs no turn, and rank 0's waits until the others have closed theirs.
+  void close(std::shared_ptr<ProcessTurn> turn) {
+    communicator_.reset();
+    turn.reset();
+    server_.reset();
+  }
+
+  void run(const Collective& call) {
+    if (reduces(call.op) && !reduction_of(call.reduce_op, call.dtype)) {
+      reduce_contributions(call, rank_, world_size_, contributions_,
+                           [&](const Collective& moved) { carry_out(moved); });
+      return;
+    }
+    carry_out(call);
+    finish_mean(call, rank_, world_size_);
+  }
+
+ private:
+  void carry_out(const Collective& call) {
+    inside([&] { start(call).wait(); });
+  }
+  template <class Call>
+  void inside(Call&& call) {
+    try {
+      call();
+    } catch (const Error&) {  // not oneCCL's
+      throw;
+    } catch (...) {
+      is_broken_ = true;
+      throw;
+    }
+  }
+  ccl::event start(const Collective& call) {
+    const auto type = type_of(call.dtype);
+    const auto reduction = reduction_of(call.reduce_op, call.dtype).value_or(ccl::reduction::sum);
+    auto* input = const_cast<std::byte*>(call.input);
+    const auto root = call.root;
+    switch (call.op) {
+      case Op::kAllReduce:
+        return ccl::allreduce(input, call.output, call.count, type, reduction, *communicator_);
+      case Op::kReduce:
+        return ccl::reduce(input, call.output, call.count, type, reduction, root, *communicator_);
+      case Op::kBroadcast:
+        if (rank_ == root && input != call.output) {
+          std::memcpy(call.output, input, bytes_of(call));
+        }
+        return ccl::broadcast(call.output, call.count, type, root, *communicator_);
+      case Op::kAllGather:
+        return ccl::allgather(input, call.output, call.count, type, *communicator_);
+      case Op::kReduceScatter:
+        return ccl::reduce_scatter(input, call.output, call.count, type, reduction, *communicator_);
+      case Op::kAllToAll:
+        return ccl::alltoall(input, call.output, call.count, type, *communicator_);
+      default:
+        fail(ErrorCode::kUnsupported, "{}: oneccl has no {}", self_, name_of(call.op));
+    }
+  }
+
+  const std::string self_;
+  const int rank_;
+  const int world_size_;
+  ccl::shared_ptr_class<ccl::kvs> server_;
+  std::optional<ccl::communicator> communicator_;
+  std::vector<std::byte> contributions_;
+  bool is_broken_ = false;
+};
+
+// What was under way when the group ended may end by itself, because all others had begun it.
+constexpr std::chrono::milliseconds kCatchUp{200};
+constexpr std::chrono::seconds kClose{5};  // it takes milliseconds; rank 0 waits for the others'
+constexpr std::chrono::milliseconds kLookForTurn{2};
+
+class OneCclLibrary : public Library {
+ public:
+  explicit OneCclLibrary(const LibraryContext& context)
+      : group_(context.group),
+        world_ranks_(context.world_ranks),
+        self_(context.self()),
+        rank_(context.rank),
+        mesh_(context.mesh),
+        agree_(context.agree),
+        connection_(
+            std::make_shared<Connection>(context.self(), context.rank, context.world_size())),
+        calls_("paceline-oneccl") {
+    try {
+      connect(context);
+    } catch (const Error& error) {
+      mesh_.abort(error);  // the others need not wait for what follows
+      leave();
+      throw;
+    }
+  }
+  ~OneCclLibrary() override { leave(); }
+
+  const char* transport() const override { return "oneccl"; }
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
+    if (op == Op::kGather || op == Op::kScatter) return false;
+    return !reduces(op) || is_defined(reduce_op, dtype);
+  }
+
+  void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
+    const std::string what(name_of(call.op));
+    const auto turn = take_turn(deadline, what);
+    carry_out(
+        *turn, [turn, connection = connection_, call] { connection->run(call); }, deadline, what);
+  }
+
+  // run() looks itself; oneCCL has no way to end what is under way.
+  void abort() override {}
+
+ private:
+  void connect(const LibraryContext& context) {
+    const std::string what = "connecting with oneCCL";
+    const auto turn = take_turn(context.deadline, what);
+    const auto address = std::make_shared<ccl::kvs::address_type>();
+    const bool is_first = context.rank == 0;
+    carry_out(
+        *turn,
+        [turn, connection = connection_, address, is_first, who = context.who] {
+          initialize(who);
+          if (is_first) *address = connection->open();
+        },
+        context.deadline, what);
+    share_id(context, *address, "oneCCL");
+    carry_out(
+        *turn, [turn, connection = connection_, address] { connection->connect(*address); },
+        context.deadline, what);
+  }
+
+  // What a call that was given up uses must stay, and in a child of fork() all of it.
+  void leave() {
+    if (!owner_.is_this() || !close()) new std::shared_ptr<Connection>(connection_);
+  }
+
+  // False when something of oneCCL's is still under way, in this group or in another.
+  bool close() {
+    if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
+    if (!connection_->is_open()) return true;
+    std::shared_ptr<ProcessTurn> turn;
+    const auto limit = Deadline::after(kClose);
+    while (!(turn = ProcessTurn::take(kLookForTurn))) {
+      if (ProcessTurn::is_lost() || limit.expired()) return false;
+    }
+    const std::weak_ptr<ProcessTurn> unless_given_back = turn;
+    auto call = [connection = connection_, turn = std::move(turn)]() mutable {
+      connection->close(std::move(turn));
+    };
+    const bool is_closed = calls_.run_until(Deadline::after(kClose), std::move(call));
+    if (const auto held = is_closed ? nullptr : unless_given_back.lock()) held->give_up();
+    return is_closed;
+  }
+
+  std::shared_ptr<ProcessTurn> take_turn(Deadline deadline, const std::string& what) {
+    const auto agree = [&](bool mine) { return agree_(mine, deadline); };
+    return take_turns(agree, world_ranks_, mesh_, deadline, what);
+  }
+
+  // Requires: `call` holds `turn`, which no other call may have after one broke off inside oneCCL.
+  void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
+                 const std::string& what) {
+    auto carry = [&turn, connection = connection_, call = std::move(call)] {
+      try {
+        call();
+      } catch (...) {
+        if (connection->is_broken()) turn.keep();
+        throw;
+      }
+    };
+    try {
+      calls_.run(std::move(carry), mesh_, deadline, what);
+    } catch (const Error&) {
+      if (calls_.given_up()) turn.give_up();
+      throw;
+    } catch (const std::exception& error) {
+      if (calls_.given_up()) turn.give_up();
+      fail(ErrorCode::kSystem, "{}: {} of group {} failed in oneCCL: {}", self_, what, group_,
+           error.what());
+    }
+  }
+
+  const OwnerProcess owner_;
+  const std::string group_;
+  const std::vector<int> world_ranks_;
+  const std::string self_;
+  const int rank_;
+  Mesh& mesh_;
+  const decltype(LibraryContext::agree) agree_;
+  const std::shared_ptr<Connection> connection_;
+  BlockingCalls calls_;
+};
+
+}  // namespace
+
+BackendInfo oneccl_info() {
+  return {.name = "oneccl",
+          .device = Device::kCpu,
+          .available = true,
+          .text = fmt::format("oneCCL {}.{}.{}, on the CPU over libfabric", CCL_MAJOR_VERSION,
+                              CCL_MINOR_VERSION, CCL_UPDATE_VERSION),
+          .advice = ""};
+}
+
+std::unique_ptr<Library> connect_oneccl(const LibraryContext& context) {
+  return std::make_unique<OneCclLibrary>(context);
+}
+
+}  // namespace paceline

@@ -1,0 +1,122 @@
+#pragma once
+
+// The messages of a group that are to be sent, are asked for, or have arrived: matched by sender
+// and tag, in the order of sending, and moved as far as the streams take them. point_to_point.h
+// decides which thread moves them, and when.
+//
+// Thread safety: none.
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/collectives/backends/paceline/message_head.h"
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/message.h"
+#include "paceline/engine/transport/message_streams.h"
+
+namespace paceline {
+
+class MessageQueues {
+ public:
+  static constexpr std::size_t kMaxUnexpectedBytes = 64 << 20;
+
+  // Requires: both outlive this object.
+  MessageQueues(Mesh& mesh, MessageStreams& streams);
+
+  // Sends a whole message now if it is small, goes through a ring and waits for no other; else does
+  // nothing and returns false.
+  bool send_at_once(const PointToPointCall& call);
+  // Takes such a message into `call`, if it is the next that its peer has sent, and complete.
+  // kNo: wait for it by receive(), as it is not small or something else is under way.
+  enum class AtOnce { kTaken, kNotYet, kNo };
+  AtOnce receive_at_once(const PointToPointCall& call);
+  // Both begin an operation, which moves with pump(). A receive whose message is kept here has
+  // completed. Error(kInvalid) when that message is another one than asked for. `progress`: Work's.
+  WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline,
+                  std::weak_ptr<Progress> progress);
+  // An operation is under way.
+  bool is_pending() const;
+  // Moves what can be moved without waiting, once for every peer; whether anything was. An offered
+  // message that has not been asked for yet costs a copy more than it would a moment later: unless
+  // `takes_unexpected` it has that moment first. Error when a peer is lost or sent something else
+  // than was asked for.
+  bool pump(bool takes_unexpected);
+  // What pump() waits for.
+  std::vector<Interest> interests() const;
+  // Error(kTimeout), and for a receive that no rank is left to answer.
+  void check_deadlines() const;
+  void require_senders() const;
+  // Ends what is under way.
+  void fail_all(const Error& error);
+  // What has arrived, or is on its way, and was not asked for.
+  void warn_of_unreceived() const;
+  // What operations that have ended kept alive. It may own this.
+  bool has_dropped() const { return !dropped_.empty(); }
+  std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
+
+ private:
+  struct Outgoing {
+    PointToPointCall call;
+    MessageHead head;
+    Deadline deadline;
+    WorkPtr work;
+    std::size_t sent = 0;       // of what goes through the stream
+    std::uint64_t address = 0;  // of a payload that is offered: all that follows its header
+    AwakeClock::time_point begin = AwakeClock::now();
+  };
+  struct Posted {
+    PointToPointCall call;
+    Deadline deadline;
+    WorkPtr work;
+    AwakeClock::time_point begin = AwakeClock::now();
+  };
+  struct Unexpected {
+    MessageHead head;
+    std::vector<std::byte> payload;
+  };
+  // What is being read from one peer.
+  struct Incoming {
+    MessageHead head;
+    std::uint64_t address = 0;          // of an offered payload,
+    std::optional<Deadline> take_by;    // which waits to be asked for
+    std::size_t got = 0;                // of head, address and payload together
+    std::optional<Posted> receive;      // where the payload goes, or
+    std::vector<std::byte> unexpected;  // here
+    bool accepted = false;              // the head is read and the payload has a place
+    bool ended = false;                 // the peer sends nothing more
+  };
+
+  bool pump_send(int peer);
+  bool pump_receive(int peer, bool takes_unexpected);
+  bool read_head(int peer, Incoming& incoming);
+  bool read_payload(int peer, Incoming& incoming);
+  bool read_offered(int peer, Incoming& incoming, std::span<std::byte> rest);
+  void require_header(int peer, const MessageHead& head) const;
+  void require_shape(int peer, const MessageHead& head) const;
+  bool accept_head(int peer, Incoming& incoming, bool takes_unexpected);
+  void finish_message(int peer, Incoming& incoming);
+  void deliver_unexpected(Posted& posted);
+  void deliver(Posted& posted, int peer, const Unexpected& message);
+  void let_go(PointToPointCall& call);
+  std::optional<MessageHeader> next_unreceived(int peer) const;
+  void match(int peer, const MessageHead& head, PointToPointCall& call) const;
+  void require_matching(int peer, const MessageHead& head, const PointToPointCall& call) const;
+
+  Mesh& mesh_;
+  MessageStreams& streams_;
+  std::vector<std::deque<Outgoing>> sends_;
+  std::vector<Posted> receives_;  // in the order of posting
+  std::vector<Incoming> incoming_;
+  std::vector<std::deque<Unexpected>> unexpected_;
+  std::size_t unexpected_bytes_ = 0;
+  std::vector<std::shared_ptr<void>> dropped_;
+};
+
+}  // namespace paceline

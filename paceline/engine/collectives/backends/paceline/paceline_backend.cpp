@@ -1,0 +1,243 @@
+#include "paceline/engine/collectives/backends/paceline/paceline_backend.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <type_traits>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/memory_room.h"
+#include "paceline/engine/transport/mapping.h"
+
+namespace paceline {
+namespace {
+
+// Ends the group because of the exception being handled, tells all ranks, and rethrows it.
+[[noreturn]] void rethrow_aborting(const Mesh& mesh,
+                                   const std::function<void(const Error& cause)>& abort) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    abort(error);
+    throw;
+  } catch (...) {  // no memory: the other ranks must not wait for this one
+    const Error cause(ErrorCode::kSystem,
+                      fmt::format("{}: a collective of group {} failed: {}", mesh.self(),
+                                  mesh.name(), describe_current_exception()));
+    abort(cause);
+    throw cause;
+  }
+}
+
+bool is_one_host(const Mesh& mesh) {
+  return mesh.neighbours().size() == static_cast<std::size_t>(mesh.world_size());
+}
+
+// Empty when a rank of the host got no memory: every one of them learns of it
+// (SharedMemory::allocate), so all do without.
+template <class Share>
+std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {
+  if (!is_wanted || mesh.shared_memory() == nullptr || mesh.world_size() == 1) return nullptr;
+  try {
+    return std::make_unique<Share>(mesh, deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem) {
+      mesh.abort(error);
+      throw;
+    }
+    if (mesh.rank() == mesh.neighbours().front()) {
+      log::warning(std::string(error.what()) + "; continuing over sockets, which is slower");
+    }
+    return nullptr;
+  }
+}
+
+Agreement agree_or_abort(Mesh& mesh, Exchange& exchange, Sharing sharing,
+                         const EngineOptions& options, Deadline deadline) {
+  try {
+    return agree(mesh, exchange, sharing, options, deadline);
+  } catch (...) {
+    rethrow_aborting(mesh, [&](const Error& cause) { mesh.abort(cause); });
+  }
+}
+
+}  // namespace
+
+PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options,
+                                 Deadline deadline)
+    : mesh_(std::move(mesh)),
+      generation_(options.generation),
+      group_(options.group),
+      exchange_(*mesh_),
+      group_share_(try_to_share<GroupShare>(*mesh_, is_one_host(*mesh_), deadline)),
+      host_share_(try_to_share<HostShare>(*mesh_, !is_one_host(*mesh_), deadline)),
+      agreed_(agree_or_abort(*mesh_, exchange_,
+                             group_share_  ? Sharing::kOfAll
+                             : host_share_ ? Sharing::kOfSome
+                                           : Sharing::kNobodys,
+                             options, deadline)),
+      point_to_point_(
+          std::make_shared<PointToPoint>(*mesh_, group_share_  ? group_share_->ring_memory()
+                                                 : host_share_ ? host_share_->ring_memory()
+                                                               : RingMemory())) {
+  if (group_share_) {
+    shared_.emplace(*mesh_, *group_share_, options.symmetric, agreed_.packages);
+  } else {
+    messages_.emplace(*mesh_, exchange_, agreed_.planner, host_share_.get());
+  }
+}
+
+template <class Operation>
+void PacelineBackend::guarded(Operation&& operation) {
+  if (mesh_->failed()) mesh_->throw_if_failed();
+  try {
+    operation();
+  } catch (...) {
+    rethrow_aborting(*mesh_, [this](const Error& cause) { abort(cause); });
+  }
+}
+
+void PacelineBackend::execute(const Collective& call, const Fingerprint& fingerprint,
+                              const WaitOptions& wait) {
+  if (shared_) {
+    shared_->run(call, fingerprint, wait);
+  } else {
+    messages_->run(call, fingerprint, wait);
+  }
+}
+
+void PacelineBackend::tell_all(std::span<const std::byte> mine, std::span<std::byte> all,
+                               Deadline deadline) {
+  const Collective call = all_gather_of(mine, all);
+  execute(call, make_fingerprint(call, 0, generation_, group_), {deadline, true});
+}
+
+// Before the first page is taken: the kernel does not refuse pages that the machine or cgroup
+// lacks, it ends a process. All ranks have looked before any of them continues.
+void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
+  struct Seen {
+    std::uint64_t needed = 0;
+    std::uint64_t room = 0;
+    std::array<char, 240> source{};
+  };
+  static_assert(std::is_trivially_copyable_v<Seen>);
+  Seen mine;
+  const auto room = memory_room();
+  mine.room = room ? room->bytes : UINT64_MAX;
+  if (room) room->source.copy(mine.source.data(), mine.source.size() - 1);
+  if (__builtin_mul_overflow(bytes, mesh_->neighbours().size(), &mine.needed)) {
+    mine.needed = UINT64_MAX;
+    mine.room = std::min(mine.room, UINT64_MAX - 1);
+  }
+  std::vector<Seen> all(static_cast<std::size_t>(mesh_->world_size()), mine);
+  if (all.size() > 1) {
+    guarded([&] {
+      tell_all(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)),
+               deadline);
+    });
+  }
+  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
+    Seen& theirs = all[static_cast<std::size_t>(rank)];
+    theirs.source.back() = '\0';
+    if (theirs.needed <= theirs.room) continue;
+    fail(ErrorCode::kSystem,
+         "{}: allocate_symmetric: {} bytes for each rank are {} on the host of {}, and {} are "
+         "left {}; allocate less, or start fewer ranks there",
+         mesh_->self(), bytes, theirs.needed, mesh_->describe(rank), theirs.room,
+         theirs.source.data());
+  }
+}
+
+const char* PacelineBackend::transport() const {
+  if (mesh_->world_size() == 1) return "none";
+  if (shared_) return mesh_->shared_memory()->name();
+  const bool is_ucx = mesh_->wire().name() == std::string_view("ucx");
+  if (host_share_) return is_ucx ? "shm+ucx" : "shm+tcp";
+  return mesh_->wire().name();
+}
+
+std::string PacelineBackend::explain(const PlanRequest& request) const {
+  return shared_ ? shared_->explain(request) : agreed_.planner.explain(request);
+}
+
+bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+  return device == Device::kCpu && (!reduces(op) || is_defined(reduce_op, dtype));
+}
+
+void PacelineBackend::run(const Collective& call, const Fingerprint& fingerprint,
+                          const WaitOptions& wait) {
+  guarded([&] { execute(call, fingerprint, wait); });
+}
+
+WorkPtr PacelineBackend::send(const PointToPointCall& call, Deadline deadline) {
+  return point_to_point_->send(call, deadline);
+}
+
+WorkPtr PacelineBackend::receive(const PointToPointCall& call, Deadline deadline) {
+  return point_to_point_->receive(call, deadline);
+}
+
+SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pages,
+                                                    const Fingerprint& fingerprint,
+                                                    const WaitOptions& wait) {
+  constexpr std::size_t kLeastToAsk = 64 << 20;  // asking costs the time of a small all_gather
+  std::vector<std::byte*> blocks(static_cast<std::size_t>(mesh_->world_size()));
+  if (bytes >= kLeastToAsk && pages != Pages::kOnTouch) require_room(bytes, wait.deadline);
+  if (shared_) {
+    try {
+      const auto shared = shared_->allocate(bytes, pages, wait.deadline);
+      for (int rank = 0; rank < mesh_->world_size(); ++rank)
+        blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
+      return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
+    } catch (const Error& error) {
+      // Every rank already knows of the allocation failure, and the group goes on.
+      if (error.code() != ErrorCode::kSystem) abort(error);
+      throw;
+    }
+  }
+  auto mapping = std::make_shared<Mapping>();
+  std::optional<Error> problem;
+  try {
+    *mapping = Mapping::anonymous(bytes, pages);
+  } catch (const Error& error) {
+    problem = error;
+  }
+  require_no_problem(problem, fingerprint, wait);
+  blocks[static_cast<std::size_t>(mesh_->rank())] = mapping->data();
+  return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
+}
+
+// Every rank learns all ranks' results, and comes to the same verdict.
+void PacelineBackend::require_no_problem(const std::optional<Error>& own,
+                                         const Fingerprint& fingerprint, const WaitOptions& wait) {
+  using Words = std::array<char, 256>;
+  Words mine{};
+  if (own) std::string(own->what()).copy(mine.data(), mine.size() - 1);
+  std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
+  if (mesh_->world_size() > 1) {
+    const Collective call =
+        all_gather_of(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+    guarded([&] { execute(call, fingerprint, wait); });
+  }
+  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
+    Words& problem = all[static_cast<std::size_t>(rank)];
+    problem.back() = '\0';
+    if (problem.front() == '\0') continue;
+    fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
+         mesh_->self(), mesh_->describe(rank), problem.data());
+  }
+}
+
+// Over sockets no memory is copied before it is sent.
+bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
+  return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
+}
+
+void PacelineBackend::abort(const Error& cause) {
+  mesh_->abort(cause);
+  point_to_point_->wake();
+}
+
+}  // namespace paceline

@@ -1,0 +1,73 @@
+#pragma once
+
+// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
+// group that spans hosts; all types and operations.
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/collectives/backends/paceline/agreement.h"
+#include "paceline/engine/collectives/backends/paceline/message_executor.h"
+#include "paceline/engine/collectives/backends/paceline/point_to_point.h"
+#include "paceline/engine/collectives/backends/paceline/shared_executor.h"
+#include "paceline/engine/transport/mesh.h"
+
+namespace paceline {
+
+class PacelineBackend : public Backend {
+ public:
+  // Collective. When a rank gets no shared memory, all ranks fall back to messages, with one
+  // warning. Error(kInvalid) when ranks have other options than rank 0.
+  PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
+  ~PacelineBackend() override { point_to_point_->close(); }
+
+  const char* name() const override { return "paceline"; }
+  const char* transport() const override;
+  const Hosts& hosts() const override { return agreed_.planner.hosts(); }
+  std::string explain(const PlanRequest& request) const override;
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
+  void run(const Collective& call, const Fingerprint& fingerprint,
+           const WaitOptions& wait) override;
+  WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
+  WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
+                                     const WaitOptions& wait) override;
+  bool is_symmetric(ConstBuffer buffer) override;
+  std::vector<std::byte*> seen_by_all() const override {
+    return shared_ ? shared_->visited() : std::vector<std::byte*>();
+  }
+  std::vector<int> throw_if_failed() override { return mesh_->throw_if_failed(); }
+  void abort(const Error& cause) override;
+  bool failed() const override { return mesh_->failed(); }
+
+  // For libraries that carry out this group's collectives: which ranks are there, and which have
+  // died.
+  Mesh& mesh() const { return *mesh_; }
+
+ private:
+  // On the executor that the group has.
+  void execute(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
+  // An all_gather of what the engine needs to know; its sequence number is 0.
+  void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
+  void require_room(std::size_t bytes, Deadline deadline);
+  void require_no_problem(const std::optional<Error>& own, const Fingerprint& fingerprint,
+                          const WaitOptions& wait);
+  // Runs a collective; its error ends the group and is told to all ranks.
+  template <class Operation>
+  void guarded(Operation&& operation);
+
+  const std::unique_ptr<Mesh> mesh_;
+  const std::uint32_t generation_;
+  const std::uint64_t group_;
+  Exchange exchange_;
+  const std::unique_ptr<GroupShare> group_share_;  // when all ranks are on one host
+  const std::unique_ptr<HostShare> host_share_;    // when only some are
+  const Agreement agreed_;
+  std::optional<SharedExecutor> shared_;                // with a group share
+  std::optional<MessageExecutor> messages_;             // without
+  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and waiting threads
+};
+
+}  // namespace paceline

@@ -1,0 +1,307 @@
+#include "paceline/engine/collectives/backends/paceline/point_to_point.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/futex.h"
+#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::chrono::milliseconds kPollSlice{10};
+// After so many rounds over the peers the thread that moves messages lets others in, and after so
+// many turns it looks at deadlines, also when something moves all the time.
+constexpr int kPumpsPerTurn = 64;
+constexpr int kTurnsPerLook = 256;
+constexpr int kTurnsPerClock = 64;
+constexpr unsigned kSendsPerPump = 16;
+// Rounds that move nothing before a call sleeps.
+constexpr int kMessageSpins = 1500;
+constexpr int kMessageSpinsWhenSharingCores = 20;
+// A caller of an asynchronous operation often waits for something next, and then moves the rest.
+constexpr std::chrono::microseconds kPatience{100};
+
+class Asleep {
+ public:
+  Asleep(std::unique_lock<std::mutex>& lock, bool& somebody_sleeps)
+      : lock_(lock), somebody_sleeps_(somebody_sleeps) {
+    somebody_sleeps_ = true;
+    lock_.unlock();
+  }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+  ~Asleep() {
+    lock_.lock();
+    somebody_sleeps_ = false;
+  }
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+  bool& somebody_sleeps_;
+};
+
+// Of a message that needed no waiting; may be that of many.
+WorkPtr completed_work(int source_rank) {
+  auto work = std::make_shared<Work>([] { return std::string("a message"); });
+  work->complete(nullptr, source_rank);
+  return work;
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(Mesh& mesh, RingMemory memory)
+    : mesh_(mesh),
+      most_spins_(mesh.oversubscribed() ? kMessageSpinsWhenSharingCores : kMessageSpins),
+      sent_(completed_work(-1)),
+      taken_(static_cast<std::size_t>(mesh.world_size())),
+      streams_(mesh, std::move(memory)),
+      queues_(mesh, streams_) {}
+
+void PointToPoint::close() {
+  if (!owner_.is_this()) {
+    // A child of fork() has no thread to join, and what it waited on keeps it waiting forever.
+    if (thread_.joinable()) thread_.detach();
+    [[maybe_unused]] const auto* const waited_on = left_.release();
+    return;
+  }
+  std::jthread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return;
+    if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
+    is_closed_ = true;  // the thread is not started any more
+    fail_all(Error(ErrorCode::kAborted,
+                   fmt::format("{}: group {} was destroyed with a send or receive under way",
+                               mesh_.self(), mesh_.name())));
+    thread = std::move(thread_);
+    thread.request_stop();
+  }
+  left_->notify_all();
+  wake();
+  if (thread.get_id() == std::this_thread::get_id()) {
+    *is_gone_ = true;
+    thread.detach();
+  } else if (thread.joinable()) {
+    thread.join();
+  }
+  std::unique_lock lock(mutex_);
+  left_->wait(lock, [&] { return callers_ == 0; });
+}
+
+WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  if (queues_.send_at_once(call)) {
+    // A rank that only sends takes now and then what others send to it.
+    if (++sent_at_once_ % kSendsPerPump == 0) guarded([&] { queues_.pump(false); });
+    leave(std::move(lock));
+    return sent_;
+  }
+  return begin(std::move(lock), queues_.send(call, deadline, helper(call)), call.is_blocking);
+}
+
+WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (failure_) throw Error(*failure_);
+  if (call.is_blocking && take_at_once(lock, call)) return taken_from(call.peer);
+  WorkPtr work;
+  if (!failure_) guarded([&] { work = queues_.receive(call, deadline, helper(call)); });
+  if (work && work->is_completed()) return work;
+  if (work) return begin(std::move(lock), std::move(work), call.is_blocking);
+  auto dropped = queues_.take_dropped();
+  const Error failure(*failure_);
+  lock.unlock();
+  dropped.clear();
+  throw failure;
+}
+
+// Waits for a small message as long as a call spins, while nothing else is under way.
+bool PointToPoint::take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call) {
+  auto how = MessageQueues::AtOnce::kNotYet;
+  for (int spins = 0; spins < most_spins_ && !failure_ && !mesh_.failed(); ++spins) {
+    guarded([&] { how = queues_.receive_at_once(call); });
+    if (how != MessageQueues::AtOnce::kNotYet) break;
+    lock.unlock();
+    spin_pause();
+    lock.lock();
+  }
+  return how == MessageQueues::AtOnce::kTaken;
+}
+
+WorkPtr PointToPoint::taken_from(int peer) {
+  WorkPtr& work = taken_[static_cast<std::size_t>(peer)];
+  if (!work) work = completed_work(peer);
+  return work;
+}
+
+// Of an asynchronous call: a thread that waits for it later.
+std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
+  return call.is_blocking ? std::weak_ptr<Progress>() : weak_from_this();
+}
+
+WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking) {
+  if (is_blocking) {
+    wait_for(lock, *work, Deadline::never());
+  } else {
+    pump_all(false);
+    if (somebody_sleeps_) wake();  // to wait for this as well
+  }
+  leave(std::move(lock));
+  return work;
+}
+
+void PointToPoint::progress(const Work& work, Deadline limit) {
+  if (!owner_.is_this()) return;
+  std::unique_lock lock(mutex_);
+  if (is_closed_) return;
+  wait_for(lock, work, limit);
+  leave(std::move(lock));
+}
+
+// What calls kept alive may own the group, which then ends here.
+void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
+  if (is_left()) leave_to_thread();
+  if (is_closed_ && callers_ == 0) left_->notify_all();
+  const auto dropped = queues_.take_dropped();
+  lock.unlock();
+}
+
+void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work, Deadline limit) {
+  ++callers_;
+  move_until_done(lock, work, limit);
+  --callers_;
+}
+
+// Returns early when another thread sleeps already: that one moves it then.
+void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
+                                   Deadline limit) {
+  int spins = 0;
+  Vigil vigil;
+  for (int turn = 1;; ++turn) {
+    const bool has_moved = pump_all(spins >= most_spins_, &work);
+    if (failure_ || work.is_completed()) return;
+    if ((has_moved || turn % kTurnsPerClock == 1) && vigil.sees_passed(limit)) return;
+    if (has_moved) spins = 0;
+    if (turn % kTurnsPerLook == 0 && has_moved) look_around();
+    if (++spins <= most_spins_ && !mesh_.failed()) {
+      lock.unlock();
+      spin_pause();
+      lock.lock();
+      continue;
+    }
+    if (somebody_sleeps_) {
+      wake();
+      return;
+    }
+    vigil.look();
+    look_around();
+    if (!failure_) sleep(lock, limit);
+  }
+}
+
+// Whether there is something to move that no thread moves or waits for.
+bool PointToPoint::is_left() const {
+  return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
+}
+
+void PointToPoint::leave_to_thread() {
+  if (!thread_.joinable()) {
+    thread_ = start_thread("paceline-p2p", [this](std::stop_token stop) { run(stop); });
+  }
+  if (has_idle_thread_) left_->notify_one();
+}
+
+// What a call kept alive may own the group, which then ends during this call.
+void PointToPoint::run(const std::stop_token& stop) {
+  const auto is_gone = is_gone_;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (queues_.has_dropped()) {
+      auto dropped = queues_.take_dropped();
+      lock.unlock();
+      dropped.clear();
+      if (*is_gone) return;
+      lock.lock();
+    }
+    has_idle_thread_ = true;
+    left_->wait(lock, [&] { return stop.stop_requested() || is_left(); });
+    has_idle_thread_ = false;
+    left_->wait_for(lock, kPatience, [&] { return stop.stop_requested() || !is_left(); });
+    if (stop.stop_requested()) return;
+    Vigil vigil;
+    while (is_left() && !queues_.has_dropped() && !stop.stop_requested()) {
+      const bool has_moved = pump_all(true);
+      vigil.look();
+      look_around();
+      if (!is_left()) break;
+      if (has_moved) {
+        lock.unlock();  // callers may continue
+        std::this_thread::yield();
+        lock.lock();
+      } else {
+        sleep(lock, Deadline::never());
+      }
+    }
+  }
+}
+
+// Moves what can be moved now, or until `until` has completed; whether anything was moved.
+bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
+  bool has_moved = false;
+  guarded([&] {
+    for (int i = 0; i < kPumpsPerTurn && !failure_ && queues_.pump(takes_unexpected); ++i) {
+      has_moved = true;
+      if (until != nullptr && until->is_completed()) break;
+    }
+  });
+  return has_moved;
+}
+
+// At what ends a wait without a message.
+void PointToPoint::look_around() {
+  guarded([&] {
+    queues_.require_senders();
+    queues_.check_deadlines();
+    if (queues_.is_pending()) mesh_.throw_if_failed();
+  });
+}
+
+// A failure is that of all messages under way, and of all later ones.
+template <class Action>
+void PointToPoint::guarded(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    mesh_.abort(error);
+    fail_all(error);
+  } catch (...) {  // no memory for a message
+    const Error cause(ErrorCode::kSystem,
+                      fmt::format("{}: moving the messages of group {} failed: {}", mesh_.self(),
+                                  mesh_.name(), describe_current_exception()));
+    mesh_.abort(cause);
+    fail_all(cause);
+  }
+}
+
+void PointToPoint::fail_all(const Error& error) {
+  if (!failure_) failure_ = error;
+  queues_.fail_all(error);
+}
+
+// Until something can be moved, at most for a slice. The others may move what they like meanwhile.
+void PointToPoint::sleep(std::unique_lock<std::mutex>& lock, Deadline limit) {
+  guarded([&] {
+    std::vector<Interest> interests = queues_.interests();
+    if (!streams_.prepare_to_sleep(interests)) return;
+    {
+      const Asleep asleep(lock, somebody_sleeps_);
+      streams_.sleep(interests, std::chrono::milliseconds(limit.poll_timeout_ms(kPollSlice)));
+    }
+    streams_.awake(interests);
+  });
+}
+
+}  // namespace paceline

@@ -1,0 +1,178 @@
+#include "paceline/engine/collectives/backends/paceline/shared_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "paceline/engine/collectives/algorithms/by_package.h"
+#include "paceline/engine/collectives/algorithms/in_shared_memory.h"
+#include "paceline/engine/core/copy.h"
+
+namespace paceline {
+namespace {
+
+// From here on the root also works in a broadcast in place.
+constexpr std::size_t kLeastPushedBytes = 64 << 10;
+
+bool is_shared(const Announcement& said) {
+  return said.input.region != -1 && said.output.region != -1;
+}
+
+// As copy_bytes(), for what is too large for the caches.
+void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from) copy_past_caches(to, from, bytes);
+}
+
+// What each peer reads of a broadcast in place, so that all ranks have as much work; in whole cache
+// lines.
+std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
+  if (count * element < kLeastPushedBytes) return count;
+  const std::size_t line = 64 / element;
+  const auto ranks = static_cast<std::size_t>(world);
+  return count / ranks * (ranks - 1) / line * line;
+}
+
+}  // namespace
+
+SharedExecutor::SharedExecutor(Mesh& mesh, GroupShare& share,
+                               std::shared_ptr<SymmetricRegistry> registry,
+                               std::optional<PackagePlan> packages)
+    : rank_(mesh.rank()),
+      packages_(std::move(packages)),
+      terms_{mesh.world_size(), mesh.oversubscribed(), packages_ ? &*packages_ : nullptr},
+      share_(share),
+      regions_(mesh, std::move(registry)),
+      plans_(terms_, rank_),
+      runner_(mesh, share_, regions_) {}
+
+void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
+                         const WaitOptions& wait) {
+  const SharedPlan& plan = plans_.find(call);
+  const SharedOperation operation{call, fingerprint, wait, size_of(call.dtype)};
+  if (call.op == Op::kVisit) return enter_visit(operation);
+  switch (plan.route.way) {
+    case SharedRoute::Way::kTiny:
+      return run_tiny(operation, plan.staged);
+    case SharedRoute::Way::kSmall:
+      return run_small(operation, plan);
+    case SharedRoute::Way::kLarge:
+      return run_large(operation, plan.route);
+  }
+}
+
+// The group runs the body, and has all ranks meet again.
+void SharedExecutor::enter_visit(const SharedOperation& operation) {
+  share_.enter_with_places(operation, regions_.announcement_for(operation));
+  visited_.clear();
+  if (!regions_.hold_all(operation, share_.announced())) return;
+  for (int rank = 0; rank < terms_.world_size; ++rank) {
+    visited_.push_back(regions_.at(rank, share_.announced(rank).output));
+  }
+}
+
+// Without looking where the buffers lie.
+void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& schedule) {
+  const SharedPiece piece{operation, schedule, share_.begin_piece()};
+  runner_.prepare(piece);
+  share_.enter(operation, {operation.fingerprint, {}, {}});
+  runner_.finish(piece);
+}
+
+// A rank whose buffers are not shared copies before it knows of the others, which then is one phase
+// less for all.
+void SharedExecutor::run_small(const SharedOperation& operation, const SharedPlan& plan) {
+  const Announcement announcement = regions_.announcement_for(operation);
+  const SharedPiece piece{operation, plan.staged, share_.begin_piece()};
+  if (!is_shared(announcement)) runner_.prepare(piece);
+  share_.enter_with_places(operation, announcement);
+  const auto announced = share_.announced();
+  if (regions_.hold_all(operation, announced)) return run_in_place(operation, plan.route);
+  if (std::any_of(announced.begin(), announced.end(), is_shared)) {
+    if (is_shared(announcement)) runner_.prepare(piece);
+    share_.meet(operation);
+  }
+  runner_.finish(piece);
+}
+
+void SharedExecutor::run_large(const SharedOperation& operation, const SharedRoute& route) {
+  share_.enter_with_places(operation, regions_.announcement_for(operation));
+  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation, route);
+  if (route.is_by_package) return run_pieces_by_package(operation, true);
+  run_staged(operation, route);
+}
+
+void SharedExecutor::run_in_place(const SharedOperation& operation, const SharedRoute& route) {
+  const auto& call = operation.call;
+  if (route.is_by_package) {
+    run_pieces_by_package(operation, false);
+  } else if (has_counts(call.op)) {
+    const BlockTable blocks = BlockTable::of(call, terms_.world_size);
+    ScheduleSpec spec = spec_of(call, call.count);
+    spec.blocks = &blocks;
+    runner_.run({operation, build_in_place(spec), 0, 0, 0, true, copy_for(operation)});
+  } else {
+    ScheduleSpec spec = spec_of(call, call.count);
+    spec.chunk = pulled_count(call.count, operation.element, terms_.world_size);
+    const Schedule& schedule = schedules_.find(spec, build_in_place);
+    runner_.run({operation, schedule, 0, 0, 0, true, copy_for(operation)});
+  }
+  share_.meet(operation);
+}
+
+void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRoute& route) {
+  const auto& call = operation.call;
+  const std::size_t most = staged_piece_count(call.op, call.dtype, terms_.world_size);
+  if (!has_counts(call.op)) {
+    const auto build = route.is_one_shot ? build_staged_one_shot : build_staged;
+    for (std::size_t begin = 0; begin < call.count; begin += most) {
+      const ScheduleSpec spec = spec_of(call, std::min(most, call.count - begin));
+      runner_.run({operation, schedules_.find(spec, build), share_.begin_piece(), begin});
+    }
+    return;
+  }
+  const std::size_t longest = *std::max_element(call.counts.begin(), call.counts.end());
+  const BlockTable blocks = BlockTable::of(call, terms_.world_size);
+  std::size_t begin = 0;
+  do {
+    const BlockTable piece = blocks.piece(begin, most);
+    ScheduleSpec spec = spec_of(call, most);
+    spec.blocks = &piece;
+    runner_.run({operation, build_staged(spec), share_.begin_piece()});
+    begin += most;
+  } while (begin < longest);
+}
+
+// The area that a piece's sums were made in is written again two pieces later, which no rank begins
+// before all have met in the piece in between.
+void SharedExecutor::run_pieces_by_package(const SharedOperation& operation, bool is_staged) {
+  const auto& call = operation.call;
+  const Hosts& packages = packages_->packages();
+  const std::size_t most =
+      by_package_piece_count(call.op, call.dtype, packages, GroupShare::kAreaBytes, is_staged);
+  for (std::size_t begin = 0; begin < call.count; begin += most) {
+    const std::size_t count = std::min(most, call.count - begin);
+    ScheduleSpec spec = spec_of(call, count);
+    spec.hosts = &packages;
+    const Schedule& schedule =
+        schedules_.find(spec, is_staged ? build_by_package_staged : build_by_package_in_place);
+    runner_.run({operation, schedule, share_.begin_piece(), begin,
+                 partials_offset(call.op, call.dtype, packages, count, is_staged), !is_staged});
+  }
+}
+
+// Of each block, where there are some.
+ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
+  return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
+}
+
+// Past the caches when what the ranks read and write together does not fit there anyway.
+SharedPiece::Copy SharedExecutor::copy_for(const SharedOperation& operation) const {
+  std::size_t elements = 0;
+  for (int rank = 0; rank < terms_.world_size; ++rank) {
+    elements += input_count(operation.call, rank, terms_.world_size) +
+                output_count(operation.call, rank, terms_.world_size);
+  }
+  const std::size_t cache = last_level_cache_bytes();
+  return elements * operation.element > cache + cache / 4 ? copy_large_bytes : copy_bytes;
+}
+
+}  // namespace paceline

@@ -1,0 +1,66 @@
+#pragma once
+
+// The symmetric memory that a group can use, its own and that of the groups it was made of: which
+// allocation a buffer lies in, by a number that all ranks give it, and where other ranks' buffers
+// are in this process.
+//
+// Thread safety: none; one executor owns it.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "paceline/engine/collectives/backends/paceline/phase_barrier.h"
+#include "paceline/engine/collectives/backends/paceline/shared_operation.h"
+#include "paceline/engine/collectives/backends/paceline/symmetric_registry.h"
+#include "paceline/engine/transport/mesh.h"
+
+namespace paceline {
+
+class SymmetricRegions {
+ public:
+  // Requires: mesh.shared_memory(), and `mesh` outlives this object.
+  SymmetricRegions(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry)
+      : mesh_(mesh), registry_(std::move(registry)) {}
+
+  // Collective; errors as SharedMemory::allocate().
+  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
+  // Among what has been allocated until now.
+  SharedPlace find(const void* data, std::size_t bytes);
+  // Where this rank's buffers lie.
+  Announcement announcement_for(const SharedOperation& operation);
+  // Whether all inputs lie in one region and all outputs in one region, which has not been freed.
+  // Error(kCorrupt) for a place that lies outside its rank's memory: it is about to be read or
+  // written there.
+  bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
+  // Requires: hold_all(). Null where the rank has no such buffer, or its region was freed here.
+  std::byte* at(int rank, const SharedPlace& place) const {
+    const Region* held = region(place.region);
+    return held == nullptr ? nullptr : held->of(rank) + place.offset;
+  }
+
+ private:
+  // An allocation of which every rank of the group has a block; dead once this rank has freed it.
+  struct Region {
+    std::int64_t number = 0;
+    std::weak_ptr<SharedBlocks> owner;
+    std::size_t bytes = 0;
+    std::vector<std::byte*> bases;  // by rank of this group
+
+    std::byte* of(int rank) const { return bases[static_cast<std::size_t>(rank)]; }
+  };
+
+  void refresh();
+  const Region* region(std::int64_t number) const;
+  void require_inside(const SharedOperation& operation,
+                      std::span<const Announcement> announced) const;
+
+  Mesh& mesh_;
+  const std::shared_ptr<SymmetricRegistry> registry_;  // owners: the rank's groups
+  std::uint64_t seen_ = 0;                             // of the registry's versions
+  std::vector<Region> regions_;
+  std::uint64_t num_allocations_ = 0;
+};
+
+}  // namespace paceline

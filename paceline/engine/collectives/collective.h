@@ -1,0 +1,109 @@
+#pragma once
+
+// One call of a collective, as every rank must make it, and its fingerprint: what travels with
+// every message so that two ranks that make different calls find out before any byte is used.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "paceline/engine/collectives/buffer.h"
+#include "paceline/engine/collectives/op.h"
+#include "paceline/engine/collectives/reduce_op.h"
+#include "paceline/engine/core/dtype.h"
+
+namespace paceline {
+
+class DeviceOrder;
+class TensorShapes;
+class Work;
+
+// `count` is in elements and the same on every rank:
+//   all_reduce, broadcast, reduce   the whole buffer
+//   all_gather, gather              one rank's contribution; the gathering side holds world_size
+//                                   times as many
+//   scatter, reduce_scatter         one rank's result; the giving side holds world_size times as
+//                                   many
+//   all_to_all                      one block; both sides hold world_size blocks
+//   all_gather_v, reduce_scatter_v  the sum of `counts`: what each rank gives, or gets
+//   all_to_all_v                    the sum of `counts`: world_size rows, what row's rank gives
+//                                   each rank
+struct Collective {
+  Op op = Op::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Dtype dtype = Dtype::kUint8;
+  int root = 0;
+  std::size_t count = 0;
+  std::uint32_t divisor = 0;           // of a mean; 0: the number of ranks
+  const std::byte* input = nullptr;    // null where this rank gives nothing
+  std::byte* output = nullptr;         // null where this rank gets nothing
+  Device device = Device::kCpu;        // of input and output
+  const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
+  Work* work = nullptr;  // told when the device has all of the call; null: not asked for
+  std::span<const std::size_t> counts;   // of operations with unequal counts; outlive the call
+  std::uint32_t layout = 0;              // a hash of what else the ranks must agree on
+  std::uint32_t shape = 0;               // Call::shape
+  const TensorShapes* shapes = nullptr;  // Call::shapes
+  std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out
+};
+
+// How far into the longer of a rank's two buffers the shorter one begins when they share memory, in
+// elements: a rank's own block, or the beginning. Nothing where they must lie apart, as those of
+// all_to_all.
+std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
+
+// Elements that a rank's input and output hold.
+std::size_t input_count(const Collective& call, int rank, int world_size);
+std::size_t output_count(const Collective& call, int rank, int world_size);
+
+// What a mean divides by.
+inline std::size_t divisor_of(const Collective& call, int world_size) {
+  return call.divisor != 0 ? call.divisor : static_cast<std::size_t>(world_size);
+}
+
+// SIZE_MAX for a sum that is larger; no call may have that many elements.
+std::size_t saturated_sum(std::span<const std::size_t> counts);
+
+// A hash of counts, never 0: the `layout` of operations with unequal counts and of coalesced ones.
+std::uint32_t layout_of(std::span<const std::size_t> counts);
+
+// A hash of the sizes and strides of a dense tensor, in which two tensors agree when element i of
+// the memory of one is element i of the other. 0 for one dimension, which raw buffers have.
+// `strides` may be empty: the tensor is contiguous.
+std::uint32_t shape_of(std::span<const std::int64_t> sizes,
+                       std::span<const std::int64_t> strides = {});
+// The same for the tensors of a coalesced call, from their hashes.
+std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
+
+// A value of 32 bytes. Sequence numbers count a group's collectives from 1.
+struct Fingerprint {
+  Op op = Op::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Dtype dtype = Dtype::kUint8;
+  Device device = Device::kCpu;
+  std::int32_t root = 0;  // where there is none: a mean's divisor; 0: the number of ranks
+  std::uint64_t count = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t layout = 0;  // Collective::layout; of reduce, a mean's divisor
+  std::uint32_t shape = 0;   // Collective::shape
+  std::uint32_t group = 0;   // a hash of the group's name and generation
+
+  bool operator==(const Fingerprint&) const = default;
+  std::uint32_t divisor() const;  // Collective::divisor
+  // "all_reduce #42 (float32 x 1000, sum)".
+  std::string describe() const;
+};
+static_assert(sizeof(Fingerprint) == 32);
+
+Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
+                             std::uint32_t generation, std::uint64_t group);
+
+// Throws Error(kInvalid) that shows both sides when they differ; `peer_name` is as Mesh::describe
+// gives it.
+void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
+                  const std::string& peer_name, const std::string& group_name);
+
+}  // namespace paceline

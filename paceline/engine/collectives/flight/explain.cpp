@@ -1,0 +1,89 @@
+#include "paceline/engine/collectives/flight/explain.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "paceline/engine/collectives/flight/idle_verdicts.h"
+#include "paceline/engine/collectives/flight/positions.h"
+#include "paceline/engine/collectives/flight/stand.h"
+#include "paceline/engine/collectives/flight/stand_verdicts.h"
+
+namespace paceline {
+namespace {
+
+using flight::GroupPositions;
+using flight::Position;
+using flight::Stand;
+
+std::int64_t first_entered(const Stand& stand) {
+  std::int64_t first = stand.operation->entered_wall;
+  for (const Position* position : stand.inside) {
+    first = std::min(first, position->at(stand.sequence)->entered_wall);
+  }
+  return first;
+}
+
+// Another stand, inside which a rank is that is missing here.
+const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stands) {
+  for (const Position* missing : here.absent) {
+    for (const Stand& other : stands) {
+      for (const Position* inside : other.inside) {
+        if (&other != &here && inside->flight == missing->flight) return &other;
+      }
+    }
+  }
+  return nullptr;
+}
+
+// The stand that explains the others: from the oldest on, or from that of the group named `first`,
+// after the rank that is missing there.
+std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups,
+                                           std::string_view first) {
+  std::vector<Stand> stands;
+  for (const auto& group : groups) {
+    if (group.stands_at() > 0) stands.push_back(flight::stand_of(group));
+  }
+  if (stands.empty()) return {};
+  std::sort(stands.begin(), stands.end(), [&](const Stand& a, const Stand& b) {
+    const bool is_first[] = {a.group->name == first, b.group->name == first};
+    return is_first[0] != is_first[1] ? is_first[0] : first_entered(a) < first_entered(b);
+  });
+  for (const Stand& stand : stands) {
+    if (auto found = flight::find_mismatch(stand)) return found;
+  }
+  std::vector<const Stand*> way{&stands.front()};
+  for (;;) {
+    const Stand* next = stand_that_holds(*way.back(), stands);
+    if (next == nullptr) return flight::explain_stand(*way.back(), groups);
+    const auto before = std::find(way.begin(), way.end(), next);
+    if (before != way.end()) return flight::explain_crossing(std::span(before, way.end()));
+    way.push_back(next);
+  }
+}
+
+std::optional<Explanation> why_it_waits(std::span<const Flight> flights,
+                                        std::span<const GroupPositions> groups,
+                                        flight::Failures failures, std::string_view first) {
+  if (auto found = where_it_stands(groups, first)) return found;
+  return flight::find_lonely_message(flights, groups, failures);
+}
+
+}  // namespace
+
+Explanation explain(std::span<const Flight> flights, std::string_view group) {
+  const auto groups = flight::find_positions(flights);
+  if (auto found = why_it_waits(flights, groups, flight::Failures::kPresent, group)) return *found;
+  if (auto found = flight::find_silent_ends(flights, groups)) return *found;
+  if (std::none_of(flights.begin(), flights.end(), flight::is_running)) {
+    const auto all = flight::Failures::kAll;
+    const auto before = flight::find_positions(flights, all);
+    if (auto found = why_it_waits(flights, before, all, group)) return *found;
+  }
+  if (auto found = flight::find_own_words(flights)) return *found;
+  return flight::explain_rest(groups);
+}
+
+}  // namespace paceline

@@ -1,0 +1,94 @@
+#pragma once
+
+// A group's entries in its rank's flight recorder: collectives, messages, failures. Does nothing
+// when the rank has no recorder.
+//
+// Thread safety: every method may be called from any thread.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/engine/telemetry/flight_recorder.h"
+
+namespace paceline {
+
+// The recorder that PACELINE_FLIGHT_DIR asks for: `paceline run` sets it, users may. Null when it
+// is unset or empty, and for a job of one rank. PACELINE_FLIGHT_KEEP=1 leaves the files of a clean
+// end to the one that set it. A directory that cannot be written costs one warning and the records.
+// `timeline` may be null.
+std::shared_ptr<FlightRecorder> open_flight_recorder(
+    const LaunchEnvironment& who, const GetVariable& variable = process_environment(),
+    std::shared_ptr<Timeline> timeline = nullptr);
+
+// "; by the records of this host, rank 3 never entered ...": for the text of a time-out in `group`.
+// Empty when `recorder` is null.
+std::string told_by_records(const FlightRecorder* recorder, std::string_view group = {});
+
+// `error` as it leaves the library: with the directory of the records and, for a time-out that does
+// not have it yet, what they tell.
+Error with_flight_records(const FlightRecorder& recorder, const Error& error);
+
+class GroupFlight {
+ public:
+  // `recorder` may be null; owners: the groups of this rank.
+  GroupFlight(std::shared_ptr<FlightRecorder> recorder, const std::string& name, std::uint64_t hash,
+              int rank, int world_size, int generation);
+
+  const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
+
+  // Runs what makes the group; a failure is noted.
+  template <class Body>
+  auto form(Body&& body) const {
+    try {
+      return body();
+    } catch (const Error& error) {
+      throw failed({}, error);
+    }
+  }
+
+  // An asynchronous collective was called.
+  FlightTicket enter(const Collective& call) const;
+  // Runs a collective: `ticket` is enter()'s, or empty for one that was called just now.
+  template <class Body>
+  void run(const Collective& call, FlightTicket ticket, std::uint32_t sequence, Body&& body) const {
+    ticket = start(call, ticket, sequence);
+    try {
+      body();
+    } catch (const Error& error) {
+      throw failed(ticket, error);
+    }
+    if (recorder_) recorder_->finish(ticket, {});
+  }
+
+  // Posts a message by `post`; its end is recorded when its work completes.
+  template <class Post>
+  WorkPtr message(Op op, const PointToPointCall& call, bool asynchronous, Post&& post) const {
+    const FlightTicket ticket = start(op, call, asynchronous);
+    try {
+      WorkPtr work = post();
+      if (recorder_) work->record_end(recorder_, ticket);
+      return work;
+    } catch (const Error& error) {
+      throw failed(ticket, error);
+    }
+  }
+
+  void note_failure(const std::string& text) const;
+
+ private:
+  FlightTicket start(const Collective& call, FlightTicket ticket, std::uint32_t sequence) const;
+  FlightTicket start(Op op, const PointToPointCall& call, bool asynchronous) const;
+  // Records the end; returns the error to throw.
+  Error failed(FlightTicket ticket, const Error& error) const;
+  FlightCall describe(const Collective& call, bool asynchronous) const;
+
+  const std::shared_ptr<FlightRecorder> recorder_;
+  std::uint64_t hash_ = 0;
+  std::uint32_t group_ = 0;
+};
+
+}  // namespace paceline

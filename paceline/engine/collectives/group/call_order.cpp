@@ -1,0 +1,126 @@
+#include "paceline/engine/collectives/group/call_order.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "paceline/engine/core/thread.h"
+
+namespace paceline {
+
+struct CallOrder::Queue {
+  std::mutex mutex;  // guards everything below
+  std::condition_variable changed;
+  std::deque<Call> calls;
+  WorkPtr current;        // of the operation that the thread runs
+  bool has_lost = false;  // the order; touched by the thread alone
+  std::jthread thread;
+};
+
+CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
+
+CallOrder::~CallOrder() {
+  // In a child of fork() the thread's share of the queue, which no thread has any more, keeps it:
+  // what the parent's threads held stays held there.
+  if (!owner_.is_this() || !queue_->thread.joinable()) return;
+  if (queue_->thread.get_id() == std::this_thread::get_id()) {
+    queue_->thread.detach();
+    queue_->has_lost = true;
+    drop_what_is_left();
+    return;
+  }
+  queue_->thread.request_stop();
+  wake();
+  queue_->thread.join();
+}
+
+// Outside the lock: what a call kept alive may be anything.
+void CallOrder::drop_what_is_left() {
+  std::deque<Call> left;
+  {
+    const std::lock_guard lock(queue_->mutex);
+    left.swap(queue_->calls);
+  }
+  const auto cause = std::make_exception_ptr(
+      Error(ErrorCode::kAborted, "the group was destroyed before this operation began"));
+  for (; !left.empty(); left.pop_front()) {
+    const WorkPtr work = left.front().work;
+    left.front().keep_alive.reset();
+    work->complete(cause);
+  }
+}
+
+bool CallOrder::is_busy() const {
+  const std::lock_guard lock(queue_->mutex);
+  const bool is_at_device = queue_->current != nullptr && queue_->current->is_queued();
+  return under_way_.load(std::memory_order_acquire) > (is_at_device ? 1 : 0);
+}
+
+std::vector<std::string> CallOrder::names_under_way() const {
+  const std::lock_guard lock(queue_->mutex);
+  std::vector<std::string> names;
+  if (queue_->current && !queue_->current->is_queued()) {
+    names.push_back(queue_->current->description());
+  }
+  for (const Call& call : queue_->calls) names.push_back(call.work->description());
+  return names;
+}
+
+void CallOrder::add(Call call) {
+  {
+    const std::lock_guard lock(queue_->mutex);
+    under_way_.fetch_add(1, std::memory_order_relaxed);
+    queue_->calls.push_back(std::move(call));
+    if (!queue_->thread.joinable()) {
+      queue_->thread = start_thread("paceline-async", [this, queue = queue_](std::stop_token stop) {
+        work_off(*queue, stop);
+      });
+    }
+  }
+  queue_->changed.notify_all();
+}
+
+// The lock: a thread that has looked for the change and does not sleep yet must not miss it.
+void CallOrder::wake() noexcept {
+  { const std::lock_guard lock(queue_->mutex); }
+  queue_->changed.notify_all();
+}
+
+void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
+  std::unique_lock lock(queue.mutex);
+  const auto has_turn = [&] {
+    return !queue.calls.empty() && under_way_.load(std::memory_order_acquire) == queue.calls.size();
+  };
+  for (;;) {
+    queue.changed.wait(
+        lock, [&] { return has_turn() || (stop.stop_requested() && queue.calls.empty()); });
+    if (queue.calls.empty()) return;
+    auto next = std::make_optional(std::move(queue.calls.front()));
+    queue.calls.pop_front();
+    queue.current = next->work;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      next->run({.deadline = next->deadline, .may_spin = false, .work = next->work.get()});
+    } catch (...) {
+      error = std::current_exception();
+    }
+    // First: a thread that learns that it is done finds the group idle, and may destroy it, as may
+    // what it kept alive.
+    lock.lock();
+    under_way_.fetch_sub(1, std::memory_order_release);
+    WorkPtr work = std::exchange(queue.current, nullptr);
+    lock.unlock();
+    next.reset();  // what it kept alive is free before any thread learns that it is done
+    work->complete(error);
+    work.reset();
+    if (queue.has_lost) return;
+    lock.lock();
+  }
+}
+
+}  // namespace paceline

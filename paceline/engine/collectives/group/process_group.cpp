@@ -1,0 +1,417 @@
+#include "paceline/engine/collectives/group/process_group.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/backends/connect_backend.h"
+#include "paceline/engine/collectives/backends/paceline/symmetric_registry.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/rendezvous/hosted_store.h"
+#include "paceline/engine/transport/failure_domain.h"
+
+namespace paceline {
+namespace {
+
+int index_of(int value, const std::vector<int>& values) {
+  const auto found = std::find(values.begin(), values.end(), value);
+  return found == values.end() ? -1 : static_cast<int>(found - values.begin());
+}
+
+constexpr std::size_t kMaxHostBytes = 255;
+
+}  // namespace
+
+void require_possible(const GroupOptions& options) {
+  check(!options.timeout || options.timeout->count() > 0,
+        "GroupOptions::timeout is {} ms: give at least 1 ms, or none",
+        options.timeout.value_or(std::chrono::milliseconds()).count());
+  check(options.link.host.size() <= kMaxHostBytes, "LinkOptions::host has {} bytes, more than {}",
+        options.link.host.size(), kMaxHostBytes);
+}
+
+ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
+                           const GroupOptions& options, const Parent& parent)
+    : rendezvous_(std::move(rendezvous)),
+      name_(std::move(name)),
+      world_ranks_(std::move(world_ranks)),
+      options_(options),
+      rank_(index_of(rendezvous_.who.rank, world_ranks_)),
+      self_(rank_name(is_member() ? rank_ : rendezvous_.who.rank, rendezvous_.who.rank)),
+      name_hash_(XXH3_64bits(name_.data(), name_.size())),
+      flight_(is_member() ? options_.recorder : nullptr, name_, name_hash_, rank_, world_size(),
+              rendezvous_.who.restart_count),
+      symmetric_(parent.symmetric ? parent.symmetric : std::make_shared<SymmetricRegistry>()),
+      failures_(parent.failures ? parent.failures : std::make_shared<FailureDomain>()),
+      backend_(flight_.form([&] {
+        const StoreUse use(rendezvous_.hosted, name_, world_ranks_);
+        if (!is_member()) return std::unique_ptr<Backend>();
+        return connect_backend(rendezvous_, {.group = name_,
+                                             .rank = rank_,
+                                             .world_ranks = world_ranks_,
+                                             .choice = options_.backend,
+                                             .link = options_.link,
+                                             .planning = options_.planning,
+                                             .timeout = std::min<std::chrono::milliseconds>(
+                                                 timeout(), kDefaultStoreTimeout),
+                                             .look_after_parent = parent.look_after,
+                                             .symmetric = symmetric_,
+                                             .failures = failures_});
+      })) {}
+
+ProcessGroup::~ProcessGroup() {
+  // What a device has may have been waited for; it is given its time.
+  if (!owner_.is_this() || !order_.is_busy()) return;
+  if (!backend_->failed()) warn_of_what_is_under_way();
+  abort("the group was destroyed with operations under way");
+}
+
+std::string ProcessGroup::name_of_member(std::size_t rank) const {
+  return rank_name(static_cast<int>(rank), world_ranks_[rank]);
+}
+
+// What every description of an operation begins with.
+std::string ProcessGroup::own_rank() const { return fmt::format("{}: ", self_); }
+
+// The error may never be observed.
+void ProcessGroup::warn_of_what_is_under_way() const {
+  constexpr std::size_t kMostNames = 4;
+  auto names = order_.names_under_way();
+  const std::size_t count = names.size();
+  if (count == 0) return;
+  names.resize(std::min(count, kMostNames));
+  for (std::string& name : names) name.erase(0, own_rank().size());
+  log::warning(
+      fmt::format("{}group {} is destroyed with {} operation{} under way: {}{}; their results are "
+                  "discarded: wait() for each before destroying the group",
+                  own_rank(), name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+                  count > names.size() ? ", ..." : ""));
+}
+
+bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
+  return members("supports").supports(op, dtype, reduce_op, device);
+}
+
+// ---- collectives
+
+Collective ProcessGroup::make(const Call& call) const {
+  const OpTraits& op = traits_of(call.op);
+  require_member(op.name);
+  if (op.input == Extent::kNothing && call.op != Op::kBarrier) {
+    fail(ErrorCode::kInvalid,
+         "{}: {} is not an operation of run() and start(): call the group's function of that name",
+         self_, op.name);
+  }
+  // The side that every rank has.
+  const bool by_input = op.has(kOnlyRootGets) || op.output == Extent::kOwnCount;
+  Collective made;
+  made.op = call.op;
+  made.reduce_op = call.reduce_op;
+  made.dtype = by_input ? call.input.dtype : call.output.dtype;
+  made.device = by_input ? call.input.device : call.output.device;
+  made.root = call.root;
+  made.shape = call.shape;
+  made.shapes = call.shapes;
+  if (call.divisor) made.divisor = require_divisor(call);
+  if (has_counts(call.op)) {
+    check(call.counts.size() == world_ranks_.size(),
+          "{}: {}: a list of {} counts in a group of {} ranks", self_, op.name, call.counts.size(),
+          world_size());
+    made.counts = call.counts;
+    made.count = saturated_sum(call.counts);
+    made.layout = layout_of(call.counts);
+  } else if (op.input == Extent::kCount && !op.has(kOnlyRootGives)) {
+    made.count = call.input.count;
+  } else if (op.output == Extent::kCount) {
+    made.count = call.output.count;
+  } else {  // blocks to blocks
+    made.count = call.input.count / world_ranks_.size();
+  }
+  require_collective(made, call.input, call.output);
+  made.input = input_count(made, rank_, world_size()) > 0 ? call.input.data : nullptr;
+  made.output = output_count(made, rank_, world_size()) > 0 ? call.output.data : nullptr;
+  return made;
+}
+
+std::uint32_t ProcessGroup::require_divisor(const Call& call) const {
+  const auto op = name_of(call.op);
+  check(reduces(call.op) && call.reduce_op == ReduceOp::kMean,
+        "{}: {}: a divisor of {} without a mean: only ReduceOp::kMean has one", self_, op,
+        *call.divisor);
+  check(*call.divisor >= 1 && *call.divisor <= INT32_MAX,
+        "{}: {}: a mean divided by {}; give a number from 1 to 2^31 - 1", self_, op, *call.divisor);
+  if (call.output.device != Device::kCpu || call.input.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported,
+         "{}: {}: a mean with its own divisor is for the CPU; on a device take the sum, and divide",
+         self_, op);
+  }
+  return *call.divisor == world_ranks_.size() ? 0 : *call.divisor;
+}
+
+void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
+                                      Buffer output) const {
+  const auto op = name_of(call.op);
+  require_addressable(op, call.dtype, call.count, world_size());
+  check(!has_root(call.op) || (call.root >= 0 && call.root < world_size()),
+        "{}: {}: root {} is not a rank of group {}, which has {} ranks", self_, op, call.root,
+        name_, world_size());
+  const std::size_t needed_in = input_count(call, rank_, world_size());
+  const std::size_t needed_out = output_count(call, rank_, world_size());
+  check(input.count == needed_in || (needed_in == 0 && call.op != Op::kAllToAll),
+        "{}: {} of {} elements in a group of {} needs an input of {} elements, not {}", self_, op,
+        call.count, world_size(), needed_in, input.count);
+  check(output.count == needed_out || needed_out == 0,
+        "{}: {} of {} elements in a group of {} needs an output of {} elements, not {}", self_, op,
+        call.count, world_size(), needed_out, output.count);
+  const bool has_both = needed_in > 0 && needed_out > 0;
+  if (has_both && input.dtype != output.dtype) [[unlikely]] {
+    fail(ErrorCode::kInvalid, "{}: {}: input is {}, output is {}", self_, op, name_of(input.dtype),
+         name_of(output.dtype));
+  }
+  check(!has_both || input.device == output.device,
+        "{}: {}: input and output are on different devices", self_, op);
+  check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
+        "{}: {}: a buffer is null", self_, op);
+  require_supported(call);
+  if (has_both) require_apart_or_in_place(call, input, output);
+}
+
+// Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
+void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
+                                       int blocks) const {
+  std::size_t bytes = 0;
+  const bool overflows =
+      __builtin_mul_overflow(count, size_of(dtype) * static_cast<std::size_t>(blocks), &bytes);
+  if (!overflows && bytes <= static_cast<std::size_t>(PTRDIFF_MAX)) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "{}: {} of {} x {} in group {} of {}: that is more than memory can hold", self_, what,
+       name_of(dtype), count == SIZE_MAX ? "2^64 and more" : std::to_string(count), name_,
+       world_size());
+}
+
+// Peers read an input while this rank writes its output.
+void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer input,
+                                             Buffer output) const {
+  const std::byte* const in = input.data;
+  const std::byte* const out = output.data;
+  if (in == out && call.op == Op::kAllReduce) return;  // the most frequent case
+  if (in + input.bytes() <= out || out + output.bytes() <= in) return;
+  const auto op = name_of(call.op);
+  const auto offset = in_place_offset(call, rank_);
+  check(offset.has_value(), "{}: {}: input and output overlap; give it separate buffers", self_,
+        op);
+  const std::size_t bytes = *offset * size_of(call.dtype);
+  const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
+  check(in_place,
+        "{}: {}: input and output overlap; the shorter one must begin {} elements into the "
+        "longer one, or they must not overlap",
+        self_, op, *offset);
+}
+
+void ProcessGroup::require_supported(const Collective& call) const {
+  if (call.op == Op::kBarrier ||
+      backend_->supports(call.op, call.dtype, call.reduce_op, call.device)) {
+    return;
+  }
+  const auto op = name_of(call.op);
+  if (reduces(call.op) && !is_defined(call.reduce_op, call.dtype)) {
+    fail(ErrorCode::kUnsupported, "{}: {}: {} is not defined for {}", self_, op,
+         name_of(call.reduce_op), name_of(call.dtype));
+  }
+  if (call.device == Device::kCuda && parse_backend_choice(options_.backend).cuda.empty()) {
+    fail(ErrorCode::kUnsupported,
+         "{}: {}: group {} has no backend for CUDA memory; form it with --backend "
+         "cpu:paceline,cuda:nccl, or copy to the host",
+         self_, op, name_);
+  }
+  fail(ErrorCode::kUnsupported, "{}: {} of {}{}{} is not in backend {}; {}", self_, op,
+       name_of(call.dtype), reduces(call.op) ? ", " : "",
+       reduces(call.op) ? name_of(call.reduce_op) : "", backend(),
+       call.device == Device::kCpu ? "backend paceline can: --backend paceline"
+                                   : "copy to the host, where backend paceline can");
+}
+
+// ---- order
+
+void ProcessGroup::require_time(const CallOptions& options) const {
+  if (!options.timeout || options.timeout->count() > 0) [[likely]]
+    return;
+  fail(ErrorCode::kInvalid,
+       "{}: CallOptions::timeout is {} ms, in which no operation can end; give at least 1 ms, "
+       "or none for the {} ms of group {}",
+       self_, options.timeout->count(), timeout().count(), name_);
+}
+
+Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
+  return Deadline::after(options.timeout.value_or(timeout()));
+}
+
+// `then` belongs to the operation. Requires: no other operation of the group is under way.
+void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
+                           const Then& then) {
+  const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
+  const auto fingerprint = make_fingerprint(call, ++sequence_, generation, name_hash_);
+  WaitOptions recorded = wait;
+  recorded.recorder = flight_.recorder().get();
+  if (wait.work != nullptr) wait.work->begin(self_, name_, fingerprint, flight_.recorder());
+  flight_.run(call, ticket, fingerprint.sequence, [&] {
+    try {
+      backend_->run(call, fingerprint, recorded);
+      if (then) then(fingerprint, recorded);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalid && call.shapes != nullptr) {
+        throw Error(error.code(),
+                    fmt::format("{}; this rank gave {}", error.what(), call.shapes->describe()));
+      }
+      const bool names_operation = error.code() != ErrorCode::kPeerLost &&
+                                   error.code() != ErrorCode::kAborted &&
+                                   error.code() != ErrorCode::kSystem;
+      if (names_operation) throw;
+      throw said_by(self_, "a collective",
+                    Error(error.code(), fmt::format("{}; this rank was in {} of group {}",
+                                                    error.what(), fingerprint.describe(), name_)));
+    }
+  });
+}
+
+// A child of fork() has neither this rank's threads nor its place among the others; what it said
+// would be taken for its parent's.
+void ProcessGroup::require_own_process(std::string_view what) const {
+  check(owner_.is_this(),
+        "{}: {} in group {}: the group belongs to process {}, and this is a child that it made "
+        "by fork(); fork before the group is made, or start another program (exec)",
+        self_, what, name_, owner_.pid());
+}
+
+// Every call passes here, so no text is made for those that may go on.
+void ProcessGroup::require_member(std::string_view what) const {
+  if (is_member()) return;
+  fail(ErrorCode::kInvalid,
+       "{}: {}: this rank is not a member of group {}, whose members are {}; leave the call "
+       "to them, is_member() tells who they are",
+       self_, what, name_,
+       world_ranks_.empty() ? std::string("none: it gave split() a negative color")
+                            : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
+}
+
+// A plain call that may run here costs no allocation.
+void ProcessGroup::run(const Call& call, const CallOptions& options) {
+  if (traits_of(call.op).has(kIsMessage)) {
+    post(call, false, options)->wait();
+  } else if (options.order) {  // it may end before the device does
+    start(call, options)->wait();
+  } else if (call.lists || has_counts(call.op)) {
+    run_in_order(prepare(call, options), options);
+  } else {
+    const Collective made = make(call);
+    run_in_order([&](const WaitOptions& wait) { execute(made, {}, wait); }, options);
+  }
+}
+
+WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) {
+  if (traits_of(call.op).has(kIsMessage)) return post(call, true, options);
+  require_own_process("an asynchronous call");
+  return enqueue(
+      prepare(call, options),
+      fmt::format("{}{} in group {}", name_of(call.op), call.lists ? "_coalesced" : "", name_),
+      options);
+}
+
+// Checks the call, and keeps what carries it out later.
+ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOptions& options) {
+  if (call.lists) return coalesced(call);
+  if (call.op == Op::kAllToAllV) return exchanged(call, options);
+  if (has_counts(call.op)) return counted(call, options);
+  const Collective made = make(call);
+  require_time(options);
+  return [this, made, ticket = flight_.enter(made), order = options.order](
+             const WaitOptions& wait) { execute(placed(made, order, wait), ticket, wait); };
+}
+
+// `order` outlives what is returned.
+Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                                const WaitOptions& wait) const {
+  call.order = order.get();
+  call.work = order && !options_.blocking_wait ? wait.work : nullptr;
+  return call;
+}
+
+// In the calling thread when nothing else is under way; otherwise behind what is.
+void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
+  require_own_process("a call");
+  require_time(options);
+  if (const CallOrder::Turn turn(order_); turn) {
+    operation({deadline_of(options), true});
+    return;
+  }
+  check(visitor_.load() != std::this_thread::get_id(),
+        "{}: a blocking call in the body of a visit in group {}: it would wait for that visit; "
+        "call the group before or after it",
+        self_, name_);
+  enqueue(std::move(operation), "an operation in group " + name_, options)->wait();
+}
+
+WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& description,
+                              const CallOptions& options) {
+  require_own_process("an asynchronous call");
+  require_time(options);
+  auto work =
+      std::make_shared<Work>([text = own_rank() + description] { return text; }, options.order);
+  order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
+  return work;
+}
+
+// ---- memory
+
+SymmetricBuffer ProcessGroup::allocate_symmetric(std::size_t bytes, const CallOptions& options) {
+  return allocate(bytes, Pages::kPresent, options);
+}
+
+SymmetricBuffer ProcessGroup::reserve_symmetric(std::size_t bytes, const CallOptions& options) {
+  return allocate(bytes, Pages::kOnTouch, options);
+}
+
+bool ProcessGroup::is_symmetric(ConstBuffer buffer) {
+  require_member("is_symmetric");
+  bool answer = false;
+  run_in_order([&](const WaitOptions&) { answer = backend_->is_symmetric(buffer); }, {});
+  return answer;
+}
+
+SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const CallOptions& options) {
+  require_member("allocate_symmetric");
+  check(bytes > 0, "{}: allocate_symmetric: 0 bytes", self_);
+  Collective call;
+  call.op = Op::kAllocate;
+  call.count = bytes;
+  SymmetricBuffer buffer;
+  run_in_order(
+      [&](const WaitOptions& wait) {
+        // Moves nothing by itself, but shows which rank makes another call, or asks for another
+        // size.
+        execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
+          buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);
+        });
+      },
+      options);
+  return buffer;
+}
+
+// ---- the end
+
+void ProcessGroup::abort(const std::string& reason) {
+  require_member("abort");
+  require_own_process("abort");
+  const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason));
+  flight_.note_failure(cause.what());
+  backend_->abort(cause);
+}
+
+}  // namespace paceline

@@ -1,0 +1,477 @@
+#pragma once
+
+// Ranks that communicate with each other: the names and semantics of torch.distributed, for raw
+// buffers. paceline/training/tensor has the same for torch::Tensor.
+//
+//   auto group = paceline::init_process_group();
+//   group->all_reduce(std::span(gradients), ReduceOp::kSum);
+//
+// Rules. All ranks of the group make the same collective calls in the same order, with the same
+// operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
+// cause) that shows both sides. A sum has the same bits on every rank and over every transport
+// (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
+// later call throws its cause; make a new one.
+//
+// Roots and peers are ranks of the group that is called, as rank() gives them: in a group made by
+// new_group() or split() they differ from the world's, which torch.distributed's functions take.
+// world_ranks() has the world's rank of each.
+//
+// Buffers larger than an address space, by themselves or for all ranks together, are kInvalid.
+//
+// Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
+// Asynchronous operations run in order on one thread of the group. In a group of one everything is
+// a copy.
+//
+// Errors of every collective: kInvalid (arguments, mismatch), kUnsupported (operation on this
+// type), kTimeout (naming the ranks that are missing), kPeerLost (naming the rank that died),
+// kAborted (another rank failed; with its cause).
+//
+// Thread safety: every method may be called from any thread; calls are carried out one after
+// another.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/collectives/buffer.h"
+#include "paceline/engine/collectives/call.h"
+#include "paceline/engine/collectives/flight/group_flight.h"
+#include "paceline/engine/collectives/group/call_order.h"
+#include "paceline/engine/collectives/planning/planner.h"
+#include "paceline/engine/collectives/visit.h"
+#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/rendezvous/rendezvous.h"
+#include "paceline/engine/transport/link_options.h"
+
+namespace paceline {
+
+class FailureDomain;
+class SymmetricRegistry;
+
+// PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
+inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
+
+struct GroupOptions {
+  // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
+  // kDefaultGroupTimeout; for groups made of a group, that group's.
+  std::optional<std::chrono::milliseconds> timeout;
+  LinkOptions link;
+  PlanningOptions planning;
+  // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
+  // (open_flight_recorder), groups made of this one share it.
+  std::shared_ptr<FlightRecorder> recorder;
+  // Where programs record what else this rank does (timeline()); null: nowhere. As `recorder`.
+  std::shared_ptr<Timeline> timeline;
+  // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
+  std::string backend;
+  // A thread that waits for an operation on device memory waits for its result, not only until the
+  // device has been given the operation: slower, and errors appear where they happen.
+  bool blocking_wait = false;
+};
+
+// Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a
+// host's name that is too long.
+void require_possible(const GroupOptions& options);
+
+class ProcessGroup {
+ public:
+  // What a group has of the one that it was made of.
+  struct Parent {
+    std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
+    std::shared_ptr<SymmetricRegistry> symmetric;
+    std::shared_ptr<FailureDomain> failures;
+  };
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` say which
+  // part of the world this is; users call init_process_group(), new_group() and split().
+  ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
+               const GroupOptions& options, const Parent& parent = {});
+  // Operations under way end with Error(kAborted).
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  // Whether this rank is in it. A group of others (new_group(), split()) refuses every call with
+  // Error(kInvalid), but for what follows up to world_ranks().
+  bool is_member() const { return rank_ >= 0; }
+  int rank() const { return rank_; }  // -1 outside
+  int world_size() const { return static_cast<int>(world_ranks_.size()); }
+  int local_rank() const { return rendezvous_.who.local_rank; }
+  const std::string& name() const { return name_; }
+  const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
+  // The ranks that its members have in the world, in order.
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  // This rank, and each rank of the group, as errors name them: by the number in the group and,
+  // where that is another one, the number in the world: "rank 1 (rank 3 of the world)".
+  const std::string& self() const { return self_; }
+  std::string name_of_member(std::size_t rank) const;
+  // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
+  std::string backend() const { return members("backend").name(); }
+  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
+  std::string transport() const { return members("transport").transport(); }
+  // The options that the group was made with.
+  const GroupOptions& options() const { return options_; }
+  std::chrono::milliseconds timeout() const {
+    return options_.timeout.value_or(kDefaultGroupTimeout);
+  }
+  const Hosts& hosts() const { return members("hosts").hosts(); }
+  // Null when none was asked for.
+  const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
+  // Which algorithm a call would take, and why: lines for people.
+  std::string explain(Op op, Dtype dtype, std::size_t count) const {
+    return members("explain").explain({op, dtype, count});
+  }
+  bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
+                Device device = Device::kCpu) const;
+
+  // What every function below comes to: blocking, or as a Work. Buffers of one call lie apart,
+  // unless it says how they may share memory; anything else is Error(kInvalid).
+  void run(const Call& call, const CallOptions& options = {});
+  WorkPtr start(const Call& call, const CallOptions& options = {});
+
+  // In place.
+  void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op}, options);
+  }
+  WorkPtr all_reduce_async(Buffer buffer, ReduceOp op = ReduceOp::kSum,
+                           const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op},
+                 options);
+  }
+  // From `input` to `output` of the same count.
+  void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op}, options);
+  }
+  WorkPtr all_reduce_async(ConstBuffer input, Buffer output, ReduceOp op,
+                           const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op},
+                 options);
+  }
+
+  // In place: root's elements replace every rank's. `root`, here and below: a rank of this group.
+  void broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
+    run({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
+  }
+  WorkPtr broadcast_async(Buffer buffer, int root, const CallOptions& options = {}) {
+    return start({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
+  }
+
+  // Root's `buffer` gets the result; the others' stay as they are.
+  void reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
+              const CallOptions& options = {}) {
+    run({.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
+        options);
+  }
+  WorkPtr reduce_async(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
+                       const CallOptions& options = {}) {
+    return start(
+        {.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
+        options);
+  }
+
+  // output.count == input.count * world_size; rank r's elements begin at r * input.count. `input`
+  // may be this rank's block of `output`.
+  void all_gather(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    run({.op = Op::kAllGather, .input = input, .output = output}, options);
+  }
+  WorkPtr all_gather_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    return start({.op = Op::kAllGather, .input = input, .output = output}, options);
+  }
+
+  // As all_gather, at root only; the others pass an empty output.
+  void gather(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
+    run({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
+  }
+  WorkPtr gather_async(ConstBuffer input, Buffer output, int root,
+                       const CallOptions& options = {}) {
+    return start({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
+  }
+
+  // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
+  // pass an empty input. `output` may be root's own block of `input`.
+  void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
+    run({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
+  }
+  WorkPtr scatter_async(ConstBuffer input, Buffer output, int root,
+                        const CallOptions& options = {}) {
+    return start({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
+  }
+
+  // Rank r gets the reduction of every rank's block r: input.count == output.count * world_size.
+  // `output` may be this rank's block of `input`, whose other blocks stay as they are.
+  void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
+                      const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op}, options);
+  }
+  WorkPtr reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
+                               const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op},
+                 options);
+  }
+
+  // Block r of `input` goes to rank r, whose block `rank()` of `output` it becomes. The buffers
+  // must not overlap.
+  void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    run({.op = Op::kAllToAll, .input = input, .output = output}, options);
+  }
+  WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
+    return start({.op = Op::kAllToAll, .input = input, .output = output}, options);
+  }
+
+  // As all_gather, all_reduce's scattered half and all_to_all, with a count for each rank
+  // (process_group_counts.cpp). Rank r gives counts[r] elements, which follow those of the ranks
+  // before it.
+  void all_gather_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                    const CallOptions& options = {}) {
+    run({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts}, options);
+  }
+  WorkPtr all_gather_v_async(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                             const CallOptions& options = {}) {
+    return start({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts},
+                 options);
+  }
+  // Rank r gets the reduction of every rank's elements of block r, which holds counts[r].
+  void reduce_scatter_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatterV,
+         .input = input,
+         .output = output,
+         .reduce_op = op,
+         .counts = counts},
+        options);
+  }
+  WorkPtr reduce_scatter_v_async(ConstBuffer input, Buffer output,
+                                 std::span<const std::size_t> counts, ReduceOp op = ReduceOp::kSum,
+                                 const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatterV,
+                  .input = input,
+                  .output = output,
+                  .reduce_op = op,
+                  .counts = counts},
+                 options);
+  }
+  // Rank r gets the send_counts[r] elements of block r of `input`; receive_counts[r] come from it,
+  // and must be what it sends: otherwise Error(kInvalid) on every rank, before any element moves.
+  // The ranks tell each other their counts first, which costs the time of a small all_gather.
+  void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                    std::span<const std::size_t> receive_counts, const CallOptions& options = {}) {
+    run({.op = Op::kAllToAllV,
+         .input = input,
+         .output = output,
+         .counts = send_counts,
+         .receive_counts = receive_counts},
+        options);
+  }
+  WorkPtr all_to_all_v_async(ConstBuffer input, std::span<const std::size_t> send_counts,
+                             Buffer output, std::span<const std::size_t> receive_counts,
+                             const CallOptions& options = {}) {
+    return start({.op = Op::kAllToAllV,
+                  .input = input,
+                  .output = output,
+                  .counts = send_counts,
+                  .receive_counts = receive_counts},
+                 options);
+  }
+
+  // One operation on many buffers of one type, as if they lay one after the other: for many small
+  // ones the price of one (process_group_coalesced.cpp). They are copied, a few megabytes at a
+  // time. All ranks pass lists of the same counts.
+  void all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
+                            const CallOptions& options = {}) {
+    run({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}}, options);
+  }
+  WorkPtr all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
+                                     const CallOptions& options = {}) {
+    return start({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}},
+                 options);
+  }
+  void broadcast_coalesced(std::span<const Buffer> buffers, int root,
+                           const CallOptions& options = {}) {
+    run({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
+  }
+  WorkPtr broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
+                                    const CallOptions& options = {}) {
+    return start({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
+  }
+  // outputs[i].count == inputs[i].count * world_size, as all_gather has it; likewise below.
+  void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                            const CallOptions& options = {}) {
+    run({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
+  }
+  WorkPtr all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
+                                     std::span<const Buffer> outputs,
+                                     const CallOptions& options = {}) {
+    return start({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
+  }
+  void reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
+                                std::span<const Buffer> outputs, ReduceOp op = ReduceOp::kSum,
+                                const CallOptions& options = {}) {
+    run({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
+        options);
+  }
+  WorkPtr reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
+                                         std::span<const Buffer> outputs,
+                                         ReduceOp op = ReduceOp::kSum,
+                                         const CallOptions& options = {}) {
+    return start({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
+                 options);
+  }
+
+  // Every rank's `buffer`, of the same type and count, is visited by all ranks (visit.h), each on
+  // its visited_block() of all of them: in place in symmetric memory on one host, on copies
+  // elsewhere. What the body throws is thrown here, and finishes the group: the other ranks get
+  // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
+  void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
+  WorkPtr visit_async(Buffer buffer, VisitBody body, const CallOptions& options = {});
+
+  void barrier(const CallOptions& options = {}) { run({.op = Op::kBarrier}, options); }
+  WorkPtr barrier_async(const CallOptions& options = {}) {
+    return start({.op = Op::kBarrier}, options);
+  }
+  // A barrier with a limit of its own, for finding out which ranks are missing: its Error(kTimeout)
+  // names every rank that did not arrive.
+  void monitored_barrier(std::chrono::milliseconds timeout) { barrier({.timeout = timeout}); }
+
+  // Matched by (peer, tag) in order of sending. `peer`: a rank of this group.
+  void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
+    run({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
+  }
+  WorkPtr send_async(ConstBuffer buffer, int peer, std::uint32_t tag = 0,
+                     const CallOptions& options = {}) {
+    return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
+  }
+  // `peer` may be kAnySource. Returns the sender's rank, as source_rank() of the Work does.
+  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
+    return recv({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
+  }
+  int recv(const Call& call, const CallOptions& options = {});
+  WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
+                     const CallOptions& options = {}) {
+    return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
+  }
+  // Sends and receives that start together, as in torch.distributed: `messages` are calls of kSend
+  // and kReceive, in any order and between any ranks, and nothing waits for another. All are
+  // checked before the first one starts. The works are in the order of the messages.
+  std::vector<WorkPtr> batch_isend_irecv(std::span<const Call> messages,
+                                         const CallOptions& options = {});
+
+  // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
+  // copies, but for small and coalesced calls (docs/algorithms.md, section 4).
+  SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
+  // As allocate_symmetric, for large areas: a page takes memory when it is first touched. Forked
+  // children cannot see it.
+  SymmetricBuffer reserve_symmetric(std::size_t bytes, const CallOptions& options = {});
+  // Local: whether collectives on this memory need no copies, if the other ranks' is like it.
+  bool is_symmetric(ConstBuffer buffer);
+
+  // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
+  // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
+  // outside get a group of which they are not members (is_member()). It begins as any other
+  // collective of this group does, and takes the new group's time limit at most: a rank that makes
+  // another call, names other members or is gone is found out so. Error(kInvalid) for other members
+  // is every rank's, and this group goes on.
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
+                                          const std::optional<GroupOptions>& options = {});
+  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
+  // with a negative color are members of none: what they get has no ranks. `label`, the same on
+  // every rank, becomes a part of the groups' names, for messages.
+  std::shared_ptr<ProcessGroup> split(int color, int key,
+                                      const std::optional<GroupOptions>& options = {},
+                                      std::string_view label = {});
+
+  // Local, any thread: fails what is under way here and tells the other ranks `reason`.
+  void abort(const std::string& reason);
+
+ private:
+  using Operation = CallOrder::Operation;
+  using Then = std::function<void(const Fingerprint& fingerprint, const WaitOptions& wait)>;
+  struct Coalesced;  // a call on many buffers
+
+  Collective make(const Call& call) const;
+  Operation prepare(const Call& call, const CallOptions& options);
+  Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
+                    const WaitOptions& wait) const;
+  std::uint32_t require_divisor(const Call& call) const;
+  std::string own_rank() const;
+  void warn_of_what_is_under_way() const;
+  void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
+  void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
+  Operation counted(const Call& call, const CallOptions& options);
+  Operation exchanged(const Call& call, const CallOptions& options);
+  std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
+                                           const WaitOptions& wait);
+  Operation coalesced(const Call& call);
+  void require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
+                     std::span<const Buffer> outputs) const;
+  void run_coalesced(const Coalesced& call, const WaitOptions& wait);
+  void require_own_process(std::string_view what) const;
+  void require_member(std::string_view what) const;
+  Backend& members(std::string_view what) const {
+    require_member(what);
+    return *backend_;
+  }
+  void require_apart_or_in_place(const Collective& call, ConstBuffer input, Buffer output) const;
+  void require_supported(const Collective& call) const;
+  PointToPointCall make_message(const Call& call, const CallOptions& options) const;
+  WorkPtr post(const Call& call, bool asynchronous, const CallOptions& options);
+  void execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
+               const Then& then = {});
+  void run_in_order(Operation operation, const CallOptions& options);
+  WorkPtr enqueue(Operation operation, const std::string& description, const CallOptions& options);
+  Operation visiting(Buffer buffer, VisitBody body);
+  void visit_block(const Collective& call, const VisitBody& body, const VisitedBlock& block,
+                   std::vector<std::byte*> data, std::size_t offset);
+  void visit_copies(const Collective& visit, const VisitBody& body, const WaitOptions& wait);
+  SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
+  void require_time(const CallOptions& options) const;
+  Deadline deadline_of(const CallOptions& options) const;
+  std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
+                                       const WaitOptions& wait);
+  void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);
+  std::vector<int> in_world(const std::vector<int>& ranks) const;
+  GroupOptions options_of_child(const std::optional<GroupOptions>& options) const;
+  Rendezvous meeting_of_children(Op op, const WaitOptions& wait);
+  Rendezvous host_children(Op op, const WaitOptions& wait);
+  std::shared_ptr<ProcessGroup> form(const Rendezvous& meeting, const std::string& name,
+                                     const std::vector<int>& ranks, const GroupOptions& options);
+
+  const Rendezvous rendezvous_;
+  const std::string name_;
+  const std::vector<int> world_ranks_;
+  const GroupOptions options_;
+  const int rank_;
+  const std::string self_;
+  const std::uint64_t name_hash_;
+  const GroupFlight flight_;
+  const OwnerProcess owner_;
+  // Owners: this and the groups that it was made of or that are made of it.
+  const std::shared_ptr<SymmetricRegistry> symmetric_;
+  const std::shared_ptr<FailureDomain> failures_;
+  std::unique_ptr<Backend> backend_;  // null outside
+  int num_children_ = 0;              // groups made by new_group and split; the same on every rank
+  // Where they form, if not where this one did; the thread's that runs operations.
+  std::optional<Rendezvous> own_meeting_;
+  std::uint32_t sequence_ = 0;   // of the last collective; the thread's that runs operations
+  std::vector<std::byte> flat_;  // of coalesced calls; likewise
+  std::atomic<std::thread::id> visitor_;  // which runs a visit's body
+
+  CallOrder order_;  // the last member: its thread uses the others
+};
+
+// A reduction for host-side values that all ranks need, for example a sum of correct answers.
+template <class T>
+T all_reduce_value(ProcessGroup& group, T value, ReduceOp op = ReduceOp::kSum) {
+  group.all_reduce(std::span<T>(&value, 1), op);
+  return value;
+}
+
+}  // namespace paceline

@@ -1,0 +1,14 @@
+// One element at a time, by elements.h: the compiler's vectors are all that this kernel has. See
+// lanes_avx512.h.
+
+#include <cstddef>
+
+#include "paceline/engine/collectives/kernels/elements.h"
+
+namespace paceline::PACELINE_KERNEL {
+namespace {
+
+constexpr std::size_t kLanes = 1;
+
+}  // namespace
+}  // namespace paceline::PACELINE_KERNEL

@@ -1,0 +1,69 @@
+#pragma once
+
+// Combines one range of all ranks' contributions into one.
+//
+// The order is the library's promise: a fixed balanced binary tree over the contributions in rank
+// order, split at the largest power of two below their number. ((r0+r1)+(r2+r3))+r4 for five ranks.
+// It does not depend on algorithm, transport or chunking, so a sum has the same bits everywhere.
+// Every aligned block of 2^k contributions is a subtree: any number n of ranks that first add up
+// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of another size are none: two
+// ranks with three shards each have not the bits of six. float16 and bfloat16 are widened to
+// float32, combined, and rounded once, to nearest even.
+//
+// A sum need not be made in one place: a *partial* result covers a subtree, is kept in the
+// accumulator's type and is a source of a later reduce. Since what is combined and in which order
+// is the same, so are the bits.
+//
+// Vectorised once per instruction set (kernels/*.cpp), chosen at run time: by the compiler, but for
+// the conversions of 16-bit types, which are written out (kernels/lanes_*.h). Those of float16 are
+// the processor's (F16C, AVX-512). AVX-512's own conversion to bfloat16 (VCVTNEPS2BF16) is not
+// used: it takes subnormal numbers for zero, so a sum's bits would depend on the processor; a shift
+// and an addition do the rounding. Two contributions are read, combined and delivered in one pass;
+// more are combined in blocks that stay in the L1 cache. Every variant gives the same bits, which
+// tests/engine/collectives/reduce_bits_test.cpp compares over all 16-bit numbers, but for which of
+// two NaNs a sum or product passes on.
+
+#include <cstddef>
+#include <span>
+
+#include "paceline/engine/collectives/reduce_op.h"
+
+namespace paceline {
+
+// Requires: is_defined(op, dtype); every source and `out` hold `count` elements; `out` may equal a
+// source but not overlap one partly. kMean divides by `divisor`; 0: by the number of sources.
+// Thread safety: pure.
+void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
+            Dtype dtype, ReduceOp op, std::size_t divisor = 0);
+// The result goes to each of `outs`, which is cheaper than copying it afterwards.
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
+            std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor = 0);
+
+// Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
+constexpr std::size_t partial_size_of(Dtype dtype) {
+  const bool is_half = dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
+  return is_half ? 4 : size_of(dtype);
+}
+
+// What `num_ranks` neighbouring ranks contribute together.
+struct ReduceSource {
+  const std::byte* data = nullptr;
+  std::size_t num_ranks = 1;
+  bool is_partial = false;  // of partial_size_of() bytes an element; otherwise one contribution
+};
+
+enum class ReduceResult : std::uint8_t { kPartial, kFinal };
+
+// Requires, beyond what reduce() does: each source is a whole subtree of the tree over all that the
+// sources cover, in rank order. A final result divides a mean by `divisor` and rounds 16-bit
+// types; a partial one must not overlap sources of another element size, and goes to one place.
+void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
+                     Dtype dtype, ReduceOp op, ReduceResult result, std::size_t divisor);
+void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,
+                     std::size_t count, Dtype dtype, ReduceOp op, ReduceResult result,
+                     std::size_t divisor);
+
+// The instruction set in use: "avx512", "avx2" or "portable".
+const char* reduce_kernel_name();
+
+}  // namespace paceline

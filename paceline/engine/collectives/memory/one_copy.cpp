@@ -1,0 +1,141 @@
+#include "paceline/engine/collectives/memory/one_copy.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include <sys/mman.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/memory_room.h"
+#include "paceline/engine/core/rank_name.h"
+
+namespace paceline {
+namespace {
+
+void require_room(ProcessGroup& group, std::size_t bytes) {
+  const auto room = memory_room();
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::max();
+  const auto mine =
+      room ? static_cast<std::int64_t>(std::min<std::uint64_t>(room->bytes, kAny)) : kAny;
+  const auto least = all_reduce_value(group, mine, ReduceOp::kMin);
+  if (bytes <= static_cast<std::uint64_t>(least)) return;
+  const bool is_short_here = static_cast<std::uint64_t>(mine) < bytes;
+  fail(ErrorCode::kSystem,
+       "{}: one copy of the parameters for all ranks takes {} bytes, and {} are left{}; use a "
+       "smaller model, or give the job more memory",
+       group.self(), bytes, is_short_here ? mine : least,
+       is_short_here ? " " + room->source : std::string());
+}
+
+SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used) {
+  check(bytes > 0, "{}: a copy of nothing for all ranks", group.self());
+  require_room(group, used);
+  SymmetricBuffer blocks = group.reserve_symmetric(bytes);
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    if (blocks.of(rank) != nullptr) continue;
+    fail(ErrorCode::kUnsupported,
+         "{}: the ranks of this group share no memory (transport {}), so they cannot have one "
+         "copy of the parameters; keep one on each rank",
+         group.self(), group.transport());
+  }
+  return blocks;
+}
+
+}  // namespace
+
+struct OneCopy::Views {
+  std::mutex mutex;  // guards `all`
+  std::vector<const View*> all;
+};
+
+OneCopy::Views& OneCopy::views() {
+  static auto* const of_process = new Views;  // outlives every copy
+  return *of_process;
+}
+
+OneCopy::View::View(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
+  const std::lock_guard lock(views().mutex);
+  views().all.reserve(views().all.size() + 1);  // what can throw comes before the mapping
+  // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
+  void* const second = mremap(data, 0, bytes, MREMAP_MAYMOVE);
+  begin_ = second == MAP_FAILED ? data : static_cast<std::byte*>(second);
+  views().all.push_back(this);
+}
+
+OneCopy::View::~View() {
+  {
+    const std::lock_guard lock(views().mutex);
+    std::erase(views().all, this);
+  }
+  if (is_second()) munmap(begin_, bytes_);
+}
+
+bool OneCopy::View::contains(const void* address) const {
+  const auto* const place = static_cast<const std::byte*>(address);
+  return place >= begin_ && place < begin_ + bytes_;
+}
+
+OneCopy::OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
+                 std::optional<std::size_t> used)
+    : blocks_(reserve(group, bytes, used.value_or(bytes))),
+      bytes_(bytes),
+      data_(blocks_.of(0)),
+      view_(data_, bytes_) {
+  if (!view_.is_second()) return;
+  protect(0, bytes_, PROT_READ);
+  const auto rank = static_cast<std::size_t>(group.rank());
+  fault_ = std::make_unique<WriteFaultRange>(std::span<const std::byte>(read_only(), bytes_),
+                                             rank_name(group.rank(), group.world_ranks()[rank]),
+                                             std::move(names));
+}
+
+bool OneCopy::holds(const void* address) {
+  const std::lock_guard lock(views().mutex);
+  return std::ranges::any_of(views().all,
+                             [address](const View* view) { return view->contains(address); });
+}
+
+void OneCopy::protect(std::size_t offset, std::size_t bytes, int protection) const {
+  if (!view_.is_second()) return;
+  if (mprotect(read_only() + offset, bytes, protection) != 0) {
+    throw system_error(fmt::format("mprotect of {} bytes of parameters", bytes));
+  }
+}
+
+void OneCopy::close(std::size_t offset, std::size_t bytes) const {
+  protect(offset, bytes, PROT_NONE);
+}
+
+void OneCopy::open(std::size_t offset, std::size_t bytes) const {
+  protect(offset, bytes, PROT_READ);
+}
+
+void OneCopy::drop(std::size_t offset, std::size_t bytes) const {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t begin = (offset + kPage - 1) / kPage * kPage;
+  const std::size_t end = (offset + bytes) / kPage * kPage;
+  if (begin >= end) return;
+  // Ranks as threads have private memory, which the second call is for.
+  if (madvise(data_ + begin, end - begin, MADV_REMOVE) == 0) return;
+  madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
+OneCopy::Writing::Writing(const OneCopy& copy) : copy_(copy) {
+  const std::lock_guard lock(copy_.mutex_);
+  if (copy_.num_writers_ == 0) copy_.protect(0, copy_.bytes_, PROT_READ | PROT_WRITE);
+  ++copy_.num_writers_;
+}
+
+OneCopy::Writing::~Writing() {
+  const std::lock_guard lock(copy_.mutex_);
+  if (--copy_.num_writers_ > 0) return;
+  // A mapping that was made writable can be made read-only again: nothing is to be divided.
+  try {
+    copy_.protect(0, copy_.bytes_, PROT_READ);
+  } catch (const Error&) {  // then writes are not found
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,145 @@
+#include "paceline/engine/collectives/work.h"
+
+#include <utility>
+
+#include "paceline/engine/collectives/flight/group_flight.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+// Shares nothing with the thread that failed.
+std::optional<Error> copy_of(const std::exception_ptr& error) {
+  if (!error) return {};
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    return Error(cause.code(), std::string(cause.what()));
+  } catch (...) {
+    return Error(ErrorCode::kSystem, describe_current_exception());
+  }
+}
+
+}  // namespace
+
+void Work::wait() {
+  if (is_completed() && !error_) return;
+  help(Deadline::never());
+  std::unique_lock lock(mutex_);
+  completed_.wait(lock, [&] { return may_go_on(); });
+  go_on(std::move(lock));
+}
+
+void Work::wait(std::chrono::milliseconds timeout) {
+  const Deadline end = Deadline::after(timeout);
+  help(end);
+  std::unique_lock lock(mutex_);
+  if (!wait_awake(completed_, lock, end, [&] { return may_go_on(); })) {
+    throw_slow(timeout, std::move(lock));
+  }
+  go_on(std::move(lock));
+}
+
+void Work::help(Deadline limit) const {
+  if (is_completed()) return;
+  if (const auto progress = progress_.lock()) progress->progress(*this, limit);
+}
+
+void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::mutex> lock) const {
+  std::string what = describe_();
+  auto recorder = recorder_;
+  if (begun_) {
+    what = fmt::format("{}: {} in group {}", begun_->self, begun_->fingerprint.describe(),
+                       begun_->group);
+    recorder = begun_->recorder;
+  }
+  const std::string group = begun_ ? begun_->group : "";
+  lock.unlock();  // reading the records takes a while
+  fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and continues{}", what,
+       timeout.count(), told_by_records(recorder.get(), group));
+}
+
+void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
+                 std::shared_ptr<FlightRecorder> recorder) {
+  const std::lock_guard lock(mutex_);
+  begun_ = Begun{self, group, fingerprint, std::move(recorder)};
+}
+
+void Work::go_on(std::unique_lock<std::mutex> lock) const {
+  throw_error();
+  if (done_) return;
+  const DeviceEvent done = queued_;
+  lock.unlock();
+  order_->wait_for(done.get());
+}
+
+void Work::queue(DeviceEvent done) {
+  {
+    const std::lock_guard lock(mutex_);
+    queued_ = std::move(done);
+  }
+  completed_.notify_all();
+}
+
+bool Work::is_queued() const {
+  const std::lock_guard lock(mutex_);
+  return queued_ != nullptr;
+}
+
+void Work::throw_error() const {
+  if (!error_) return;
+  if (recorder_) throw with_flight_records(*recorder_, *error_);
+  throw Error(error_->code(), std::string(error_->what()));
+}
+
+// Only a failure needs the recorder longer.
+void Work::record() {
+  if (!recorder_) return;
+  recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);
+  if (error_) {
+    recorder_->note_failure(error_->what());
+  } else {
+    recorder_.reset();
+  }
+}
+
+void Work::record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  recorder_ = std::move(recorder);
+  ticket_ = ticket;
+  if (done_) record();
+}
+
+int Work::source_rank() const {
+  if (is_completed()) return source_rank_;
+  const std::lock_guard lock(mutex_);
+  return source_rank_;
+}
+
+void Work::on_complete(std::function<void(const Error*)> then) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!done_) return then_.push_back(std::move(then));
+  }
+  then(error_ ? &*error_ : nullptr);
+}
+
+void Work::complete(std::exception_ptr error, int source_rank) {
+  auto copy = copy_of(error);
+  std::vector<std::function<void(const Error*)>> then;
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_) return;
+    error_ = std::move(copy);
+    source_rank_ = source_rank;
+    record();
+    then.swap(then_);
+    done_.store(true, std::memory_order_release);
+  }
+  completed_.notify_all();
+  for (const auto& next : then) next(error_ ? &*error_ : nullptr);
+}
+
+}  // namespace paceline

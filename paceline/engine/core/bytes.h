@@ -1,0 +1,102 @@
+#pragma once
+
+// Bytes on the wire and in files: little-endian, written field by field, read with every length
+// checked.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+
+namespace paceline {
+
+inline std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+inline std::string to_string(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// As libsodium takes them.
+inline unsigned char* as_octets(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+inline const unsigned char* as_octets(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// Appends fields to a growing buffer.
+class ByteWriter {
+ public:
+  template <class T>
+    requires(std::is_integral_v<T> || std::is_enum_v<T>)
+  void put(T value) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
+    const std::size_t end = buffer_.size();
+    buffer_.resize(end + sizeof(T));
+    std::memcpy(buffer_.data() + end, &value, sizeof(T));
+  }
+  void put_bytes(std::span<const std::byte> bytes) {
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+  // A u32 length, then the bytes.
+  void put_string(std::string_view text) {
+    put(static_cast<std::uint32_t>(text.size()));
+    put_bytes(as_bytes(text));
+  }
+
+  const std::vector<std::byte>& bytes() const { return buffer_; }
+  std::vector<std::byte> take() { return std::move(buffer_); }
+
+ private:
+  std::vector<std::byte> buffer_;
+};
+
+// Reads fields from bytes that may come from a stranger. Every read past the end is
+// Error(kCorrupt).
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <class T>
+    requires(std::is_integral_v<T> || std::is_enum_v<T>)
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  std::span<const std::byte> take(std::size_t count) {
+    if (count > bytes_.size()) throw Error(ErrorCode::kCorrupt, "a message ends too early");
+    const auto head = bytes_.first(count);
+    bytes_ = bytes_.subspan(count);
+    return head;
+  }
+  // The inverse of put_string. Error(kCorrupt) when the length is above `limit`.
+  std::string get_string(std::size_t limit) {
+    const auto length = get<std::uint32_t>();
+    if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message is over its limit");
+    return to_string(take(length));
+  }
+  // How many elements follow, of at least `least_bytes` each: never more than could be there, so
+  // that memory for them may be taken. Error(kCorrupt) otherwise.
+  template <class Count>
+  std::size_t get_count(std::size_t least_bytes) {
+    const auto count = get<Count>();
+    if (count > bytes_.size() / least_bytes)
+      throw Error(ErrorCode::kCorrupt, "a message ends before what it counts");
+    return static_cast<std::size_t>(count);
+  }
+  std::size_t remaining() const { return bytes_.size(); }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,92 @@
+#include "paceline/engine/core/error.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <typeinfo>
+
+#include <cxxabi.h>
+#include <sys/resource.h>
+
+namespace paceline {
+
+const char* to_string(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalid:
+      return "invalid";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kPeerLost:
+      return "peer lost";
+    case ErrorCode::kAborted:
+      return "aborted";
+    case ErrorCode::kCorrupt:
+      return "corrupt";
+    case ErrorCode::kSystem:
+      return "system";
+  }
+  return "unknown";
+}
+
+Error::Error(ErrorCode code, const std::string& message)
+    : std::runtime_error(message), code_(code) {}
+
+Error system_error(const std::string& what) { return system_error(what, errno); }
+
+Error system_error(const std::string& what, int error_number) {
+  return Error(ErrorCode::kSystem, what + ": " + describe_errno(error_number));
+}
+
+std::string describe_errno(int error_number) {
+  std::string text = std::generic_category().message(error_number);
+  rlimit limit{};
+  if (error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    text += "; raise the limit: ulimit -n, now " + std::to_string(limit.rlim_cur);
+  }
+  return text;
+}
+
+std::string describe_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    const std::type_info* const type = abi::__cxa_current_exception_type();
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> name(
+        type == nullptr ? nullptr : abi::__cxa_demangle(type->name(), nullptr, nullptr, &status),
+        std::free);
+    return "an exception that is not a std::exception, of type " +
+           std::string(name ? name.get() : "unknown");
+  }
+}
+
+namespace {
+
+// "rank 3: ", "rank 1 (rank 3 of the world): ".
+bool begins_with_rank(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  if (!text.starts_with(kRank)) return false;
+  text.remove_prefix(kRank.size());
+  const auto end = text.find_first_not_of("0123456789");
+  if (end == 0 || end == std::string_view::npos) return false;
+  text.remove_prefix(end);
+  return text.starts_with(':') || (text.starts_with(" (rank ") &&
+                                   text.substr(0, text.find(':')).ends_with(" of the world)"));
+}
+
+}  // namespace
+
+Error said_by(const std::string& who, const std::string& doing, const Error& error) {
+  const std::string text = error.what();
+  if (begins_with_rank(text)) return error;
+  return Error(error.code(), who + ": " + doing + ": " + text);
+}
+
+}  // namespace paceline

@@ -1,0 +1,191 @@
+#include "paceline/engine/rendezvous/arrival.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+// What "outcome" may hold; after the last two comes the message.
+constexpr char kReady[] = "ready";
+constexpr char kTimedOut[] = "timeout: ";
+constexpr char kRefused[] = "invalid: ";
+
+void throw_unless_ready(const std::string& outcome) {
+  if (outcome == kReady) return;
+  const bool timed_out = outcome.starts_with(kTimedOut);
+  throw Error(timed_out ? ErrorCode::kTimeout : ErrorCode::kInvalid,
+              outcome.substr(std::min(outcome.size(), sizeof kTimedOut - 1)));
+}
+
+// Containers on one machine share its boot id but not the network.
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  struct stat network {};
+  ::stat("/proc/self/ns/net", &network);
+  return fmt::format("{}/{}", boot, network.st_ino);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// What stands at a place: for people up to the bar, the host's identity after it. The random part
+// tells two ranks of one process apart.
+std::string own_claim() {
+  return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_identity(),
+                     random_hex(8));
+}
+
+std::string prefix_of_meetings(int generation) { return fmt::format("rendezvous/{}/", generation); }
+
+std::string claimant(const std::string& claim) { return claim.substr(0, claim.find('|')); }
+
+std::string identity(const std::string& claim) {
+  const auto start = claim.find('|');
+  const auto end = claim.rfind('|');
+  return start == std::string::npos ? claim : claim.substr(start + 1, end - start - 1);
+}
+
+}  // namespace
+
+std::string describe_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+Absence absence_from_meeting(Store& store, int generation, int world_size) {
+  const std::string prefix = prefix_of_meetings(generation) + "0/";
+  Absence absence;
+  if (!store.check({prefix + "world_size"}) || store.check({prefix + "outcome"})) return absence;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const bool is_here = store.check({fmt::format("{}rank/{}", prefix, rank)});
+    (is_here ? absence.waiting : absence.missing).push_back(rank);
+  }
+  if (absence.waiting.empty() || absence.missing.empty()) return {};
+  return absence;
+}
+
+// How often a rank has left is its round: all ranks leave equally often.
+Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
+    : store_(std::move(store)), who_(who) {
+  const std::string generation = prefix_of_meetings(who_.restart_count);
+  round_ = store_->add(generation + fmt::format("left/{}", who_.rank), 0);
+  prefix_ = generation + fmt::format("{}/", round_);
+}
+
+std::string Arrival::key(const std::string& name) const { return prefix_ + name; }
+std::string Arrival::place(int rank) const { return key(fmt::format("rank/{}", rank)); }
+
+std::vector<std::string> Arrival::places() const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < who_.world_size; ++rank) keys.push_back(place(rank));
+  return keys;
+}
+
+void Arrival::meet(std::chrono::milliseconds timeout, LogTimes log_times) {
+  const auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
+  check_world_size();
+  claim_place();
+  if (store_->check(places())) store_->compare_set(key("outcome"), "", kReady);
+  throw_unless_ready(wait_for_outcome(deadline, timeout, log_times));
+}
+
+void Arrival::check_world_size() {
+  const auto mine = std::to_string(who_.world_size);
+  const auto agreed = store_->compare_set(key("world_size"), "", mine);
+  if (agreed == mine) return;
+  const Error error(ErrorCode::kInvalid,
+                    fmt::format("rank {} ({}) was started with world size {}, others with {}: all "
+                                "ranks need the same WORLD_SIZE",
+                                who_.rank, claimant(own_claim()), mine, agreed));
+  give_up(error);
+  throw error;
+}
+
+void Arrival::claim_place() {
+  const auto mine = own_claim();
+  const auto taken_by = store_->compare_set(place(who_.rank), "", mine);
+  if (taken_by == mine) return;
+  const Error error(ErrorCode::kInvalid,
+                    fmt::format("rank {} is claimed twice: by {} and by {}. Give every process its "
+                                "own RANK",
+                                who_.rank, claimant(taken_by), claimant(mine)));
+  give_up(error);
+  throw error;
+}
+
+std::string Arrival::give_up(const Error& error) {
+  const auto kind = error.code() == ErrorCode::kTimeout ? kTimedOut : kRefused;
+  return store_->compare_set(key("outcome"), "", kind + std::string(error.what()));
+}
+
+std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::milliseconds timeout,
+                                      LogTimes log_times) {
+  for (auto pause = log_times.first;; pause = log_times.every) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(put_off(deadline).remaining());
+    try {
+      return store_->get(key("outcome"), std::min(left, pause));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+    }
+    const auto missing = missing_ranks();
+    const auto text = fmt::format("rank {} of {} waits for rank{} {}", who_.rank, who_.world_size,
+                                  missing.size() == 1 ? "" : "s", describe_ranks(missing));
+    if (put_off(deadline).expired()) {
+      return give_up(
+          {ErrorCode::kTimeout,
+           fmt::format("{}, which did not arrive within {} ms: were all {} processes started?",
+                       text, timeout.count(), who_.world_size)});
+    }
+    log::warning(text);
+  }
+}
+
+std::vector<int> Arrival::missing_ranks() {
+  std::vector<int> missing;
+  for (int rank = 0; rank < who_.world_size; ++rank) {
+    if (!store_->check({place(rank)})) missing.push_back(rank);
+  }
+  return missing;
+}
+
+void Arrival::wait_for_others(std::chrono::milliseconds timeout) {
+  auto others = places();
+  others.erase(others.begin() + who_.rank);
+  store_->wait(others, timeout);
+}
+
+std::vector<std::string> Arrival::hosts() {
+  auto claims = store_->multi_get(places());
+  std::transform(claims.begin(), claims.end(), claims.begin(), identity);
+  return claims;
+}
+
+void Arrival::leave() {
+  store_->add(fmt::format("rendezvous/{}/left/{}", who_.restart_count, who_.rank), 1);
+}
+
+}  // namespace paceline

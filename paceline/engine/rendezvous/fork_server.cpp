@@ -1,0 +1,274 @@
+#include "paceline/engine/rendezvous/fork_server.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/descriptor_passing.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/peer_credentials.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/rendezvous/loaded_files.h"
+
+// Everything here may run before the program's own static objects are made: no log, no streams, no
+// exceptions.
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::nanoseconds kHelper = 5s;  // a fork takes milliseconds
+constexpr const char* kSecretVariable = "PACELINE_SECRET_FD";
+constexpr const char* kSeedName = "paceline-seed";
+
+bool grown = false;
+
+// --- Whether this process may leave a seed ---
+
+// -1: not known.
+int num_entries(const char* folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(folder), closedir);
+  if (!entries) return -1;
+  int count = 0;
+  while (const dirent* entry = readdir(entries.get())) count += entry->d_name[0] != '.';
+  return count;
+}
+
+int num_threads() { return num_entries("/proc/self/task"); }
+
+// A library's constructors also run when it is opened by a running program, such as Python.
+bool is_part_of_the_program() {
+  const auto contains = [](dl_phdr_info* object, std::size_t, void* address) {
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const auto& segment = object->dlpi_phdr[i];
+      const auto begin = object->dlpi_addr + segment.p_vaddr;
+      const auto wanted = reinterpret_cast<ElfW(Addr)>(address);
+      if (segment.p_type == PT_LOAD && wanted >= begin && wanted < begin + segment.p_memsz) {
+        return 1;
+      }
+    }
+    return -1;  // the program itself comes first
+  };
+  return dl_iterate_phdr(contains, &grown) == 1;
+}
+
+// The launcher's end made both: a number that something else has got by now is left alone.
+Fd take_socket(const ForkServerInvitation& invitation) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  const int fd = invitation.socket;
+  const auto peer = peer_credentials(fd);
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET || !peer ||
+      peer->pid != invitation.launcher) {
+    return {};
+  }
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return Fd(fd);
+}
+
+bool was_executed_as_meant(const ForkServerInvitation& invitation) {
+  struct stat program {};
+  return getppid() == invitation.launcher && stat("/proc/self/exe", &program) == 0 &&
+         program.st_dev == invitation.device && program.st_ino == invitation.file;
+}
+
+// A descriptor that a library opened would be shared by all generations.
+bool has_own_descriptors(const ForkServerInvitation& invitation) {
+  const int count = num_entries("/proc/self/fd");  // one of them is the folder's
+  return count < 0 || count - 1 > invitation.num_descriptors;
+}
+
+// --- Forking ---
+
+enum class Role { kRank, kSeed };
+
+bool say(const Fd& socket, std::string_view words) {
+  return send_whole(socket.get(), as_bytes(words), Deadline::never());
+}
+bool say(const Fd& socket, char word) { return say(socket, std::string_view(&word, 1)); }
+
+bool hear(const Fd& socket, char word) {
+  char heard = 0;
+  const auto into = std::as_writable_bytes(std::span(&heard, 1));
+  return receive_whole(socket.get(), into, Deadline::never()) == 1 && heard == word;
+}
+
+// Waits for a child, which is to end at once.
+void see_off(pid_t child) {
+  const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+  if (!pidfd || !await(pidfd.get(), POLLIN, Deadline::after(kHelper))) kill(child, SIGKILL);
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// The child of a helper that has ended is the launcher's, and is to die with it. False when it
+// cannot be a seed.
+bool settle(const Fd& socket, pid_t launcher) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == launcher && say(socket, kSeedReady);
+}
+
+// Returns twice: in this process, which is the rank, and in its seed, which has told the launcher
+// over `socket` before the rank goes on.
+Role plant(const Fd& socket, pid_t launcher) {
+  constexpr char kGoOn = 'g';
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return Role::kRank;
+  Fd own(ends[0]), others(ends[1]);
+  const pid_t helper = fork();
+  if (helper < 0) return Role::kRank;
+  if (helper == 0) {
+    own.reset();
+    if (!hear(others, kGoOn) || fork() != 0) _exit(0);
+    if (!hear(others, kGoOn) || !settle(socket, launcher)) _exit(0);
+    return Role::kSeed;
+  }
+  others.reset();
+  // Threads that still live here are missing there, with whatever they held.
+  const bool whole = num_threads() == 1 && say(own, kGoOn);
+  if (!whole) own.reset();
+  see_off(helper);
+  if (whole && say(own, kGoOn)) await(own.get(), POLLIN, Deadline::after(kHelper));
+  return Role::kRank;
+}
+
+// --- A seed's life ---
+
+struct Order {
+  std::string variables;
+  std::array<Fd, kNumSeedDescriptors> descriptors;
+};
+
+// Nothing of the rank's is held open: the launcher reads its pipes to their end.
+void let_go_of_the_rank() {
+  const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
+  if (const char* secret = std::getenv(kSecretVariable)) close(std::atoi(secret));
+}
+
+// Without a deadline: it waits as long as the launcher lives, and holds up no one.
+Order await_order(const Fd& socket) {
+  Order order{std::string(kLongestOrder, '\0'), {}};
+  Received got;
+  do {
+    if (!await(socket.get(), POLLIN, Deadline::never())) _exit(0);
+    got = receive_with_descriptors(socket.get(), std::as_writable_bytes(std::span(order.variables)),
+                                   order.descriptors);
+  } while (got.bytes < 0 && errno == EAGAIN);
+  if (got.bytes <= 0 || got.is_cut || got.descriptors != kNumSeedDescriptors) _exit(0);
+  if (!order.descriptors[kSeedSocket] || order.variables[0] != kSeedOrder) _exit(0);
+  order.variables = order.variables.substr(1, static_cast<std::size_t>(got.bytes) - 1);
+  return order;
+}
+
+[[noreturn]] void refuse(const Fd& socket, const std::string& changed) {
+  say(socket, (kSeedIsStale + changed).substr(0, kLongestAnswer));
+  _exit(0);
+}
+
+Order live_as_seed(const Fd& socket, const LoadedFiles& files) {
+  std::array<char, 16> name{};
+  prctl(PR_GET_NAME, name.data());
+  prctl(PR_SET_NAME, kSeedName);
+  Order order = await_order(socket);
+  if (const auto changed = files.find_changed()) refuse(socket, *changed);
+  if (!say(socket, kSeedGrows)) _exit(0);
+  prctl(PR_SET_NAME, name.data());
+  return order;
+}
+
+void set_variables(std::string_view texts) {
+  while (!texts.empty()) {
+    const std::string text(texts.substr(0, texts.find('\0')));
+    texts.remove_prefix(std::min(text.size() + 1, texts.size()));
+    const auto equals = text.find('=');
+    if (equals == std::string::npos)
+      unsetenv(text.c_str());
+    else
+      setenv(text.substr(0, equals).c_str(), text.c_str() + equals + 1, 1);
+  }
+}
+
+// What a rank that is executed gets from the launcher's half of fork and exec
+// (launcher/process/process.cpp).
+void become_rank(Order order, pid_t launcher) {
+  prctl(PR_SET_PTRACER, launcher, 0, 0, 0);
+  dup2(order.descriptors[kSeedStdin].get(), STDIN_FILENO);
+  dup2(order.descriptors[kSeedStdout].get(), STDOUT_FILENO);
+  dup2(order.descriptors[kSeedStderr].get(), STDERR_FILENO);
+  set_variables(order.variables);
+  const int secret = order.descriptors[kSeedSecret].release();
+  fcntl(secret, F_SETFD, 0);
+  setenv(kSecretVariable, std::to_string(secret).c_str(), 1);
+  grown = true;
+}
+
+void run_fork_server(Fd socket, pid_t launcher) {
+  const LoadedFiles files;
+  std::optional<Order> order;
+  while (plant(socket, launcher) == Role::kSeed) {
+    if (!order) let_go_of_the_rank();
+    order.reset();  // that one was the rank's
+    order = live_as_seed(socket, files);
+    socket = std::move(order->descriptors[kSeedSocket]);
+  }
+  if (order) become_rank(std::move(*order), launcher);
+}
+
+// After the constructors of all libraries, and before those of the program: the lowest priority
+// that is not the compiler's.
+[[gnu::constructor(101)]] void begin() {
+  const char* const text = std::getenv(kForkServerVariable);
+  if (text == nullptr || !is_part_of_the_program()) return;
+  const auto invitation = parse_invitation(text);
+  unsetenv(kForkServerVariable);
+  if (!invitation) return;
+  Fd socket = take_socket(*invitation);
+  if (!socket || !was_executed_as_meant(*invitation) || has_own_descriptors(*invitation)) return;
+  run_fork_server(std::move(socket), invitation->launcher);
+}
+
+}  // namespace
+
+std::string to_text(const ForkServerInvitation& invitation) {
+  std::string text = std::to_string(invitation.socket);
+  for (const std::string& number :
+       {std::to_string(invitation.launcher), std::to_string(invitation.device),
+        std::to_string(invitation.file), std::to_string(invitation.num_descriptors)}) {
+    text += "," + number;
+  }
+  return text;
+}
+
+std::optional<ForkServerInvitation> parse_invitation(const char* text) {
+  ForkServerInvitation found;
+  int end = 0;
+  const int fields = std::sscanf(text, "%d,%d,%llu,%llu,%d%n", &found.socket, &found.launcher,
+                                 &found.device, &found.file, &found.num_descriptors, &end);
+  if (fields != 5 || text[end] != '\0') return std::nullopt;
+  return found;
+}
+
+bool grown_from_seed() { return grown; }
+
+}  // namespace paceline

@@ -1,0 +1,65 @@
+#pragma once
+
+// A program pays for the loading of its libraries once per job instead of at each restart (a
+// program with LibTorch: 0.3 s), as Python's forkserver and Android's zygote do it. Loaded, but
+// before main() and its own static objects, a rank that the launcher may start again forks a
+// *seed*: the same process, idle, with nothing run yet. When a new generation begins, the launcher
+// sends the seed what differs, and it goes on into main() as that rank, after it has forked the
+// next seed:
+//
+//   launcher ─┬─ rank 0 (executed)  ── dies
+//             └─ seed ── told to: becomes rank 0 of generation 1
+//                  └─ seed of generation 2, also a child of the launcher
+//
+// The seed is the launcher's child from the beginning (the helper that forks it ends, and the
+// launcher adopts orphans), so the program never has a child that it did not make. It dies with the
+// launcher: by its socket's end, and by the kernel's promise when it is stopped.
+//
+// A program takes part when it is linked with this file, was executed by the launcher itself (not
+// by a shell between them), and has one thread and no descriptor of its own by then; threads that
+// fork() stops for as long (OpenBLAS) do not count. Everything else is executed again, as ever.
+//
+// A seed that is told to go on first looks whether its libraries are still the files that it loaded
+// (loaded_files.h), and refuses otherwise; the launcher looks at the program's file.
+//
+// What a library read from the environment while it was loaded stays, so the launcher changes only
+// variables that say a rank's place (launcher/job/rank_seeds.h). /proc/PID/environ shows those of
+// the first generation.
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include <sys/types.h>
+
+namespace paceline {
+
+// Tells a rank that it may leave a seed; removed from its environment before main().
+inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
+
+// What that variable says. The numbers of device and file are those of the program.
+struct ForkServerInvitation {
+  int socket = -1;  // SOCK_SEQPACKET, inherited
+  pid_t launcher = -1;
+  unsigned long long device = 0, file = 0;
+  int num_descriptors = 0;  // that the rank is given, all together
+  bool operator==(const ForkServerInvitation&) const = default;
+};
+
+std::string to_text(const ForkServerInvitation& invitation);
+// Nothing when `text` is not one.
+std::optional<ForkServerInvitation> parse_invitation(const char* text);
+
+// The messages, each beginning with a letter: a seed is ready (its pid comes as the kernel's
+// credentials); the order to become a rank, with "NAME=VALUE\0" for each variable to set, "NAME\0"
+// to remove one, and descriptors in this order; the answer, after which the process is the rank, or
+// has ended because a library has changed, whose name follows.
+inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
+inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
+enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };
+inline constexpr int kNumSeedDescriptors = 5;  // kSeedSocket is for the next seed
+
+// Whether this process was a seed: its libraries were loaded by an earlier generation.
+bool grown_from_seed();
+
+}  // namespace paceline

@@ -1,0 +1,226 @@
+#include "paceline/engine/rendezvous/launch_environment.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/rendezvous/fork_server.h"
+#include "paceline/engine/rendezvous/slurm_lists.h"
+#include "paceline/engine/rendezvous/slurm_step.h"
+#include "paceline/engine/rendezvous/variables.h"
+
+namespace paceline {
+namespace {
+
+// One launcher's view of this process.
+struct Row {
+  LaunchEnvironment who;
+  std::string evidence;  // the variables that say so, for messages
+  bool agent = false;   // started by an agent of ours or torchrun's: what an outer launcher says is
+                        // about the agent
+  bool helped = false;  // started by an MPI's helper on this node
+  bool one_a_node = false;  // a SLURM step with one task on each of its nodes
+};
+
+struct Names {
+  const char *rank, *size, *local_rank, *local_size;
+};
+
+constexpr Names kTorchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kPmi = {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+void check_below(const char* name, int value, const char* limit_name, int limit) {
+  check(value < limit, "{}={} must be below {}={}", name, value, limit_name, limit);
+}
+
+// Nothing when neither rank nor size is set. A launcher sets both; one alone is a mistake.
+std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
+  const auto rank = read_number(variable, names.rank);
+  const auto size = read_number(variable, names.size);
+  if (!rank && !size) return std::nullopt;
+  check(rank && size,
+        "{} is set but {} is not: set both ({}=0 {}=1 for a process alone) or neither",
+        rank ? names.rank : names.size, rank ? names.size : names.rank, names.rank, names.size);
+  check(*size > 0, "{}=0: a job has at least one process", names.size);
+  check_below(names.rank, *rank, names.size, *size);
+
+  Row row;
+  const auto local_rank = read_number(variable, names.local_rank);
+  const auto local_size = read_number(variable, names.local_size);
+  row.who.rank = *rank;
+  row.who.world_size = *size;
+  row.who.local_rank = local_rank.value_or(0);
+  row.who.local_world_size = local_size.value_or(row.who.local_rank + 1);
+  check_below(names.local_rank, row.who.local_rank, local_size ? names.local_size : names.size,
+              local_size ? *local_size : *size);
+  check(row.who.local_world_size <= *size, "{}={} is more than {}={}", names.local_size,
+        row.who.local_world_size, names.size, *size);
+  row.evidence = fmt::format("{}={} {}={}", names.rank, *rank, names.size, *size);
+  return row;
+}
+
+// "default" is torchrun's word for no role.
+void read_role(const GetVariable& variable, LaunchEnvironment& who) {
+  const std::string name = variable("ROLE_NAME").value_or("");
+  const auto rank = read_number(variable, "ROLE_RANK");
+  if (name.empty() || name == "default" || !rank) return;
+  who.role = name;
+  who.role_rank = *rank;
+}
+
+std::optional<Row> torchrun_row(const GetVariable& variable) {
+  auto row = read_row(variable, kTorchrun);
+  if (!row) return row;
+  const bool paceline = variable("PACELINE_STORE").has_value();
+  const auto run_id = variable("TORCHELASTIC_RUN_ID");
+  row->agent = paceline || run_id.has_value();
+  row->who.launcher = paceline ? "paceline" : run_id ? "torchrun" : "env";
+  row->who.job_id = run_id.value_or("");
+  if (row->agent) read_role(variable, row->who);
+  row->who.loaded_before = paceline && grown_from_seed();
+  row->who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return row;
+}
+
+std::optional<Row> open_mpi_row(const GetVariable& variable) {
+  auto row = read_row(variable, kOpenMpi);
+  if (!row) return row;
+  row->who.launcher = "openmpi";
+  row->helped = true;
+  row->who.job_id =
+      variable("PMIX_NAMESPACE").value_or(variable("OMPI_MCA_ess_base_jobid").value_or(""));
+  return row;
+}
+
+std::optional<int> slurm_local_size(const GetVariable& variable) {
+  const auto text = variable("SLURM_STEP_TASKS_PER_NODE");
+  if (!text) return std::nullopt;
+  const int node = read_number(variable, "SLURM_NODEID").value_or(0);
+  const auto tasks = expand_task_counts(*text);
+  check(tasks && node < static_cast<int>(tasks->size()),
+        "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text, node);
+  return (*tasks)[static_cast<std::size_t>(node)];
+}
+
+std::optional<Row> slurm_row(const GetVariable& variable) {
+  if (!in_step_of_srun(variable)) return std::nullopt;
+  const auto size = read_number(variable, "SLURM_STEP_NUM_TASKS");
+  if (!size || *size == 1) return std::nullopt;  // a single task says nothing against other rows
+  const auto rank = read_number(variable, "SLURM_PROCID");
+  check(rank.has_value(), "SLURM_STEP_NUM_TASKS={} is set but SLURM_PROCID is not", *size);
+  check_below("SLURM_PROCID", *rank, "SLURM_STEP_NUM_TASKS", *size);
+  Row row;
+  row.who.rank = *rank;
+  row.who.world_size = *size;
+  row.who.local_rank = read_number(variable, "SLURM_LOCALID").value_or(0);
+  row.who.local_world_size = slurm_local_size(variable).value_or(row.who.local_rank + 1);
+  check_below("SLURM_LOCALID", row.who.local_rank, "the tasks of this node",
+              row.who.local_world_size);
+  row.who.launcher = "slurm";
+  row.who.job_id = variable("SLURM_JOB_ID").value_or("") + "." + *variable("SLURM_STEP_ID");
+  row.who.restart_count = read_number(variable, "SLURM_RESTART_COUNT").value_or(0);
+  row.evidence = fmt::format("SLURM_PROCID={} SLURM_STEP_NUM_TASKS={}", *rank, *size);
+  row.one_a_node = read_number(variable, "SLURM_STEP_NUM_NODES") == size;
+  return row;
+}
+
+std::optional<Row> pmi_row(const GetVariable& variable) {
+  auto row = read_row(variable, kPmi);
+  if (!row) return row;
+  row->who.launcher = "pmi";
+  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not count them.
+  row->helped = variable(kPmi.local_size).has_value();
+  row->who.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
+  return row;
+}
+
+std::string corrected_command(const Row& first, const Row& second) {
+  if (first.who.launcher == "env") {
+    return "to use " + second.who.launcher +
+           "'s, unset the others: env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE " +
+           own_command();
+  }
+  return fmt::format("start the program with one launcher only, for example: {} {} {}",
+                     second.who.launcher == "slurm" ? "srun -n" : "mpirun -np",
+                     std::max(first.who.world_size, second.who.world_size), own_command());
+}
+
+// mpirun in a SLURM job starts a helper of its own on each node by a step, and the helpers the
+// ranks, which inherit what the step said to the helpers. Names do not tell: SLURM_JOB_NAME is the
+// job's in such a step too ("interactive" under salloc).
+void ignore_steps_of_helpers(std::vector<Row>& rows) {
+  const bool helped =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });
+  if (helped) std::erase_if(rows, [](const Row& row) { return row.one_a_node; });
+}
+
+void check_agreement(const Row& first, const Row& second) {
+  check(first.who.rank == second.who.rank && first.who.world_size == second.who.world_size,
+        "two launchers contradict each other: {} ({}) and {} ({}); {}", first.evidence,
+        first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
+}
+
+// `paceline run` hides from its ranks what started it (launcher/job/worker_environment.h). A
+// launcher that a rank finds has come between the two, and every rank would be several.
+void refuse_launcher_between(const Row& row, const GetVariable& variable) {
+  if (row.who.launcher != "paceline") return;
+  std::string between;
+  if (variable("TORCHELASTIC_USE_AGENT_STORE")) between = "torchrun has started it";
+  for (const auto read : {open_mpi_row, pmi_row}) {
+    if (const auto inner = read(variable)) {
+      between = fmt::format("mpirun has started it ({})", inner->evidence);
+    }
+  }
+  check(between.empty(),
+        "two launchers, one inside the other: this process is in a rank of paceline run ({}), and "
+        "{}; start the program with one launcher only: paceline run --nproc-per-node {} {}",
+        row.evidence, between, row.who.local_world_size, own_command());
+}
+
+// Without this check an sbatch script of n tasks would start one process that believes to be alone.
+void refuse_batch_without_step(const GetVariable& variable) {
+  if (in_step_of_srun(variable)) return;
+  const auto tasks = variable("SLURM_NTASKS");
+  if (!tasks || *tasks == "1") return;
+  fail(ErrorCode::kInvalid,
+       "SLURM_NTASKS={} but this process is not part of a job step: it would run alone. Prepend "
+       "srun: srun {} (a process alone: RANK=0 WORLD_SIZE=1)",
+       *tasks, own_command());
+}
+
+}  // namespace
+
+GetVariable process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    if (*value == '\0' && name.starts_with("PACELINE_")) return std::nullopt;
+    return value;
+  };
+}
+
+LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
+  std::vector<Row> rows;
+  for (const auto read : {torchrun_row, open_mpi_row, slurm_row, pmi_row}) {
+    if (auto row = read(variable)) rows.push_back(std::move(*row));
+    if (rows.empty() || !rows.front().agent) continue;
+    refuse_launcher_between(rows.front(), variable);
+    return rows.front().who;
+  }
+  if (rows.empty()) {
+    refuse_batch_without_step(variable);
+    return {};
+  }
+  ignore_steps_of_helpers(rows);
+  for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
+  // By hand beside a launcher that agrees: the launcher knows more about the hosts.
+  const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
+  return by_hand ? rows[1].who : rows.front().who;
+}
+
+}  // namespace paceline

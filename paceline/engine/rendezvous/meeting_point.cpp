@@ -1,0 +1,123 @@
+#include "paceline/engine/rendezvous/meeting_point.h"
+
+#include <optional>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/rendezvous/slurm_lists.h"
+#include "paceline/engine/rendezvous/variables.h"
+
+namespace paceline {
+namespace {
+
+constexpr int kGreatestPort = 65535;
+
+bool all_local(const LaunchEnvironment& who) { return who.local_world_size == who.world_size; }
+
+// "12000-12003", where the administrator has SLURM reserve ports for steps.
+std::optional<int> first_reserved_port(const GetVariable& variable) {
+  constexpr const char* kName = "SLURM_STEP_RESV_PORTS";
+  const auto text = variable(kName);
+  if (!text) return std::nullopt;
+  const auto first = [&](const std::string&) {
+    return std::optional(text->substr(0, text->find_first_of("-,")));
+  };
+  return read_number(first, kName, kGreatestPort);
+}
+
+// The same on all ranks of a step. The tasks of a job array have jobs of their own with numbers in
+// a row, so that neither they nor the steps of one job, up to kSteps, come to the same port.
+std::uint16_t step_port(const GetVariable& variable) {
+  if (const auto port = first_reserved_port(variable)) return static_cast<std::uint16_t>(*port);
+  constexpr std::uint32_t kFirst = 15'000, kCount = 16'384;  // below those that kernels give away
+  constexpr std::uint32_t kSteps = 16;
+  const auto number = [&](const char* name) {
+    return static_cast<std::uint32_t>(read_number(variable, name).value_or(0));
+  };
+  const std::uint32_t key = number("SLURM_JOB_ID") * kSteps + number("SLURM_STEP_ID");
+  return static_cast<std::uint16_t>(kFirst + key % kCount);
+}
+
+// Under torchrun MASTER_PORT belongs to its own store, the next port is ours.
+std::uint16_t store_port(const GetVariable& variable, std::optional<std::uint16_t> otherwise = {}) {
+  if (const auto port = read_number(variable, "PACELINE_STORE_PORT", kGreatestPort)) {
+    return static_cast<std::uint16_t>(*port);
+  }
+  const auto port = read_number(variable, "MASTER_PORT", kGreatestPort);
+  if (!port && otherwise) return *otherwise;
+  check(port && *port > 0,
+        "MASTER_PORT is not set (or 0): name the port of rank 0's store, for "
+        "example MASTER_PORT=29500");
+  const bool taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  check(!taken || *port < kGreatestPort, "MASTER_PORT={} leaves no port above it", *port);
+  return static_cast<std::uint16_t>(*port + (taken ? 1 : 0));
+}
+
+MeetingPoint notice_for(const std::string& job, const LaunchEnvironment& who) {
+  return {.kind = MeetingPoint::Kind::kNotice,
+          .job = fmt::format("{}-{}-{}", who.launcher, job, who.restart_count)};
+}
+
+std::string how_to_say_where(const LaunchEnvironment& who) {
+  const std::string values = "MASTER_ADDR=FIRST_HOST MASTER_PORT=29500";
+  if (who.launcher == "openmpi") {
+    return "mpirun -x MASTER_ADDR=FIRST_HOST -x MASTER_PORT=29500 " + own_command();
+  }
+  return values + " " + own_command();
+}
+
+// SLURM puts task 0 on the first node of a step.
+std::string first_node_of_step(const GetVariable& variable) {
+  const std::string list = variable("SLURM_STEP_NODELIST").value_or("");
+  const auto nodes = expand_node_list(list);
+  check(
+      nodes && !nodes->empty(),
+      "MASTER_ADDR is not set, and SLURM_STEP_NODELIST='{}' is not a list of nodes: say where rank "
+      "0 hosts the store: MASTER_ADDR=FIRST_HOST MASTER_PORT=29500 srun {}",
+      list, own_command());
+  return nodes->front();
+}
+
+MeetingPoint from_environment(const LaunchEnvironment& who, const GetVariable& variable) {
+  if (const auto store = variable("PACELINE_STORE")) {
+    return {.kind = MeetingPoint::Kind::kLauncher,
+            .endpoint = parse_endpoint(*store, "PACELINE_STORE")};
+  }
+  const auto address = variable("MASTER_ADDR");
+  const bool has_address = address && !address->empty();
+  if (who.launcher == "torchrun" && all_local(who) && has_address) {
+    return notice_for(*address + "-" + std::to_string(store_port(variable)), who);
+  }
+  if (has_address) {
+    return {.kind = MeetingPoint::Kind::kRankZero,
+            .endpoint = {parse_host(*address, "MASTER_ADDR"), store_port(variable)}};
+  }
+  if (all_local(who) && !who.job_id.empty()) return notice_for(who.job_id, who);
+  if (who.launcher == "slurm") {
+    return {.kind = MeetingPoint::Kind::kRankZero,
+            .endpoint = {first_node_of_step(variable), store_port(variable, step_port(variable))}};
+  }
+  fail(ErrorCode::kInvalid,
+       "MASTER_ADDR is not set: rank {} of {} ({}) does not know where the others are. Say where "
+       "rank "
+       "0 hosts the store: {}",
+       who.rank, who.world_size, who.launcher, how_to_say_where(who));
+}
+
+}  // namespace
+
+MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
+                                const GetVariable& variable) {
+  if (init_method == "env://") return from_environment(who, variable);
+  if (init_method.starts_with("tcp://")) {
+    const auto endpoint = parse_endpoint(init_method.substr(6), "init_method " + init_method);
+    check(endpoint.port != 0, "init_method {}: the port must be above 0", init_method);
+    return {.kind = MeetingPoint::Kind::kRankZero, .endpoint = endpoint};
+  }
+  if (init_method.starts_with("file:///")) {
+    return {.kind = MeetingPoint::Kind::kFile, .path = init_method.substr(7)};
+  }
+  fail(ErrorCode::kInvalid, "init_method '{}' is none of env://, tcp://HOST:PORT, file:///PATH",
+       init_method);
+}
+
+}  // namespace paceline

@@ -1,0 +1,417 @@
+#include "paceline/engine/rendezvous/rendezvous.h"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/network_interface.h"
+#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/rendezvous/arrival.h"
+#include "paceline/engine/rendezvous/bulletin.h"
+#include "paceline/engine/rendezvous/hosted_store.h"
+#include "paceline/engine/rendezvous/job_secret.h"
+#include "paceline/engine/rendezvous/meeting_point.h"
+#include "paceline/engine/rendezvous/variables.h"
+#include "paceline/engine/store/file_store.h"
+#include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/tcp_store.h"
+#include "paceline/engine/store/tcp_store_server.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kGoodbyeTimeout = 5s;
+constexpr auto kFailureTimeout = 2s;
+constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
+constexpr auto kNoticePause = 5ms;
+// Each rank uses the store that rank 0 hosts under this name until group "world" has formed, or the
+// rank has left.
+constexpr char kWorldUse[] = "world";
+
+// That this process is a rank of a meeting which it has not left. A child of fork() is not.
+class Membership {
+ public:
+  // `place` tells meetings of one process apart.
+  Membership(const std::string& place, int rank) : key_(key_of(place, rank)) {
+    const std::lock_guard lock(mutex());
+    all().insert(key_);
+  }
+  ~Membership() {
+    const std::lock_guard lock(mutex());
+    all().erase(all().find(key_));
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  static bool exists(const std::string& place, int rank) {
+    const std::lock_guard lock(mutex());
+    return all().contains(key_of(place, rank));
+  }
+
+ private:
+  static std::string key_of(const std::string& place, int rank) {
+    return fmt::format("process {}, rank {}, {}", ::getpid(), rank, place);
+  }
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  // Never destroyed: a group in a global variable ends after the function's variables would have.
+  static std::multiset<std::string>& all() {
+    static auto& all = *new std::multiset<std::string>;
+    return all;
+  }
+
+  const std::string key_;
+};
+
+// What keeps a job's store reachable, and the last words when it is let go. Members end in reverse
+// order: client, then server.
+struct Attendance {
+  std::optional<Membership> membership;    // once every rank has arrived
+  std::unique_ptr<TcpStoreServer> server;  // on rank 0 that hosts the store, until all have arrived
+  std::shared_ptr<TcpStore> client;        // of rank 0's store, or the launcher's
+  std::shared_ptr<Store> store;
+  bool at_rank_zero = false;  // who hosts the store
+  std::optional<Secret> secret;
+  std::unique_ptr<Arrival> arrival;     // once every rank has arrived
+  std::unique_ptr<HostedStore> hosted;  // likewise, where rank 0 hosts the store
+  std::optional<Bulletin> bulletin;     // while the notice hangs
+  std::string address;                  // of this host on the way to the store, when that is known
+
+  Attendance() = default;
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+  ~Attendance() {
+    take_notice_down();
+    try {
+      if (arrival) {
+        leave();
+      } else {
+        let_others_hear();
+      }
+    } catch (const std::exception& error) {
+      log::debug(std::string("leaving the job's store: ") + error.what());
+    }
+  }
+
+  void leave() {
+    const auto timeout = store->timeout();  // a given store lives on
+    store->set_timeout(kGoodbyeTimeout);
+    if (hosted) hosted->end(kWorldUse);
+    arrival->leave();
+    store->set_timeout(timeout);
+  }
+
+  // The meeting failed. Those who wait in rank 0's store are to learn why, not that the store is
+  // gone.
+  void let_others_hear() {
+    store.reset();
+    client.reset();
+    if (server) server->wait_until_clients_left(kFailureTimeout);
+  }
+
+  void take_notice_down() {
+    if (bulletin && server) bulletin->remove();
+    bulletin.reset();
+  }
+};
+
+std::string place_of(const RendezvousOptions& options, const LaunchEnvironment& who,
+                     const GetVariable& variable) {
+  if (options.store) return fmt::format("store {}", fmt::ptr(options.store.get()));
+  const auto point = find_meeting_point(options.init_method, who, variable);
+  return fmt::format("{} {} {} {}", to_string(point.endpoint), point.job, point.path,
+                     who.restart_count);
+}
+
+LaunchEnvironment find_who(const RendezvousOptions& options, const GetVariable& variable) {
+  check(options.rank.has_value() == options.world_size.has_value(),
+        "give both rank and world_size, or neither");
+  const bool elsewhere = options.store != nullptr || options.init_method != "env://";
+  check(options.rank || !elsewhere, "rank and world_size are needed with {}",
+        options.store ? "a store" : "init_method " + options.init_method);
+  if (!options.rank) return detect_launch_environment(variable);
+  check(*options.world_size > 0, "world_size {} must be at least 1", *options.world_size);
+  check(*options.rank >= 0 && *options.rank < *options.world_size,
+        "rank {} is outside a world of {}", *options.rank, *options.world_size);
+  LaunchEnvironment who;
+  who.rank = *options.rank;
+  who.world_size = *options.world_size;
+  who.restart_count = read_number(variable, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  return who;
+}
+
+void connect(Attendance& attendance, const Endpoint& endpoint, const Secret& secret,
+             std::chrono::milliseconds timeout) {
+  attendance.client = std::make_shared<TcpStore>(endpoint, secret, timeout);
+  attendance.address = attendance.client->local_address();
+  attendance.store = attendance.client;
+}
+
+std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secret& secret,
+                                           std::chrono::milliseconds timeout) {
+  await_address(endpoint.host, Deadline::after(timeout));
+  try {
+    return std::make_unique<TcpStoreServer>(listen_tcp_as_host(endpoint), secret);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "rank 0 cannot host the job's store: {}. Is another job, or a second process with rank 0, "
+         "at {}?",
+         error.what(), to_string(endpoint));
+  }
+}
+
+// Rank 0's store, known to the other ranks by a notice on this host's board.
+Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
+                        const std::optional<Secret>& given, std::chrono::milliseconds timeout) {
+  const Secret secret = given ? *given : Secret::generate();
+  attendance.server = host_store(endpoint, secret, timeout);
+  const Endpoint actual{endpoint.host, attendance.server->port()};
+  attendance.bulletin->publish(actual, secret);
+  connect(attendance, actual, secret, timeout);
+  return secret;
+}
+
+// A notice may be that of a dead job: no rank answers there, or one with another secret. Then the
+// right one is yet to be written.
+Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
+  auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
+  std::string cause = "rank 0 has left no notice there";
+  for (Vigil vigil;;) {
+    if (const auto notice = attendance.bulletin->read()) {
+      try {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+        connect(attendance, notice->endpoint, notice->secret,
+                std::min<std::chrono::milliseconds>(left, 300ms));
+        attendance.store->set_timeout(timeout);
+        return notice->secret;
+      } catch (const Error& error) {
+        cause = error.what();
+      }
+    }
+    if (vigil.sees_passed(deadline)) {
+      fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
+           attendance.bulletin->path(), cause);
+    }
+    std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, it is not announced
+  }
+}
+
+Secret meet_by_notice(Attendance& attendance, const std::string& job, const Endpoint& endpoint,
+                      const LaunchEnvironment& who, const RendezvousOptions& options,
+                      const GetVariable& variable, const std::optional<Secret>& given) {
+  attendance.at_rank_zero = true;
+  attendance.bulletin.emplace(variable, job);
+  return who.rank == 0 ? host_with_notice(attendance, endpoint, given, options.timeout)
+                       : join_by_notice(attendance, options.timeout);
+}
+
+Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
+                         const LaunchEnvironment& who, const RendezvousOptions& options,
+                         const GetVariable& variable, const std::optional<Secret>& given) {
+  if (!given && is_loopback(endpoint.host)) {
+    return meet_by_notice(attendance, "tcp-" + to_string(endpoint), endpoint, who, options,
+                          variable, given);
+  }
+  check(given.has_value(),
+        "a job whose store is at {} needs a secret that all its hosts share: make one with `(umask "
+        "077; openssl rand -hex 32 > job.secret)`, copy it to every host and set "
+        "PACELINE_SECRET_FILE=job.secret",
+        to_string(endpoint));
+  attendance.at_rank_zero = true;
+  Endpoint store = endpoint;
+  if (who.rank == 0) {
+    attendance.server = host_store(endpoint, *given, options.timeout);
+    if (!is_of_this_host(endpoint.host)) store.host = "127.0.0.1";  // the way out may not lead back
+  }
+  connect(attendance, store, *given, options.timeout);
+  return *given;
+}
+
+// The ranks trust the store that they were given: the secret can travel in it.
+Secret secret_through(Store& store, const LaunchEnvironment& who,
+                      const std::optional<Secret>& given) {
+  if (given) return *given;
+  const auto key = fmt::format("rendezvous/{}/secret", who.restart_count);
+  const auto mine = Secret::generate().to_hex();
+  return Secret::from_text(store.compare_set(key, "", mine));
+}
+
+Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
+                  const RendezvousOptions& options, const GetVariable& variable) {
+  if (options.store) {
+    attendance.store = options.store;
+    return secret_through(*options.store, who, options.secret);
+  }
+  const auto given = options.secret ? options.secret : find_job_secret(variable);
+  const auto point = find_meeting_point(options.init_method, who, variable);
+  switch (point.kind) {
+    case MeetingPoint::Kind::kLauncher:
+      check(given.has_value(),
+            "PACELINE_STORE={} is set but neither PACELINE_SECRET_FD nor "
+            "PACELINE_SECRET_FILE",
+            to_string(point.endpoint));
+      connect(attendance, point.endpoint, *given, options.timeout);
+      return *given;
+    case MeetingPoint::Kind::kRankZero:
+      return meet_at_rank_zero(attendance, point.endpoint, who, options, variable, given);
+    case MeetingPoint::Kind::kNotice:
+      return meet_by_notice(attendance, point.job, {"127.0.0.1", 0}, who, options, variable, given);
+    case MeetingPoint::Kind::kFile:
+      break;
+  }
+  attendance.store = std::make_shared<FileStore>(point.path, options.timeout);
+  return secret_through(*attendance.store, who, given);
+}
+
+// By PACELINE_SOCKET_IFNAME; else on the way to the store; else, where that does not lead over a
+// network (or the store is on this host), the first interface that other hosts can reach.
+std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
+  const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
+  const bool leads_there =
+      !on_the_way.empty() && !is_loopback(on_the_way) && !is_link_local(on_the_way);
+  if (wanted.empty() && leads_there) return on_the_way;
+  const bool prefer_v6 = on_the_way.find(':') != std::string::npos;
+  return choose_address(wanted, interface_addresses(), prefer_v6);
+}
+
+// Where the ranks really are. Explicit arguments and RANK by hand do not say it.
+void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
+                 const GetVariable& variable, const std::string& on_the_way) {
+  auto& who = result.who;
+  const auto& mine = hosts[static_cast<std::size_t>(who.rank)];
+  const auto local = std::count(hosts.begin(), hosts.end(), mine);
+  const bool unsaid =
+      who.launcher == "none" || (who.launcher == "env" && who.local_world_size == 1);
+  if (unsaid) {
+    who.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + who.rank, mine));
+    who.local_world_size = static_cast<int>(local);
+  }
+  if (local == who.world_size) return;  // one host: loopback
+  result.address = own_address(variable, on_the_way);
+  if (is_loopback(result.address)) {
+    log::warning(
+        "the job spans hosts but rank " + std::to_string(who.rank) +
+        " is reached by loopback only: MASTER_ADDR, or PACELINE_SOCKET_IFNAME, must lead to an "
+        "address that all hosts reach");
+  }
+}
+
+void log_outcome(const Rendezvous& result) {
+  const auto& who = result.who;
+  log::info(
+      fmt::format("rank {} of {}, local rank {} of {}, launched by {}, generation {}{}, at {}",
+                  who.rank, who.world_size, who.local_rank, who.local_world_size, who.launcher,
+                  who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
+}
+
+// Rank 0 opens a store for each meeting. Null when this was still the last meeting's, which it has
+// closed since.
+std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& who,
+                                std::chrono::milliseconds timeout) {
+  try {
+    auto arrival = std::make_unique<Arrival>(attendance.store, who);
+    if (!attendance.at_rank_zero || arrival->round() == 0) return arrival;
+    attendance.store->wait({"rendezvous/closed"}, timeout);  // a key that is never set
+  } catch (const Error& error) {
+    if (!attendance.at_rank_zero) throw;
+    if (error.code() == ErrorCode::kPeerLost) return nullptr;
+    if (error.code() != ErrorCode::kTimeout) throw;
+    fail(ErrorCode::kTimeout,
+         "rank {} waited {} ms for rank 0, which has not left the group before this one: destroy "
+         "every group there too",
+         who.rank, timeout.count());
+  }
+  return nullptr;
+}
+
+// Returns when every rank has arrived.
+std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const RendezvousOptions& options,
+                                   const GetVariable& variable) {
+  for (;;) {
+    auto attendance = std::make_shared<Attendance>();
+    attendance->secret = open_store(*attendance, who, options, variable);
+    auto arrival = arrive(*attendance, who, options.timeout);
+    if (!arrival) continue;
+    arrival->meet(options.timeout);
+    attendance->arrival = std::move(arrival);
+    return attendance;
+  }
+}
+
+// A forgotten launcher is else noticed by the time that it takes only.
+void say_that_it_is_alone() {
+  log::warning(fmt::format(
+      "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
+      "for several ranks paceline run --nproc-per-node N {}; RANK=0 WORLD_SIZE=1 states that it is "
+      "meant",
+      own_command()));
+}
+
+}  // namespace
+
+LaunchEnvironment who_am_i(const RendezvousOptions& options, const GetVariable& variable) {
+  return find_who(options, variable);
+}
+
+Rendezvous rendezvous(const RendezvousOptions& options, const GetVariable& variable) {
+  const auto who = find_who(options, variable);
+  if (who.world_size == 1 && !options.store) {
+    if (!options.rank && who.launcher == "none") say_that_it_is_alone();
+    return {who, std::make_shared<MemoryStore>(), options.secret.value_or(Secret::generate())};
+  }
+  const std::string place = place_of(options, who, variable);
+  check(!Membership::exists(place, who.rank),
+        "rank {}: this process already belongs to group \"world\" or a subgroup; destroy every "
+        "group of this process first",
+        who.rank);
+  const auto attendance = attend(who, options, variable);
+  const auto hosts = attendance->arrival->hosts();
+  attendance->membership.emplace(place, who.rank);
+  attendance->take_notice_down();
+
+  Rendezvous result{who, {attendance, attendance->store.get()}, *attendance->secret};
+  if (attendance->at_rank_zero) {
+    std::vector<int> all(hosts.size());
+    std::iota(all.begin(), all.end(), 0);
+    attendance->hosted = std::make_unique<HostedStore>(std::move(attendance->server),
+                                                       attendance->client, 0, who.rank);
+    attendance->hosted->begin(kWorldUse, all);
+    result.hosted = {attendance, attendance->hosted.get()};
+  }
+  result.round = attendance->arrival->round();
+  learn_hosts(result, hosts, variable, attendance->address);
+  log_outcome(result);
+  return result;
+}
+
+void decline_rendezvous(const Error& reason, const RendezvousOptions& options,
+                        const GetVariable& variable) {
+  try {
+    const auto who = find_who(options, variable);
+    if (who.world_size == 1) return;
+    if (Membership::exists(place_of(options, who, variable), who.rank)) return;
+    RendezvousOptions soon = options;
+    soon.timeout = std::min(options.timeout, kDeclineTimeout);
+    Attendance attendance;
+    open_store(attendance, who, soon, variable);
+    Arrival arrival(attendance.store, who);
+    arrival.decline(reason);
+    if (attendance.server) arrival.wait_for_others(soon.timeout);
+  } catch (const Error& error) {
+    log::debug(std::string("telling the others why this rank takes no part: ") + error.what());
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,173 @@
+#include "paceline/engine/rpc/directory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/host.h"
+#include "paceline/engine/rpc/message.h"
+
+namespace paceline::rpc {
+namespace {
+
+// Names, one a line, and how many.
+constexpr auto kChanges = "rpc/changes", kNumChanges = "rpc/num_changes";
+
+std::string key_of(const std::string& name) { return "rpc/worker/" + name; }
+std::string key_of_beats(const WorkerEntry& entry) { return "rpc/beats/" + entry.incarnation; }
+
+std::string to_value(const WorkerEntry& entry) {
+  const auto bytes = write_message(entry).copy();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+WorkerEntry from_value(const std::string& value) {
+  std::vector<std::uint64_t> words(value.size() / 8 + 1);
+  std::memcpy(words.data(), value.data(), value.size());
+  return read_message<WorkerEntry>(std::as_bytes(std::span(words)).first(value.size()));
+}
+
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+bool is_gone(const WorkerEntry& entry) {
+  if (entry.host != host_token() || entry.pid_namespace != pid_namespace()) return false;
+  const auto status = process_status(entry.pid);
+  return !status || status->start_ticks != entry.start_ticks || status->state == 'Z';
+}
+
+// The name is appended first and counted then, so that a worker that dies between the two delays
+// this news until the next.
+void Directory::tell_everybody(const std::string& name) {
+  store_->append(kChanges, name + "\n");
+  store_->add(kNumChanges, 1);
+}
+
+void Directory::enter(const WorkerEntry& self) {
+  const std::string key = key_of(self.name);
+  std::string before;
+  for (;;) {
+    const std::string there = store_->compare_set(key, before, to_value(self));
+    if (there == to_value(self)) break;
+    const WorkerEntry other = from_value(there);
+    check(other.state != WorkerState::kPresent,
+          "join: a worker named '{}' is present (role {}); every worker needs a name of its own",
+          self.name, other.role);
+    before = there;
+  }
+  tell_everybody(self.name);
+}
+
+void Directory::change(const WorkerEntry& entry, WorkerState state) {
+  WorkerEntry changed = entry;
+  changed.state = state;
+  const std::string after = to_value(changed);
+  WorkerEntry present = entry;
+  present.state = WorkerState::kPresent;
+  const std::string before = to_value(present);
+  if (store_->compare_set(key_of(entry.name), before, after) != after) return;
+  tell_everybody(entry.name);
+  if (state == WorkerState::kLeft) store_->delete_key(key_of_beats(entry));
+}
+
+std::optional<WorkerEntry> Directory::find(const std::string& name) {
+  if (!store_->check({key_of(name)})) return {};
+  return from_value(store_->get(key_of(name)));
+}
+
+// The entries of the names that stand in the list of changes from offset `begin` on, which moves to
+// its end.
+std::vector<WorkerEntry> Directory::changed_since(std::size_t& begin) {
+  const std::string changes = store_->get(kChanges);
+  std::set<std::string> keys;
+  for (std::size_t end = 0; (end = changes.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    keys.insert(key_of(changes.substr(begin, end - begin)));
+  }
+  if (keys.empty()) return {};
+  std::vector<WorkerEntry> entries;
+  for (const auto& value : store_->multi_get({keys.begin(), keys.end()})) {
+    entries.push_back(from_value(value));
+  }
+  return entries;
+}
+
+std::vector<WorkerEntry> Directory::all() {
+  std::size_t begin = 0;
+  return store_->check({kChanges}) ? changed_since(begin) : std::vector<WorkerEntry>();
+}
+
+std::string Directory::nobody(const std::string& name) {
+  std::string nearest;
+  std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const auto& entry : all()) {
+    if (entry.state != WorkerState::kPresent) continue;
+    const std::size_t other = edit_distance(name, entry.name);
+    if (other < distance) nearest = entry.name;
+    distance = std::min(distance, other);
+  }
+  return fmt::format("no worker is named '{}'{}", name,
+                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+}
+
+std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTime now) {
+  const std::unique_lock lock(looking_, std::try_to_lock);
+  if (!lock) return {};
+  beat(self, now);
+  const std::int64_t count = store_->add(kNumChanges, 0);
+  std::vector<WorkerEntry> changed;
+  if (count != num_seen_) changed = changed_since(num_read_);
+  num_seen_ = count;
+  for (const auto& entry : changed) {
+    known_[entry.name] = entry;
+    // Others took this worker for lost while it stood still.
+    if (entry.incarnation == self.incarnation && entry.state == WorkerState::kLost) enter(self);
+  }
+  look_after_next(self, now);
+  last_look_ = now;
+  return changed;
+}
+
+void Directory::beat(const WorkerEntry& self, LeaseTime now) {
+  if (now - last_beat_ < lease_ / 3) return;
+  store_->add(key_of_beats(self), 1);
+  last_beat_ = now;
+}
+
+void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
+  const auto is_other = [&](const WorkerEntry& entry) {
+    return entry.state == WorkerState::kPresent && entry.name != self.name;
+  };
+  const WorkerEntry* next = nullptr;  // the one behind this one; the first behind the last
+  for (const auto& [name, entry] : known_) {
+    if (!is_other(entry)) continue;
+    if (next == nullptr || (next->name < self.name && name > self.name)) next = &entry;
+  }
+  if (next == nullptr) return;
+  if (is_gone(*next)) return change(*next, WorkerState::kLost);
+  const std::int64_t beats = store_->add(key_of_beats(*next), 0);
+  // A worker that stood still itself has not seen the other one's silence.
+  const bool has_looked = now - last_look_ < lease_ / 2;
+  if (!has_looked || next_.incarnation != next->incarnation || next_.beats != beats) {
+    next_ = {next->incarnation, beats, now};
+  } else if (now - next_.since >= lease_) {
+    change(*next, WorkerState::kLost);
+  }
+}
+
+}  // namespace paceline::rpc

@@ -1,0 +1,477 @@
+#include "paceline/engine/rpc/pool.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/host.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/thread.h"
+
+namespace paceline::rpc {
+namespace {
+
+constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descriptors
+// How often a thread that waits looks at the queue while something is there, or was lately.
+constexpr std::chrono::microseconds kLook(100);
+constexpr int kMostQuietLooks = 10;
+constexpr std::chrono::milliseconds kStuckForLong(50);
+// Fewer tasks than this in the queue are no backlog; so many events of a source in a row make a
+// thread stay with it; a task that takes longer than kShort gains nothing from sending together
+// with others.
+constexpr std::size_t kBacklog = 8;
+constexpr std::size_t kMostReceived = 1024;
+constexpr int kInRow = 8;
+constexpr std::chrono::microseconds kShort(20), kLatest(50);
+constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
+
+thread_local Pool* current_pool = nullptr;  // whose thread this is
+thread_local bool is_in_ready = false, is_in_task = false, is_active = false;
+thread_local std::uint64_t turns_seen = 0;
+thread_local std::chrono::steady_clock::time_point task_began;
+thread_local std::vector<std::shared_ptr<Pool::Task>>* received = nullptr;  // in ready()
+thread_local const pid_t kOwnNumber = ::gettid();
+
+class FunctionTask final : public Pool::Task {
+ public:
+  explicit FunctionTask(std::function<void()> body) : body_(std::move(body)) {}
+  void run() override { body_(); }
+
+ private:
+  std::function<void()> body_;
+};
+
+void watch(int epoll, int descriptor, std::uint64_t id) {
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.u64 = id}};
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw system_error("waiting for a worker's tasks");
+  }
+}
+
+int wait_for_one(int epoll, epoll_event& event, bool looks) {
+  if (!looks) return ::epoll_wait(epoll, &event, 1, -1);
+  const timespec limit{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLook).count()};
+  const int count = ::epoll_pwait2(epoll, &event, 1, &limit, nullptr);
+  if (count >= 0 || errno != ENOSYS) return count;  // Linux has it from 5.11 on
+  return ::epoll_wait(epoll, &event, 1, 1);
+}
+
+}  // namespace
+
+Pool::Pool(int num_threads, int max_threads, std::function<void()> housekeeping)
+    : max_threads_(std::max(max_threads, 2)),
+      housekeeping_(std::move(housekeeping)),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
+      last_id_(kTimerId),
+      usual_running_(std::clamp(num_threads, 1, max_threads_ - 1)),
+      max_running_(1) {
+  if (!epoll_ || !wake_ || !timer_) throw system_error("a descriptor for the threads of a worker");
+  watch(epoll_.get(), wake_.get(), kWakeId);
+  watch(epoll_.get(), timer_.get(), kTimerId);
+  itimerspec period{};
+  period.it_interval.tv_nsec = period.it_value.tv_nsec = kHousekeeping.count();
+  ::timerfd_settime(timer_.get(), 0, &period, nullptr);
+}
+
+Pool::~Pool() = default;
+
+void Pool::start() {
+  const std::lock_guard lock(mutex_);
+  start_thread_locked();
+}
+
+bool Pool::is_own_thread() const { return current_pool == this; }
+
+void Pool::start_thread_locked() {
+  threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
+}
+
+// To wait for sockets in the place of this thread. False if there are as many as there may be.
+bool Pool::bring_another_locked() {
+  if (num_resting_ > 0) {
+    --num_resting_;
+    ++num_called_;
+    rest_ends_.notify_one();
+    return true;
+  }
+  if (static_cast<int>(threads_.size()) >= max_threads_) return false;
+  start_thread_locked();
+  return true;
+}
+
+void Pool::add(const std::shared_ptr<Source>& source, std::uint32_t events) {
+  {
+    const std::lock_guard lock(mutex_);
+    source->id_ = ++last_id_;
+    source->is_closed_there_ = false;
+    sources_.emplace(source->id_, source);
+  }
+  epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source->id_}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, source->descriptor(), &event) == 0) return;
+  const int error = errno;
+  const std::lock_guard lock(mutex_);
+  sources_.erase(source->id_);
+  throw system_error("waiting for a worker's connection", error);
+}
+
+void Pool::change(const Source& source, std::uint32_t events) {
+  epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source.id_}};
+  // Fails only for a source that was removed meanwhile.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event);
+}
+
+void Pool::remove(const Source& source) {
+  std::shared_ptr<Source> last;  // ends after the lock
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source.descriptor(), nullptr);
+  const std::lock_guard lock(mutex_);
+  const auto found = sources_.find(source.id_);
+  if (found == sources_.end()) return;
+  last = std::move(found->second);
+  sources_.erase(found);
+}
+
+void Pool::run(std::function<void()> task) { run(std::make_shared<FunctionTask>(std::move(task))); }
+
+void Pool::run(std::shared_ptr<Task> task) {
+  if (is_in_ready && current_pool == this) {
+    received->push_back(std::move(task));
+    if (received->size() == kMostReceived) add_received();
+    return;
+  }
+  bool needs_another = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_) return;
+    if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+    tasks_.push_back(std::move(task));
+    needs_another = num_waiting_ > 0;
+  }
+  if (needs_another) ring(wake_.get());
+}
+
+// The tasks that came in ready(): this thread goes on with the first one, and if there are more,
+// another thread looks after them.
+void Pool::add_received() {
+  if (received->empty()) return;
+  bool needs_another = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+    if (!stops_) std::move(received->begin(), received->end(), std::back_inserter(tasks_));
+    needs_another = tasks_.size() > 1 && num_looking_ == 0;
+  }
+  received->clear();
+  if (needs_another) ring(wake_.get());
+}
+
+void Pool::run_next(std::shared_ptr<Task> task) {
+  if (!is_in_task || current_pool != this) return run(std::move(task));
+  const std::lock_guard lock(mutex_);
+  if (stops_) return;
+  if (tasks_.empty()) moved_at_ = std::chrono::steady_clock::now();
+  tasks_.push_back(std::move(task));
+}
+
+Pool::Blocked::Blocked() : pool_(is_in_task ? current_pool : nullptr) {
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->end_running_locked();
+  pool_->set_active_locked(false);
+  if (!pool_->tasks_.empty()) ring(pool_->wake_.get());
+}
+Pool::Blocked::~Blocked() {
+  if (pool_ == nullptr) return;
+  const std::lock_guard lock(pool_->mutex_);
+  pool_->begin_running_locked();
+  pool_->set_active_locked(true);
+}
+
+void Pool::set_active_locked(bool active) {
+  if (std::exchange(is_active, active) != active) num_active_ += active ? 1 : -1;
+}
+
+void Pool::send_soon(const std::shared_ptr<Sender>& sender) {
+  bool needs_another = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_ || sender->is_due_) return;
+    add_due_locked(sender);
+    needs_another = num_looking_ == 0;
+  }
+  if (needs_another) ring(wake_.get());
+}
+
+bool Pool::send_with_others(const std::shared_ptr<Sender>& sender) {
+  if (!is_in_task || current_pool != this) return false;
+  if (std::chrono::steady_clock::now() - task_began > kShort) return false;
+  const std::lock_guard lock(mutex_);
+  if (tasks_.size() < kBacklog) return false;
+  if (!sender->is_due_) add_due_locked(sender);
+  return true;
+}
+
+void Pool::add_due_locked(const std::shared_ptr<Sender>& sender) {
+  sender->is_due_ = true;
+  if (due_.empty()) due_since_ = std::chrono::steady_clock::now();
+  due_.push_back(sender);
+}
+
+Pool::Senders Pool::take_due_locked(bool also_young) {
+  if (due_.empty()) return {};
+  if (!also_young && std::chrono::steady_clock::now() - due_since_ < kLatest) return {};
+  for (const auto& sender : due_) sender->is_due_ = false;
+  return std::exchange(due_, {});
+}
+
+void Pool::send_all(const Senders& senders) {
+  for (const auto& sender : senders) sender->send();
+}
+
+void Pool::serve() {
+  std::vector<std::shared_ptr<Task>> own_received;
+  received = &own_received;
+  current_pool = this;
+  while (!stops_) {
+    if (run_tasks()) continue;
+    const Event event = wait_for_event();
+    if (stops_) break;
+    if (event.kind == Event::Kind::kTime) {
+      std::uint64_t ticks = 0;
+      read_record(timer_.get(), ticks);
+      if (!keeps_house_.exchange(true)) {
+        housekeeping_();
+        keeps_house_ = false;
+      }
+    } else if (event.kind == Event::Kind::kSource) {
+      std::shared_ptr<Source> source;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto found = sources_.find(event.source);
+        if (found != sources_.end()) source = found->second;
+      }
+      if (source && event.is_end) source->is_closed_there_ = true;
+      if (source) attend(source);
+      if (source && source->lets_stay() && may_stay(source)) stay_with(source);
+    }
+  }
+  ring(wake_.get());  // the next one ends as well
+  const std::lock_guard lock(mutex_);
+  ended_.push_back(std::this_thread::get_id());
+  thread_ended_.notify_all();
+}
+
+void Pool::attend(const std::shared_ptr<Source>& source) {
+  // Events that come while a thread is in ready() make it go on instead of a second one.
+  if (source->num_events_.fetch_add(1) == 0) go_on(*source);
+}
+
+// Requires: this thread alone counts the source's events.
+void Pool::go_on(Source& source) {
+  int seen = 0;
+  is_in_ready = true;
+  do {
+    seen = source.num_events_.load();
+    source.ready();
+  } while (source.num_events_.fetch_sub(seen) != seen);
+  is_in_ready = false;
+  add_received();
+}
+
+bool Pool::may_stay(const std::shared_ptr<Source>& source) {
+  run_tasks();
+  const std::lock_guard lock(mutex_);
+  num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
+  last_source_ = source->id_;
+  if (num_in_row_ < kInRow || is_one_staying_ || !tasks_.empty() || stops_) return false;
+  if (num_waiting_ == 0 && !bring_another_locked()) return false;  // to wait for all others
+  is_one_staying_ = true;
+  set_active_locked(false);
+  return true;
+}
+
+void Pool::stay_with(const std::shared_ptr<Source>& source) {
+  if (source->num_events_.fetch_add(1) == 0) {
+    source->watch_input(false);
+    bool stays = true;
+    while (stays && !stops_) {
+      is_in_ready = true;
+      stays = source->wait_until_ready();
+      is_in_ready = false;
+      add_received();
+      run_tasks();
+      const std::lock_guard lock(mutex_);
+      stays = stays && tasks_.empty();  // somebody must look after what may not run yet
+    }
+    source->watch_input(true);
+    go_on(*source);  // events that came meanwhile
+  }
+  const std::lock_guard lock(mutex_);
+  is_one_staying_ = false;
+  num_in_row_ = 0;
+}
+
+std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
+  if (tasks_.empty() || stops_) return {};
+  if (!may_run_locked()) return {};
+  // The last thread that could wait for sockets.
+  if (num_waiting_ == 0 && !bring_another_locked()) return {};
+  auto task = std::move(tasks_.front());
+  tasks_.pop_front();
+  ++num_taken_;
+  ++num_turns_;
+  begin_running_locked();
+  if (tasks_.empty() && static_cast<int>(runners_.size()) <= usual_running_) max_running_ = 1;
+  due = take_due_locked(tasks_.size() < kBacklog);
+  return task;
+}
+
+// As many as this thread may. False if there was none.
+bool Pool::run_tasks() {
+  bool has_run = false;
+  Senders due;
+  std::unique_lock lock(mutex_);
+  while (auto task = next_task_locked(due)) {
+    lock.unlock();
+    send_all(due);
+    is_in_task = true;
+    task_began = std::chrono::steady_clock::now();
+    task->run();
+    task.reset();
+    is_in_task = false;
+    has_run = true;
+    lock.lock();
+    end_running_locked();
+  }
+  return has_run;
+}
+
+void Pool::rest(std::unique_lock<std::mutex>& lock) {
+  ++num_resting_;
+  rest_ends_.wait(lock, [&] { return stops_ || num_called_ > 0; });
+  if (num_called_ > 0) --num_called_;
+}
+
+Pool::Event Pool::wait_for_event() {
+  bool looks = false, follows = false;
+  Senders due;
+  {
+    std::unique_lock lock(mutex_);
+    set_active_locked(false);
+    if (num_waiting_ >= (num_active_ > 0 ? 1 : 2)) rest(lock);
+    due = take_due_locked(false);
+    const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
+    num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
+    looks = num_quiet_looks_ < kMostQuietLooks && num_looking_ == 0;
+    ++num_waiting_;
+    if (looks) ++num_looking_;
+    follows = num_active_ > 0 && std::exchange(turns_seen, num_turns_) != num_turns_;
+    raise_limit_if_stuck_locked();
+  }
+  send_all(due);
+  epoll_event event{};
+  int count = 0;
+  if (follows) {
+    std::this_thread::sleep_for(kLook);
+  } else {
+    count = wait_for_one(epoll_.get(), event, looks);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    --num_waiting_;
+    if (looks) --num_looking_;
+    if (count > 0) {
+      set_active_locked(true);
+      ++num_turns_;
+    }
+    raise_limit_if_stuck_locked();
+  }
+  if (count <= 0) return {};
+  if (event.data.u64 == kWakeId) return {Event::Kind::kWake};
+  if (event.data.u64 == kTimerId) return {Event::Kind::kTime};
+  return {Event::Kind::kSource, event.data.u64,
+          (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0};
+}
+
+void Pool::begin_running_locked() { runners_.push_back({kOwnNumber}); }
+void Pool::end_running_locked() {
+  std::erase_if(runners_, [](const Runner& runner) { return runner.thread == kOwnNumber; });
+}
+
+bool Pool::may_run_locked() const {
+  return std::count_if(runners_.begin(), runners_.end(),
+                       [](const Runner& runner) { return !runner.is_asleep; }) < max_running_;
+}
+
+// Whether a task was found asleep. A thread that only waits for a processor counts: it would gain
+// nothing from more of them.
+bool Pool::excuse_sleepers_locked() {
+  bool found = false;
+  for (Runner& runner : runners_) {
+    if (runner.is_asleep) continue;
+    const auto status = process_status(runner.thread);
+    runner.is_asleep = status && status->state != 'R';
+    found = found || runner.is_asleep;
+  }
+  return found;
+}
+
+void Pool::raise_limit_if_stuck_locked() {
+  if (tasks_.empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (num_taken_ != num_taken_before_) {
+    num_taken_before_ = num_taken_;
+    moved_at_ = now;
+    return;
+  }
+  const auto stuck = now - moved_at_;
+  if (may_run_locked() || stuck < kLook) return;
+  if (!excuse_sleepers_locked()) {
+    const bool is_usual = max_running_ < usual_running_;
+    if (max_running_ >= max_threads_ - 1 || (!is_usual && stuck < kStuckForLong)) return;
+    ++max_running_;
+  }
+  moved_at_ = now;
+}
+
+bool Pool::stop(Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+    rest_ends_.notify_all();
+  }
+  ring(wake_.get());
+  std::deque<std::shared_ptr<Task>> never_run;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources;
+  std::vector<std::jthread> threads;
+  bool all_ended = true;
+  {
+    std::unique_lock lock(mutex_);
+    never_run = std::move(tasks_);
+    sources = std::move(sources_);
+    sources_.clear();
+    const std::size_t num_own = is_own_thread() ? 1 : 0;
+    const auto have_ended = [&] { return ended_.size() + num_own >= threads_.size(); };
+    if (deadline.moment() == Deadline::Clock::time_point::max()) {
+      thread_ended_.wait(lock, have_ended);
+    } else {
+      all_ended = thread_ended_.wait_until(lock, deadline.moment(), have_ended);
+    }
+    threads = std::move(threads_);
+    threads_.clear();
+    for (auto& thread : threads) {
+      if (std::find(ended_.begin(), ended_.end(), thread.get_id()) == ended_.end()) thread.detach();
+    }
+  }
+  return all_ended;  // those that have ended are joined here
+}
+
+}  // namespace paceline::rpc

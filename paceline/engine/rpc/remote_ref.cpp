@@ -1,0 +1,40 @@
+#include "paceline/engine/rpc/remote_ref.h"
+
+#include <mutex>
+#include <set>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/secret.h"
+
+namespace paceline::rpc {
+
+std::string_view full_method_name(std::string_view class_name, std::string_view method) {
+  static std::mutex mutex;
+  static auto& names = *new std::set<std::string>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  return *names.insert(fmt::format("{}.{}", class_name, method)).first;
+}
+
+ObjectNumber new_object_number() {
+  ObjectNumber number = 0;
+  while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
+std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method) {
+  check(handle != nullptr, "{} of a reference that refers to nothing", method);
+  auto table = handle->table.lock();
+  check(table != nullptr,
+        "{} of an object of worker {}: the worker that had the reference has left", method,
+        handle->id.owner);
+  return table;
+}
+
+HandlePointer receive_reference(MessageReader& in, const ObjectId& id) {
+  if (in.table() == nullptr) in.refuse("a reference means nothing outside a worker");
+  auto handle = in.table()->receive(id);
+  in.received(handle);
+  return handle;
+}
+
+}  // namespace paceline::rpc

@@ -1,0 +1,284 @@
+#pragma once
+
+// Objects on other workers. A class whose objects others may have names itself and the methods that
+// they may call; what its constructor and methods take and return are messages:
+//
+//   class Counter {
+//    public:
+//     static constexpr std::string_view kName = "counter";
+//     using Arguments = Start;                       // of the constructor; none: no argument
+//     explicit Counter(const Start& start);         // or (const Start&, rpc::Context&)
+//     Total add(const Amount& amount);               // or (const Amount&, rpc::Context&)
+//     static auto methods() {
+//       return std::tuple(rpc::method<&Counter::add>("add", rpc::Effect::kOnce));
+//     }
+//   };
+//
+//   rpc::RemoteRef<Counter> counter = workers->create<Counter>("server1", {.value = 5});
+//   counter.call<&Counter::add>({.amount = 2}).get();
+//
+// The calls at one object run one at a time, in the order in which they arrive, behind its
+// constructor; those of one worker arrive in the order in which it made them. So a reference can be
+// used at once, and an object needs no lock. (An object must not wait for a call at itself.)
+//
+// The object lives as long as some worker has a reference to it and is heard from within the lease
+// (JoinOptions::lease). A reference may be a field of any message; the sender's keeps the object
+// alive until the receiver has one of its own.
+//
+// A method may leave another object behind for its caller, who holds it like one that it created:
+//
+//   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request);  // sets request.kept
+//   // in Table::open(const Open& request, rpc::Context& context):
+//   rpc::keep_object(context, request.kept, std::make_shared<Cursor>(...));
+//
+// A class without Arguments and a default constructor can only be left behind.
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "paceline/engine/rpc/calls.h"
+
+namespace paceline::rpc {
+
+template <auto Function>
+struct RemoteMethod {
+  static constexpr auto kFunction = Function;
+  std::string_view name;
+  Effect effect = Effect::kAtMostOnce;
+};
+template <auto Function>
+constexpr RemoteMethod<Function> method(std::string_view name,
+                                        Effect effect = Effect::kAtMostOnce) {
+  return {name, effect};
+}
+
+template <class T>
+concept RemoteClass = requires {
+  { T::kName } -> std::convertible_to<std::string_view>;
+  T::methods();
+};
+
+template <class F>
+struct MethodTypes;
+template <class C, class Out, class In>
+struct MethodTypes<Out (C::*)(In)> {
+  using Request = std::remove_cvref_t<In>;
+  using Reply = Out;
+  static constexpr bool kHasContext = false;
+};
+template <class C, class Out, class In>
+struct MethodTypes<Out (C::*)(In) const> : MethodTypes<Out (C::*)(In)> {};
+template <class C, class Out, class In>
+struct MethodTypes<Out (C::*)(In, Context&)> {
+  using Request = std::remove_cvref_t<In>;
+  using Reply = Out;
+  static constexpr bool kHasContext = true;
+};
+template <class C, class Out, class In>
+struct MethodTypes<Out (C::*)(In, Context&) const> : MethodTypes<Out (C::*)(In, Context&)> {};
+
+template <class T>
+struct ArgumentsOf {
+  using Type = Nothing;
+};
+template <class T>
+  requires requires { typename T::Arguments; }
+struct ArgumentsOf<T> {
+  using Type = typename T::Arguments;
+};
+
+// Whether others may create objects of the class: not those that only methods leave behind.
+template <class T>
+concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
+
+inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
+// "counter.add", as it travels and as errors name it; kept for ever.
+std::string_view full_method_name(std::string_view class_name, std::string_view method);
+
+// What is called for one of a class's methods.
+template <RemoteClass T, auto Function>
+const CallTarget& object_target() {
+  static const CallTarget target = [] {
+    CallTarget found;
+    const auto look_at = [&]<auto Other>(const RemoteMethod<Other>& method) {
+      if constexpr (std::is_same_v<decltype(Other), decltype(Function)>) {
+        if (Other != Function) return;
+        found.method = full_method_name(T::kName, method.name);
+        found.effect = method.effect;
+      }
+    };
+    std::apply([&](const auto&... each) { (look_at(each), ...); }, T::methods());
+    found.method_number = method_id(found.method);
+    found.scope = Scope::kThisSession;
+    return found;
+  }();
+  return target;
+}
+template <RemoteClass T>
+CallTarget own_target(std::string_view name, Effect effect) {
+  const std::string_view full = full_method_name(T::kName, name);
+  return {.method = full,
+          .method_number = method_id(full),
+          .effect = effect,
+          .scope = Scope::kThisSession};
+}
+
+// For handlers. The object of this worker that has the number (RemoteRef::number()); null if there
+// is none, its constructor has not ended, or it is of another class than T.
+template <RemoteClass T>
+std::shared_ptr<T> find_object(const Context& context, ObjectNumber number) {
+  return std::static_pointer_cast<T>(context.find_own(method_id(T::kName), number));
+}
+// For a method that was called by call_and_keep(): makes `object` the one that the caller has a
+// reference to. Error(kAborted) if the caller does not wait any more.
+template <RemoteClass T>
+void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> object) {
+  context.keep_own(method_id(T::kName), number, std::move(object));
+}
+
+// A number for an object that is to exist.
+ObjectNumber new_object_number();
+
+// Error(kInvalid) for a reference to nothing, or of a worker that has left.
+std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method);
+
+// A reference that came in a message.
+HandlePointer receive_reference(MessageReader& in, const ObjectId& id);
+
+// A reference to an object of class T on some worker. Copies share it.
+//
+// Thread safety: const methods, and copies.
+template <class T>
+class RemoteRef {
+ public:
+  RemoteRef() = default;  // refers to nothing
+  RemoteRef(HandlePointer handle, std::chrono::milliseconds deadline)
+      : handle_(std::move(handle)), deadline_(deadline) {}
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  // The worker that has the object. Requires: it refers to something.
+  const std::string& owner() const { return handle_->id.owner; }
+  // By which the owner's handlers find the object. Requires: it refers to something.
+  ObjectNumber number() const { return handle_->id.number; }
+
+  // Calls a method of the object. ReferenceError if the object cannot be reached over this
+  // reference any more, now or from the Future.
+  template <auto Function>
+  Future<typename MethodTypes<decltype(Function)>::Reply> call(
+      typename MethodTypes<decltype(Function)>::Request request = {},
+      const CallOptions& options = {}) const {
+    return begin<typename MethodTypes<decltype(Function)>::Reply>(object_target<T, Function>(),
+                                                                  std::move(request), options);
+  }
+  // As call(), of a method that leaves a `Kept` behind for this worker (keep_object()): sets the
+  // request's number `kept`. The reference can be used once the call has succeeded.
+  template <auto Function, class Kept>
+  auto call_and_keep(typename MethodTypes<decltype(Function)>::Request request,
+                     const CallOptions& options = {}) const {
+    using Reply = typename MethodTypes<decltype(Function)>::Reply;
+    const CallTarget& target = object_target<T, Function>();
+    ObjectId id = handle_ ? handle_->id : ObjectId{};
+    id.number = request.kept = new_object_number();
+    const RemoteRef<Kept> kept(table_of(handle_, target.method)->created(id), deadline_);
+    return std::pair<Future<Reply>, RemoteRef<Kept>>(
+        begin<Reply>(target, std::move(request), options), kept);
+  }
+  // A copy of the object, which must be a message.
+  Future<T> fetch(const CallOptions& options = {}) const
+    requires Message<T>
+  {
+    return begin<T>(own_target<T>(kFetchName, Effect::kRepeatable), Nothing{}, options);
+  }
+
+  bool operator==(const RemoteRef& other) const {
+    if (!handle_ || !other.handle_) return handle_ == other.handle_;
+    return handle_->id == other.handle_->id;
+  }
+
+ private:
+  template <class Other>
+  friend struct FieldCodec;
+
+  template <class Reply, class Request>
+  Future<Reply> begin(CallTarget target, Request request, const CallOptions& options) const {
+    const auto table = table_of(handle_, target.method);
+    auto caller = table->caller_of(*handle_, target.method);
+    target.object = handle_->id.number;
+    auto call = begin_call(*caller, *table, target, std::move(request),
+                           Deadline::after(options.deadline.value_or(deadline_)));
+    return {std::move(caller), std::move(call), table};
+  }
+
+  HandlePointer handle_;
+  std::chrono::milliseconds deadline_ = kDefaultDeadline;
+};
+
+template <class T>
+struct FieldCodec<RemoteRef<T>> {
+  static constexpr FieldKind kKind = FieldKind::kMessage;
+  static constexpr std::size_t kLeast = 4;
+  static void write(MessageWriter& out, const RemoteRef<T>& reference) {
+    FieldCodec<ObjectId>::write(out, reference ? reference.handle_->id : ObjectId{});
+    if (reference) out.refer(reference.handle_);
+  }
+  static void read(MessageReader& in, RemoteRef<T>& reference) {
+    ObjectId id;
+    FieldCodec<ObjectId>::read(in, id);
+    reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
+  }
+};
+// The methods of a class, as a worker serves them.
+template <RemoteClass T>
+std::vector<Method> methods_of(const ServeOptions& options) {
+  using Arguments = typename ArgumentsOf<T>::Type;
+  const std::uint64_t class_number = method_id(T::kName);
+  std::vector<Method> all;
+  const auto add = [&](std::string_view name, Method::Kind kind, Handler handler) {
+    all.push_back({std::string(full_method_name(T::kName, name)), std::move(handler), kind, options,
+                   class_number});
+  };
+  if constexpr (Creatable<T>) {
+    add(kCreateName, Method::Kind::kCreate, [](const std::shared_ptr<Incoming>& call) {
+      const RequestOf<Arguments> arguments(*call);
+      if constexpr (std::constructible_from<T, const Arguments&, Context&>) {
+        call->object = std::make_shared<T>(*arguments, static_cast<Context&>(*call));
+      } else if constexpr (std::constructible_from<T, const Arguments&>) {
+        call->object = std::make_shared<T>(*arguments);
+      } else {
+        call->object = std::make_shared<T>();
+      }
+      call->answer(make_outgoing(Nothing{}, call->is_for_self()));
+    });
+  }
+  if constexpr (Message<T>) {
+    add(kFetchName, Method::Kind::kObject, [](const std::shared_ptr<Incoming>& call) {
+      call->answer(
+          make_outgoing(T(*std::static_pointer_cast<T>(call->object)), call->is_for_self()));
+    });
+  }
+  const auto add_one = [&]<auto Function>(const RemoteMethod<Function>& method) {
+    using Types = MethodTypes<decltype(Function)>;
+    add(method.name, Method::Kind::kObject, [](const std::shared_ptr<Incoming>& call) {
+      const RequestOf<typename Types::Request> request(*call);
+      T& object = *static_cast<T*>(call->object.get());
+      const auto answer = [&](auto reply) {
+        call->answer(make_outgoing(std::move(reply), call->is_for_self()));
+      };
+      if constexpr (Types::kHasContext) {
+        Context& context = *call;
+        answer((object.*Function)(*request, context));
+      } else {
+        answer((object.*Function)(*request));
+      }
+    });
+  };
+  std::apply([&](const auto&... each) { (add_one(each), ...); }, T::methods());
+  return all;
+}
+
+}  // namespace paceline::rpc

@@ -1,0 +1,700 @@
+#include "paceline/engine/rpc/server.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <iterator>
+
+#include <sys/epoll.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/futex.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/rpc/calls.h"
+#include "paceline/engine/rpc/guest.h"
+#include "paceline/engine/rpc/reference_table.h"
+
+namespace paceline::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMostStrangers = 64;  // the one that has waited longest must go
+constexpr auto kFull = 100ms;               // too many descriptors: the next look at the door
+
+thread_local const Server* server_of_this_thread = nullptr;  // whose handler it runs
+
+SessionNumber random_number() {
+  SessionNumber number = 0;
+  fill_random(std::as_writable_bytes(std::span(&number, 1)));
+  return number >> 1;  // counts on from there
+}
+
+std::vector<CallNumber> read_numbers(const Payload& payload) {
+  const auto bytes = payload.bytes();
+  if (bytes.size() % sizeof(CallNumber) != 0) {
+    fail(ErrorCode::kCorrupt, "a worker sent a list of calls of {} bytes", bytes.size());
+  }
+  std::vector<CallNumber> numbers(bytes.size() / sizeof(CallNumber));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+}  // namespace
+
+// A socket on which callers arrive.
+class Server::Door final : public Pool::Source {
+ public:
+  Door(const std::shared_ptr<Server>& server, Fd socket, bool is_local)
+      : server_(server), socket_(std::move(socket)), is_local_(is_local) {}
+  int descriptor() const override { return socket_.get(); }
+  void ready() override {
+    const auto server = server_.lock();
+    if (!server) return;
+    for (;;) {
+      Fd caller(accept_one(socket_.get()));
+      if (!caller) break;
+      if (!is_local_) prepare_tcp(caller);
+      const bool encrypts = server->setup_->self.encrypts && !is_local_;
+      try {
+        server->welcome(std::make_shared<Guest>(server, std::move(caller), encrypts));
+      } catch (const std::exception& error) {
+        log::debug(server->setup_->self.name + ": a caller was lost at once: " + error.what());
+      }
+    }
+    is_full_ = errno != EAGAIN;
+  }
+  // After an accept that failed, which may have been for a lack of descriptors.
+  bool is_full() const { return is_full_; }
+
+ private:
+  const std::weak_ptr<Server> server_;
+  const Fd socket_;
+  const bool is_local_;
+  std::atomic<bool> is_full_{false};
+};
+
+Server::Server(SetupPointer setup, std::shared_ptr<Pool> pool)
+    : setup_(std::move(setup)), pool_(std::move(pool)), last_session_(random_number()) {}
+
+Server::~Server() = default;
+
+void Server::listen(Fd local, Fd tcp) {
+  {
+    const std::lock_guard lock(mutex_);
+    doors_.push_back(std::make_shared<Door>(shared_from_this(), std::move(local), true));
+    if (tcp) doors_.push_back(std::make_shared<Door>(shared_from_this(), std::move(tcp), false));
+  }
+  for (const auto& door : doors_) pool_->add(door, EPOLLIN);
+  serve_references();
+}
+
+void Server::serve(std::vector<Method> methods) {
+  decltype(methods_) added;
+  const auto check_new = [&](const auto& there, std::uint64_t number) {
+    const auto found = there.find(number);
+    if (found == there.end()) return;
+    fail(ErrorCode::kInvalid, "{}: serve: {} has a handler already", setup_->self.name,
+         found->second->name);
+  };
+  const std::lock_guard lock(mutex_);
+  for (Method& method : methods) {
+    check(!method.name.empty(), "{}: serve: a method needs a name", setup_->self.name);
+    const std::uint64_t number = method_id(method.name);
+    check_new(methods_, number);
+    check_new(added, number);
+    added.emplace(number, std::make_shared<const Method>(std::move(method)));
+  }
+  methods_.merge(added);
+}
+
+void Server::set_references(std::weak_ptr<ReferenceTable> references) {
+  const std::lock_guard lock(mutex_);
+  references_ = std::move(references);
+}
+
+// ---- connections ----
+
+void Server::welcome(const GuestPointer& guest) {
+  GuestPointer oldest;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return;
+    std::size_t num_strangers = 0;
+    for (const auto& [address, other] : guests_) {
+      if (other->is_known()) continue;
+      ++num_strangers;
+      if (!oldest || other->patience().moment() < oldest->patience().moment()) oldest = other;
+    }
+    if (num_strangers < kMostStrangers) oldest.reset();
+    guests_.emplace(guest.get(), guest);
+  }
+  if (oldest) leave(*oldest);
+  pool_->add(guest, EPOLLIN);
+}
+
+void Server::leave(Guest& guest) {
+  pool_->remove(guest);
+  GuestPointer last;
+  const std::lock_guard lock(mutex_);
+  const auto found = guests_.find(&guest);
+  if (found == guests_.end()) return;
+  last = std::move(found->second);
+  guests_.erase(found);
+  if (last->is_known()) last->connection().shut_down();
+  // The session lives on, until its lease has run out.
+  if (const auto session = last->session) {
+    const std::lock_guard session_lock(session->mutex);
+    if (session->guest == last) session->guest.reset();
+  }
+}
+
+// ---- frames ----
+
+void Server::take(const GuestPointer& guest, const Frame& frame, Payload payload) {
+  switch (frame.kind) {
+    case FrameKind::kOpen:
+      return open(guest, frame, payload);
+    case FrameKind::kResume:
+      return resume(guest, frame, payload);
+    case FrameKind::kRequest:
+    case FrameKind::kTell:
+      return request(guest, frame, std::move(payload));
+    case FrameKind::kAcknowledge:
+      return acknowledge(guest, frame, payload);
+    case FrameKind::kRenew: {
+      if (!guest->session || guest->session->number != frame.session) {
+        return refuse(guest, frame.session);
+      }
+      const std::lock_guard lock(guest->session->mutex);
+      if (guest->session->guest != guest) return;  // fenced
+      guest->session->lease.heard(boot_time());
+      return guest->connection().queue_urgent({.kind = FrameKind::kRenewed});
+    }
+    case FrameKind::kGoodbye:
+      if (guest->session) end_session(guest->session);
+      return;
+    default:
+      fail(ErrorCode::kCorrupt, "a caller sent a callee's frame");
+  }
+}
+
+void Server::refuse(const GuestPointer& guest, SessionNumber session) {
+  guest->connection().queue({.kind = FrameKind::kRefused, .session = session});
+}
+
+Frame Server::credit(FrameKind kind, SessionNumber session) const {
+  const auto lease = std::chrono::duration_cast<std::chrono::milliseconds>(setup_->lease);
+  return {.kind = kind,
+          .time_left_ms = static_cast<std::uint32_t>(lease.count()),
+          .max_calls = static_cast<std::uint32_t>(setup_->max_calls),
+          .session = session,
+          .method = setup_->max_bytes};
+}
+
+void Server::open(const GuestPointer& guest, const Frame& frame, const Payload& payload) {
+  Hello hello;
+  if (const auto& own = payload.in_memory()) {
+    if (const auto* object = own->object<Hello>()) hello = *object;
+  } else {
+    hello = read_message<Hello>(payload.bytes());
+  }
+  SessionPointer before, session;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_closed_) return;
+    SessionPointer& last = last_session_of_[hello.incarnation];
+    // A caller has one session. Its later connection asks for it, whichever is heard first.
+    if (last) {
+      const std::lock_guard session_lock(last->mutex);
+      if (last->calls.is_older(frame.number)) return;
+    }
+    session = std::make_shared<CalleeRecord>(++last_session_, frame.number, std::move(hello),
+                                             boot_time(), setup_->lease);
+    session->guest = guest;
+    before = std::exchange(last, session);
+    sessions_.emplace(session->number, session);
+    guest->session = session;
+  }
+  if (before) end_session(before);
+  guest->connection().queue(credit(FrameKind::kOpened, session->number));
+}
+
+void Server::resume(const GuestPointer& guest, const Frame& frame, const Payload& payload) {
+  const auto sent = read_numbers(payload);
+  SessionPointer session;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = sessions_.find(frame.session);
+    if (found != sessions_.end()) guest->session = session = found->second;
+  }
+  if (!session) return refuse(guest, frame.session);
+  const std::lock_guard lock(session->mutex);
+  if (session->has_ended) return refuse(guest, frame.session);
+  const auto resumption = session->calls.resume(frame.number, sent);
+  if (!resumption) return;
+  session->guest = guest;
+  session->lease.heard(boot_time());
+  auto list = std::make_shared<OutgoingBytes>();
+  for (const auto& [number, state] : resumption->known) {
+    list->to().put_number(number);
+    list->to().put_number(static_cast<std::uint8_t>(state));
+  }
+  guest->connection().queue(credit(FrameKind::kResumed, session->number), list);
+  for (const auto& [number, reply] : resumption->replies) {
+    guest->connection().queue(
+        {.kind = FrameKind::kReply, .status = reply->status, .number = number}, reply->message);
+  }
+  cancel_abandoned_locked(*session);
+}
+
+void Server::acknowledge(const GuestPointer& guest, const Frame& /*frame*/,
+                         const Payload& payload) {
+  const auto numbers = read_numbers(payload);
+  const auto& session = guest->session;
+  if (!session) return;
+  const std::lock_guard lock(session->mutex);
+  if (session->guest != guest) return;  // fenced
+  session->lease.heard(boot_time());
+  for (const CallNumber number : numbers) session->calls.acknowledge(number);
+  cancel_abandoned_locked(*session);
+}
+
+void Server::cancel_abandoned_locked(CalleeRecord& session) {
+  if (!session.calls.has_abandoned()) return;
+  for (const CallNumber number : session.calls.take_abandoned()) {
+    const auto running = session.running.find(number);
+    if (running != session.running.end()) running->second->cancel();
+  }
+}
+
+void Server::request(const GuestPointer& guest, const Frame& frame, Payload payload) {
+  const bool is_tell = frame.kind == FrameKind::kTell;
+  const SessionPointer session = guest->session;
+  const std::size_t size = payload.bytes().size();
+  const auto refused = [&] {
+    refuse(guest, session ? session->number : 0);
+    if (!is_tell) return;
+    ++guest->num_handled;
+    guest->bytes_handled += size;
+  };
+  if (!session) return refused();
+  const auto deadline =
+      is_tell ? Deadline::never() : Deadline::after(std::chrono::milliseconds(frame.time_left_ms));
+  std::shared_ptr<const Method> method;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = methods_.find(frame.method);
+    if (found != methods_.end()) method = found->second;
+  }
+  auto call = std::make_shared<Incoming>(shared_from_this(), session, session->caller.name, frame,
+                                         std::move(payload), deadline);
+  call->method_ = method;
+  if (is_tell) call->teller_ = guest;
+  {
+    const std::lock_guard lock(session->mutex);
+    if (session->has_ended) return refused();
+    if (session->guest != guest) return;  // fenced
+    session->lease.heard(boot_time());
+    if (frame.acknowledged != 0) {
+      session->calls.acknowledge(frame.acknowledged);
+      cancel_abandoned_locked(*session);
+    }
+    if (!is_tell && !session->calls.admit(frame.number, frame.effect)) return;
+    if (method) call->mark_ = setup_->stats.begin(CallSide::kCallee, frame.method, method->name);
+    if (!is_tell) session->running.emplace(frame.number, call);
+    if (method && method->kind == Method::Kind::kCreate &&
+        !objects_.create(frame.object, method->class_number, session->number)) {
+      method.reset();
+    }
+  }
+  if (!method) {
+    return call->answer(ReplyStatus::kNoMethod,
+                        std::make_shared<OutgoingBytes>(call->method_ ? "the object exists already"
+                                                                      : "it has no handler there"));
+  }
+  dispatch(call);
+}
+
+// ---- handlers ----
+
+void Server::dispatch(const std::shared_ptr<Incoming>& call) {
+  const Method& method = *call->method_;
+  const auto refuse = [&](ReplyStatus status, std::string_view why) {
+    ended_one();
+    call->answer(status, std::make_shared<OutgoingBytes>(why));
+  };
+  ++num_under_way_;
+  switch (method.kind) {
+    case Method::Kind::kAtOnce:
+      run_handler(call);
+      ended_one();
+      return;
+    case Method::Kind::kCreate:
+    case Method::Kind::kObject: {
+      using Admission = Objects::Admission;
+      switch (
+          objects_.admit(call->frame_.object, method.class_number, call, method.options.queue)) {
+        case Admission::kRun:
+          return pool_->run(call);
+        case Admission::kWaits:
+          return;
+        case Admission::kNoObject:
+          return refuse(ReplyStatus::kNoObject, "the object does not exist (any more)");
+        case Admission::kOtherClass:
+          return refuse(ReplyStatus::kNoMethod, "the object is of another class");
+        case Admission::kTooMany:
+          return refuse(ReplyStatus::kBusy, "too many calls wait for the object");
+      }
+      return;
+    }
+    case Method::Kind::kPlain:
+      break;
+  }
+  if (method.options.threads > 0) {
+    const std::lock_guard lock(mutex_);
+    Lane& lane = lanes_[&method];
+    if (lane.num_running == method.options.threads) {
+      if (!lane.waiting) lane.waiting = std::make_unique<std::deque<std::shared_ptr<Incoming>>>();
+      if (lane.waiting->size() < method.options.queue) return lane.waiting->push_back(call);
+    } else {
+      ++lane.num_running;
+      return pool_->run(call);
+    }
+  } else {
+    return pool_->run(call);
+  }
+  refuse(ReplyStatus::kBusy, "too many calls wait for its handlers (ServeOptions::queue)");
+}
+
+void Server::execute(const std::shared_ptr<Incoming>& call) {
+  const Server* const outer = std::exchange(server_of_this_thread, this);
+  run_handler(call);
+  server_of_this_thread = outer;
+  after(call);
+  ended_one();
+}
+
+void Server::ended_one() {
+  --num_under_way_;
+  if (is_leaving_) futex_wake_all(num_under_way_);
+}
+
+bool Server::wait_for_handlers(Deadline deadline) {
+  const std::uint32_t own = server_of_this_thread == this ? 1 : 0;
+  for (std::uint32_t there = num_under_way_; there > own; there = num_under_way_) {
+    if (deadline.expired()) return false;
+    futex_wait(num_under_way_, there, std::min<std::chrono::nanoseconds>(deadline.remaining(), 1s));
+  }
+  return true;
+}
+
+void Server::run_handler(const std::shared_ptr<Incoming>& call) {
+  const Method& method = *call->method_;
+  const bool creates = method.kind == Method::Kind::kCreate;
+  const auto refuse = [&](ReplyStatus status, const std::string& why) {
+    if (creates) objects_.failed(call->frame_.object, "its constructor failed: " + why);
+    call->answer(status, std::make_shared<OutgoingBytes>(why));
+  };
+  if (is_leaving_) return refuse(ReplyStatus::kLeaving, "the worker leaves");
+  if (call->is_cancelled()) {
+    return refuse(ReplyStatus::kTooLate, "its time was over before a handler was free");
+  }
+  if (method.kind == Method::Kind::kObject) {
+    std::string why_not;
+    call->object = objects_.find(call->frame_.object, why_not);
+    if (!call->object) return refuse(ReplyStatus::kNoObject, why_not);
+  }
+  CallStats::start(call->mark_);
+  try {
+    method.handler(call);
+    if (creates) objects_.constructed(call->frame_.object, std::move(call->object));
+  } catch (const UnreadableRequest& error) {
+    refuse(ReplyStatus::kUnreadable, error.what());
+  } catch (...) {
+    refuse(ReplyStatus::kHandlerFailed, describe_current_exception());
+  }
+  call->object.reset();
+}
+
+// Lets the next call of the same object or method run.
+void Server::after(const std::shared_ptr<Incoming>& call) {
+  const Method& method = *call->method_;
+  std::shared_ptr<Incoming> next;
+  if (method.kind != Method::Kind::kPlain) {
+    Objects::Dead dead;
+    next = objects_.finished(call->frame_.object, dead);
+    bury(std::move(dead));
+  } else if (method.options.threads > 0) {
+    const std::lock_guard lock(mutex_);
+    Lane& lane = lanes_[&method];
+    if (lane.waiting && !lane.waiting->empty()) {
+      next = std::move(lane.waiting->front());
+      lane.waiting->pop_front();
+    } else {
+      --lane.num_running;
+    }
+  }
+  if (next) pool_->run_next(std::move(next));
+}
+
+// What objects do when they end may take its time.
+void Server::bury(Objects::Dead dead) {
+  if (dead.empty()) return;
+  pool_->run([dead = std::make_shared<Objects::Dead>(std::move(dead))] {});
+}
+
+void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) {
+  const Frame& frame = call.frame_;
+  setup_->stats.end(CallSide::kCallee, call.mark_,
+                    {.method = call.method_ ? std::string_view(call.method_->name) : "",
+                     .other = call.session_->caller.name,
+                     .caller = call.session_->caller.incarnation,
+                     .callee = setup_->self.name,
+                     .number = frame.number},
+                    status != ReplyStatus::kOk);
+  if (frame.kind == FrameKind::kTell) return told(call, status, message);
+  CalleeRecord& session = *call.session_;
+  const std::size_t size = message->writer().size();
+  if (size > session.caller.max_message) {
+    status = ReplyStatus::kHandlerFailed;
+    message = std::make_shared<OutgoingBytes>(
+        fmt::format("the reply of {} bytes is above the limit of {} bytes (JoinOptions::"
+                    "max_message of the caller)",
+                    size, session.caller.max_message));
+  }
+  // The caller takes holds of its own, for which it has a lease's time.
+  if (!message->writer().references().empty()) {
+    try {
+      if (const auto table = call.references()) {
+        table->await_creation(message->writer().references(), call.deadline());
+        table->pass_on(message->writer().references());
+      }
+    } catch (const Error& error) {  // a reference of another worker
+      status = ReplyStatus::kHandlerFailed;
+      message = std::make_shared<OutgoingBytes>(error.what());
+    }
+  }
+  std::shared_ptr<Incoming> ended;  // after the lock
+  GuestPointer guest;
+  {
+    const std::lock_guard lock(session.mutex);
+    const auto running = session.running.find(frame.number);
+    if (running != session.running.end() && running->second.get() == &call) {
+      ended = std::move(running->second);
+      session.running.erase(running);
+    }
+    std::shared_ptr<StoredReply> stored;
+    if (frame.effect == Effect::kOnce) {
+      stored = std::make_shared<StoredReply>(StoredReply{status, message});
+    }
+    if (session.has_ended || !session.calls.finish(frame.number, stored)) return;
+    guest = session.guest;
+    if (!guest) return;
+    guest->connection().queue({.kind = FrameKind::kReply, .status = status, .number = frame.number},
+                              message);
+  }
+  // A reply out of the thread that receives is sent with all that follow it.
+  if (call.method_ && call.method_->kind != Method::Kind::kAtOnce &&
+      !pool_->send_with_others(guest)) {
+    guest->send();
+  }
+}
+
+void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& message) {
+  if (status != ReplyStatus::kOk) {
+    const auto text = message->writer().copy();
+    log::warning(
+        fmt::format("{}: worker {} told {}, which was not handled: {}", setup_->self.name,
+                    call.caller(), call.method_ ? call.method_->name : "a method",
+                    std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
+  }
+  // Credit belongs to the connection: it may carry another session by now, or be lost.
+  const GuestPointer guest = std::move(call.teller_);
+  {
+    const std::lock_guard lock(call.session_->mutex);
+    const std::uint64_t num = ++guest->num_handled;
+    const std::uint64_t bytes = guest->bytes_handled += call.payload_.bytes().size();
+    if (num - guest->num_reported < setup_->max_calls / 4 &&
+        bytes - guest->bytes_reported < setup_->max_bytes / 4) {
+      return;
+    }
+    guest->num_reported = num;
+    guest->bytes_reported = bytes;
+    guest->connection().queue({.kind = FrameKind::kCredit, .number = num, .method = bytes});
+  }
+  guest->send();
+}
+
+// ---- leases and the end ----
+
+void Server::end_session(const SessionPointer& session) {
+  std::map<CallNumber, std::shared_ptr<Incoming>> running;
+  {
+    const std::lock_guard lock(mutex_);
+    sessions_.erase(session->number);
+    const auto last = last_session_of_.find(session->caller.incarnation);
+    if (last != last_session_of_.end() && last->second == session) last_session_of_.erase(last);
+    const std::lock_guard session_lock(session->mutex);
+    session->has_ended = true;
+    session->guest.reset();
+    running = std::exchange(session->running, {});
+  }
+  for (const auto& [number, call] : running) call->cancel();
+  Objects::Dead dead;
+  objects_.end_session(session->number, dead);
+  bury(std::move(dead));
+}
+
+void Server::look() {
+  const auto now = boot_time();
+  std::vector<SessionPointer> sessions;
+  std::vector<GuestPointer> strangers;
+  std::vector<std::shared_ptr<Door>> doors;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, session] : sessions_) sessions.push_back(session);
+    for (const auto& [address, guest] : guests_) {
+      if (!guest->is_known() && guest->patience().expired()) strangers.push_back(guest);
+    }
+    doors = doors_;
+  }
+  for (const auto& guest : strangers) leave(*guest);
+  for (const auto& door : doors) {
+    if (door->is_full()) pool_->change(*door, EPOLLIN);
+  }
+  for (const auto& session : sessions) {
+    GuestPointer guest;
+    bool has_expired = false;
+    {
+      const std::lock_guard lock(session->mutex);
+      guest = session->guest;
+      has_expired = session->lease.has_expired(now);
+      if (guest && has_expired) refuse(guest, session->number);
+      if (guest && !has_expired && guest->num_handled != guest->num_reported) {
+        guest->num_reported = guest->num_handled.load();
+        guest->bytes_reported = guest->bytes_handled.load();
+        guest->connection().queue({.kind = FrameKind::kCredit,
+                                   .number = guest->num_reported,
+                                   .method = guest->bytes_reported});
+      } else if (!has_expired) {
+        guest.reset();
+      }
+    }
+    if (has_expired) end_session(session);
+    if (guest) guest->send();
+  }
+}
+
+std::vector<std::string> Server::running_methods() const {
+  std::vector<std::string> names;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, session] : sessions_) {
+    const std::lock_guard session_lock(session->mutex);
+    for (const auto& [call, incoming] : session->running) {
+      if (incoming->method_) names.push_back(incoming->method_->name);
+    }
+  }
+  return names;
+}
+
+void Server::collect_open(std::vector<OpenCall>& open) const {
+  const std::uint64_t now = record_time();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [session_number, session] : sessions_) {
+    const std::lock_guard session_lock(session->mutex);
+    for (const auto& [number, call] : session->running) {
+      const std::uint64_t begun = call->mark_.begun, started = CallStats::started(call->mark_);
+      if (begun == 0) continue;
+      if (now < begun + CallGauge::kLong || open.size() == CallGauge::kMostOpen) break;
+      open.push_back({.worker = setup_->self.name,
+                      .other = session->caller.name,
+                      .method = call->method_->name,
+                      .number = number,
+                      .caller = worker_hash(session->caller.incarnation),
+                      .begun = started != 0 ? started : begun,
+                      .state = started != 0 ? OpenState::kRunning : OpenState::kQueued});
+    }
+  }
+}
+
+void Server::begin_to_leave() {
+  is_leaving_ = true;
+  auto waiting = objects_.take_waiting();
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [method, lane] : lanes_) {
+      const auto calls = std::exchange(lane.waiting, nullptr);
+      if (calls) std::move(calls->begin(), calls->end(), std::back_inserter(waiting));
+    }
+    for (const auto& [number, session] : sessions_) {
+      const std::lock_guard session_lock(session->mutex);
+      for (const auto& [call, incoming] : session->running) incoming->cancel();
+    }
+  }
+  // Those that run may be what ends the worker, and would wait for these.
+  for (const auto& call : waiting) {
+    ended_one();
+    call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker leaves"));
+  }
+}
+
+void Server::close() {
+  std::vector<std::shared_ptr<Door>> doors;
+  std::unordered_map<Guest*, GuestPointer> guests;
+  std::unordered_map<SessionNumber, SessionPointer> sessions;
+  {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    doors = std::exchange(doors_, {});
+    guests = guests_;
+    sessions = sessions_;
+  }
+  for (const auto& door : doors) pool_->remove(*door);
+  for (const auto& [address, guest] : guests) {
+    if (guest->is_known()) guest->connection().flush();
+    leave(*guest);
+  }
+  for (const auto& [number, session] : sessions) end_session(session);
+}
+
+void Server::forget_waiting() {
+  std::unordered_map<const Method*, Lane> lanes;
+  {
+    const std::lock_guard lock(mutex_);
+    lanes = std::exchange(lanes_, {});
+  }
+  objects_.forget_all();
+}
+
+// ---- a request ----
+
+Incoming::Incoming(std::shared_ptr<Server> server, std::shared_ptr<CalleeRecord> session,
+                   std::string caller, const Frame& frame, Payload payload, Deadline deadline)
+    : Context(std::move(caller), deadline),
+      server_(std::move(server)),
+      session_(std::move(session)),
+      frame_(frame),
+      payload_(std::move(payload)) {}
+
+Incoming::~Incoming() = default;
+
+void Incoming::run() { server_->execute(shared_from_this()); }
+
+void Incoming::answer(ReplyStatus status, OutgoingPointer reply) {
+  if (is_answered_.exchange(true)) return;
+  server_->reply(*this, status, std::move(reply));
+}
+
+void Incoming::fail(const std::string& why) {
+  answer(ReplyStatus::kHandlerFailed, std::make_shared<OutgoingBytes>(why));
+}
+
+std::shared_ptr<ReferenceTable> Incoming::references() const {
+  const std::lock_guard lock(server_->mutex_);
+  return server_->references_.lock();
+}
+
+}  // namespace paceline::rpc

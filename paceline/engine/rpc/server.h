@@ -1,0 +1,139 @@
+#pragma once
+
+// The calls of other workers at this one: their connections and sessions, and the handlers that
+// answer them.
+//
+// Locks. mutex_ guards the lists, and which session a connection carries; every session has a mutex
+// of its own; the former may be held when the latter is taken, not the other way round. No handler
+// runs under either.
+//
+// Thread safety: all methods.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/rpc/connection.h"
+#include "paceline/engine/rpc/incoming.h"
+#include "paceline/engine/rpc/lease.h"
+#include "paceline/engine/rpc/objects.h"
+#include "paceline/engine/rpc/pool.h"
+#include "paceline/engine/rpc/session.h"
+#include "paceline/engine/rpc/setup.h"
+
+namespace paceline::rpc {
+
+class Guest;
+
+// What the callee keeps of a reply to a call of kOnce.
+struct StoredReply {
+  ReplyStatus status{};
+  OutgoingPointer message{};
+};
+
+// One session, as the callee has it.
+struct CalleeRecord {
+  CalleeRecord(SessionNumber number, std::uint64_t connection, Hello hello, LeaseTime now,
+               LeaseTime lease)
+      : number(number), caller(std::move(hello)), calls(connection), lease(now, lease) {}
+
+  const SessionNumber number;
+  const Hello caller;
+
+  std::mutex mutex;  // guards what follows
+  CalleeSession<std::shared_ptr<StoredReply>> calls;
+  CalleeLease lease;
+  std::shared_ptr<Guest> guest{};  // null once the session has ended or its connection is lost
+  bool has_ended = false;
+  std::map<CallNumber, std::shared_ptr<Incoming>> running{};
+};
+
+class Server : public std::enable_shared_from_this<Server> {
+ public:
+  Server(SetupPointer setup, std::shared_ptr<Pool> pool);
+  ~Server();
+
+  // Listens on its host, and for others on `tcp`.
+  void listen(Fd local, Fd tcp);
+  // All of them, or none: Error(kInvalid) if there is a method of one of the names.
+  void serve(std::vector<Method> methods);
+  void set_references(std::weak_ptr<ReferenceTable> references);
+
+  // Leases, and connections that did not prove who they are; about ten times a second.
+  void look();
+  // Tells all handlers to stop, and refuses what waits for one or comes from now on; then closes
+  // all connections.
+  void begin_to_leave();
+  void close();
+  // After the pool has stopped: what would have waited for ever.
+  void forget_waiting();
+  // Until handlers and what waits for one have ended, but for a handler that calls this.
+  bool wait_for_handlers(Deadline deadline);
+  // Methods whose handlers run, for messages.
+  std::vector<std::string> running_methods() const;
+  std::size_t num_objects() const { return objects_.num_objects(); }
+  // Adds the calls that arrived long ago and have no answer, as far as somebody can look.
+  void collect_open(std::vector<OpenCall>& open) const;
+
+ private:
+  friend class Guest;
+  friend class Incoming;
+  class Door;
+  using SessionPointer = std::shared_ptr<CalleeRecord>;
+  using GuestPointer = std::shared_ptr<Guest>;
+
+  // Of one connection, in order, by the thread that receives.
+  void take(const GuestPointer& guest, const Frame& frame, Payload payload);
+  void open(const GuestPointer& guest, const Frame& frame, const Payload& payload);
+  void resume(const GuestPointer& guest, const Frame& frame, const Payload& payload);
+  void request(const GuestPointer& guest, const Frame& frame, Payload payload);
+  void acknowledge(const GuestPointer& guest, const Frame& frame, const Payload& payload);
+  void refuse(const GuestPointer& guest, SessionNumber session);
+  bool bind(const GuestPointer& guest, const SessionPointer& session);
+  Frame credit(FrameKind kind, SessionNumber session) const;
+
+  void dispatch(const std::shared_ptr<Incoming>& call);
+  void execute(const std::shared_ptr<Incoming>& call);
+  void ended_one();
+  void run_handler(const std::shared_ptr<Incoming>& call);
+  void after(const std::shared_ptr<Incoming>& call);
+  void reply(Incoming& call, ReplyStatus status, OutgoingPointer message);
+  void told(Incoming& call, ReplyStatus status, const OutgoingPointer& message);
+  static void cancel_abandoned_locked(CalleeRecord& session);
+  void end_session(const SessionPointer& session);
+  void bury(Objects::Dead dead);
+  void serve(Method method) { serve(std::vector{std::move(method)}); }
+  void serve_references();
+
+  void welcome(const GuestPointer& guest);
+  void leave(Guest& guest);
+
+  const SetupPointer setup_;
+  const std::shared_ptr<Pool> pool_;
+  Objects objects_;
+  std::atomic<std::uint32_t> num_under_way_{0};  // handlers, and calls that wait for one
+  std::atomic<bool> is_leaving_{false};
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Method>> methods_;
+  std::unordered_map<const Method*, Lane> lanes_;  // of methods whose threads are limited
+  std::unordered_map<SessionNumber, SessionPointer> sessions_;
+  std::unordered_map<std::string, SessionPointer> last_session_of_;  // by the caller's incarnation
+  SessionNumber last_session_;
+  std::weak_ptr<ReferenceTable> references_;
+  std::vector<std::shared_ptr<Door>> doors_;
+  std::unordered_map<Guest*, GuestPointer> guests_;
+  bool is_closed_ = false;
+};
+
+}  // namespace paceline::rpc

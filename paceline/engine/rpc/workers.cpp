@@ -1,0 +1,372 @@
+#include "paceline/engine/rpc/workers.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <future>
+#include <map>
+#include <mutex>
+
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/host.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/network_interface.h"
+#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/rendezvous/job_secret.h"
+#include "paceline/engine/rendezvous/meeting_point.h"
+#include "paceline/engine/rpc/pool.h"
+#include "paceline/engine/rpc/server.h"
+#include "paceline/engine/store/prefix_store.h"
+#include "paceline/engine/store/tcp_store.h"
+
+namespace paceline::rpc {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookAround = 1s;  // between two looks at the other workers
+constexpr std::size_t kMaxName = 128;
+
+void check_name(const std::string& name) {
+  check(!name.empty() && name.size() <= kMaxName,
+        "join: a worker's name has 1 to {} characters, not {}", kMaxName, name.size());
+  const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
+  });
+  check(!has_control, "join: a worker's name has no control characters");
+}
+
+// The launcher's store and secret.
+void find_job(const std::string& name, JoinOptions& options) {
+  if (options.store && options.secret) return;
+  const auto variable = process_environment();
+  if (!options.secret) options.secret = find_job_secret(variable);
+  if (!options.store && options.secret) {
+    const auto who = detect_launch_environment(variable);
+    const auto point = find_meeting_point("env://", who, variable);
+    if (point.kind == MeetingPoint::Kind::kLauncher) {
+      auto store = std::make_shared<TcpStore>(point.endpoint, *options.secret);
+      if (options.address.empty() && !is_loopback(store->local_address())) {
+        options.address = store->local_address();
+      }
+      options.store = std::make_shared<PrefixStore>(fmt::format("{}/", who.restart_count), store);
+    }
+  }
+  check(options.store != nullptr && options.secret.has_value(),
+        "join: worker {} needs its job's store and secret: start it by `paceline run`, or pass "
+        "JoinOptions::store and secret",
+        name);
+}
+
+// That of the rank's groups too.
+std::shared_ptr<Timeline> timeline_of_rank() {
+  const auto variable = process_environment();
+  if (!variable("PACELINE_TIMELINE_DIR")) return nullptr;
+  const auto who = detect_launch_environment(variable);
+  return open_timeline(who.rank, who.world_size, who.restart_count, variable);
+}
+
+constexpr const char* kUsualRole = "worker";
+
+std::string role_of(const JoinOptions& options, const LaunchEnvironment& who) {
+  if (!options.role.empty()) return options.role;
+  return who.role.empty() ? kUsualRole : who.role;
+}
+
+WorkerEntry describe(const std::string& name, const JoinOptions& options) {
+  WorkerEntry self{.name = name, .role = options.role, .incarnation = random_hex(16)};
+  self.host = host_token();
+  self.part = options.host;
+  self.pid_namespace = pid_namespace();
+  self.pid = ::getpid();
+  if (const auto status = process_status(self.pid)) self.start_ticks = status->start_ticks;
+  self.unix_name = "paceline-" + random_hex(16);
+  self.tcp_host =
+      options.address.empty() ? choose_address("", interface_addresses(), false) : options.address;
+  self.max_message = options.max_message;
+  self.encrypts = options.encrypt || process_environment()("PACELINE_ENCRYPT") == "1";
+  return self;
+}
+
+}  // namespace
+
+struct Workers::Impl : std::enable_shared_from_this<Impl> {
+  Impl(SetupPointer given, const JoinOptions& options)
+      : setup(std::move(given)),
+        deadline(options.deadline),
+        leave_timeout(options.leave_timeout),
+        num_threads(options.num_threads),
+        max_threads(options.max_threads) {}
+
+  void start() {
+    pool = std::make_shared<Pool>(num_threads, max_threads, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->look();
+    });
+    server = std::make_shared<Server>(setup, pool);
+    references = std::make_shared<ReferenceTable>(
+        setup->self.name, setup->lease, [weak = weak_from_this()](const std::string& owner) {
+          const auto self = weak.lock();
+          check(self != nullptr, "a call to worker {} over a worker that has left", owner);
+          return self->caller_of(owner);
+        });
+    server->set_references(references);
+    pool->start();
+  }
+
+  std::shared_ptr<Caller> caller_of(const std::string& worker) {
+    check(owner.is_this(),
+          "{}: a call to {} in a process forked from the worker's (process {}); join() there",
+          setup->self.name, worker, owner.pid());
+    check(is_present, "{}: a call to {} after leave()", setup->self.name, worker);
+    const std::lock_guard lock(callers_mutex);
+    auto& caller = callers[worker];
+    if (!caller) {
+      caller = std::make_shared<Caller>(setup, pool, worker,
+                                        [worker, table = std::weak_ptr(references)] {
+                                          if (const auto there = table.lock()) there->lose(worker);
+                                        });
+    }
+    return caller;
+  }
+  std::vector<std::shared_ptr<Caller>> all_callers() {
+    const std::lock_guard lock(callers_mutex);
+    std::vector<std::shared_ptr<Caller>> all;
+    for (const auto& [name, caller] : callers) all.push_back(caller);
+    return all;
+  }
+
+  // Deadlines, leases, and now and then the other workers. On any thread of the pool.
+  void look() {
+    if (!is_present) return;
+    for (const auto& caller : all_callers()) caller->look();
+    references->look();
+    server->look();
+    publish_open_calls();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_around < kLookAround || looks_around.exchange(true)) return;
+    looked_around = now;
+    pool->run([self = shared_from_this()] {
+      self->look_around();
+      self->looks_around = false;
+    });
+  }
+  void publish_open_calls() {
+    CallGauge* const gauge = setup->stats.gauge();
+    if (gauge == nullptr) return;
+    std::vector<OpenCall> calls, handlers;
+    for (const auto& caller : all_callers()) caller->collect_open(calls);
+    server->collect_open(handlers);
+    gauge->publish(setup->self.name, calls, handlers, references->num_objects(),
+                   server->num_objects());
+  }
+  void look_around() {
+    std::vector<WorkerEntry> changed;
+    try {
+      const Pool::Blocked blocked;
+      changed = setup->directory->look_around(setup->self, boot_time());
+    } catch (const std::exception& error) {
+      log::debug(setup->self.name + ": looking for other workers: " + error.what());
+    }
+    const std::lock_guard lock(watching);
+    for (const auto& entry : changed) known[entry.name] = entry.info();
+    looked.notify_all();
+    if (!watcher) return;
+    for (const auto& [name, info] : known) {
+      const auto found = reported.find(name);
+      if (found != reported.end() && found->second == info) continue;
+      reported[name] = info;
+      to_report.push_back(info);
+    }
+    const auto seen = watcher;  // a copy: it may watch() anew
+    report(seen);
+  }
+  void report(const std::function<void(const WorkerInfo&)>& seen) {
+    for (const auto& info : std::exchange(to_report, {})) {
+      try {
+        seen(info);
+      } catch (...) {
+        log::warning(setup->self.name + ": watch: " + describe_current_exception());
+      }
+    }
+  }
+
+  void leave() {
+    if (!owner.is_this() || !is_present.exchange(false)) return;
+    const auto until = Deadline::after(leave_timeout);
+    // The store may take its time, so this thread does not wait for it any longer than for others.
+    const auto said = std::make_shared<std::promise<void>>();
+    pool->run([self = shared_from_this(), said] {
+      const Pool::Blocked blocked;
+      try {
+        self->setup->directory->change(self->setup->self, WorkerState::kLeft);
+      } catch (const std::exception& error) {
+        log::debug(self->setup->self.name + ": leaving: " + error.what());
+      }
+      said->set_value();
+    });
+    server->begin_to_leave();
+    for (const auto& caller : all_callers()) caller->close();
+    const Pool::Blocked blocked;
+    if (!server->wait_for_handlers(until)) {
+      log::warning(fmt::format("{}: leave: handlers still run after {} ms: {}", setup->self.name,
+                               leave_timeout.count(), fmt::join(server->running_methods(), ", ")));
+    }
+    said->get_future().wait_until(until.moment());
+    server->close();
+    pool->stop(until);
+    server->forget_waiting();
+    if (CallGauge* const gauge = setup->stats.gauge()) gauge->forget(setup->self.name);
+  }
+
+  const SetupPointer setup;
+  const std::chrono::milliseconds deadline, leave_timeout;
+  const int num_threads, max_threads;
+  const OwnerProcess owner;
+  std::atomic<bool> is_present{false}, looks_around{false};
+  std::chrono::steady_clock::time_point looked_around{};  // of the thread that keeps house
+
+  std::shared_ptr<Pool> pool;
+  std::shared_ptr<Server> server;
+  std::shared_ptr<ReferenceTable> references;
+
+  std::mutex callers_mutex;  // guards callers
+  std::map<std::string, std::shared_ptr<Caller>> callers;
+
+  std::recursive_mutex watching;  // guards what follows; recursive, as a watcher may watch() anew
+  std::condition_variable_any looked;  // around
+  std::function<void(const WorkerInfo&)> watcher;
+  std::map<std::string, WorkerInfo> known, reported;
+  std::vector<WorkerInfo> to_report;
+};
+
+Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Workers::~Workers() {
+  if (!impl_->owner.is_this()) {
+    // The threads are the parent's. What they may have held stays as it was.
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a lack of memory ends the child.
+    [[maybe_unused]] const auto* const for_ever = new std::shared_ptr<Impl>(std::move(impl_));
+    return;
+  }
+  try {
+    leave();
+  } catch (const std::exception& error) {
+    log::warning(name() + ": leaving: " + error.what());
+  }
+}
+
+const std::string& Workers::name() const { return impl_->setup->self.name; }
+void Workers::serve(std::vector<Method> methods) { impl_->server->serve(std::move(methods)); }
+std::chrono::milliseconds Workers::default_deadline() const { return impl_->deadline; }
+void Workers::leave() { impl_->leave(); }
+
+const std::shared_ptr<ReferenceTable>& Workers::references() const { return impl_->references; }
+
+std::shared_ptr<Caller> Workers::caller_of(const std::string& worker) const {
+  return impl_->caller_of(worker);
+}
+
+std::pair<std::shared_ptr<Caller>, HandlePointer> Workers::new_object(const std::string& worker,
+                                                                      Deadline deadline) const {
+  auto caller = impl_->caller_of(worker);
+  std::string incarnation = caller->incarnation();
+  if (incarnation.empty() || caller->is_callee_gone()) {
+    const Pool::Blocked blocked;
+    Directory& directory = *impl_->setup->directory;
+    auto entry = directory.find(worker);
+    for (; !entry && !deadline.expired(); entry = directory.find(worker)) {
+      std::this_thread::sleep_for(
+          std::min<std::chrono::nanoseconds>(kNameless, deadline.remaining()));
+    }
+    check(entry && entry->state == WorkerState::kPresent, "{}: create: {}", name(),
+          entry ? fmt::format("worker {} has left or is lost", worker) : directory.nobody(worker));
+    incarnation = entry->incarnation;
+  }
+  return {std::move(caller),
+          impl_->references->created({worker, incarnation, new_object_number()})};
+}
+
+std::vector<WorkerInfo> Workers::list() const {
+  std::vector<WorkerInfo> all;
+  for (const auto& entry : impl_->setup->directory->all()) all.push_back(entry.info());
+  return all;
+}
+
+void Workers::watch(std::function<void(const WorkerInfo&)> seen) {
+  const std::lock_guard lock(impl_->watching);
+  impl_->watcher = std::move(seen);
+  impl_->reported.clear();
+}
+
+bool Workers::wait_until_gone(const std::string& worker, std::chrono::milliseconds timeout) {
+  const Pool::Blocked blocked;
+  const auto deadline = Deadline::after(timeout);
+  std::unique_lock lock(impl_->watching);
+  for (;;) {
+    check(impl_->is_present, "{}: wait_until_gone: this worker has left", name());
+    const auto found = impl_->known.find(worker);
+    if (found != impl_->known.end() && found->second.state != WorkerState::kPresent) return true;
+    if (deadline.expired()) return false;
+    impl_->looked.wait_for(lock,
+                           std::min<std::chrono::nanoseconds>(kLookAround, deadline.remaining()));
+  }
+}
+
+std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given) {
+  check_name(name);
+  JoinOptions options = given;
+  if (options.role.empty()) options.role = role_of(options, detect_launch_environment());
+  find_job(name, options);
+  WorkerEntry self = describe(name, options);
+  Fd local = listen_unix(self.unix_name);
+  Fd tcp = listen_tcp({self.tcp_host, 0});
+  self.tcp_port = local_port(tcp);
+
+  const auto setup = std::make_shared<const Setup>(
+      Setup{.self = self,
+            .key = options.secret->derive("calls"),
+            .directory = std::make_shared<Directory>(options.store, options.lease),
+            .max_message = options.max_message,
+            .max_calls = std::max<std::size_t>(options.max_calls, 1),
+            .max_bytes = options.max_bytes,
+            .lease = options.lease,
+            .spin = options.spin,
+            .stats = CallStats(CallGauge::of_process(name), timeline_of_rank())});
+  const auto impl = std::make_shared<Workers::Impl>(setup, options);
+  impl->start();
+  impl->is_present = true;
+  std::unique_ptr<Workers> workers(new Workers(impl));
+  try {
+    if (options.prepare) options.prepare(*workers);
+    impl->server->listen(std::move(local), std::move(tcp));
+    Directory& directory = *setup->directory;
+    const auto before = directory.find(name);
+    if (before && is_gone(*before)) directory.change(*before, WorkerState::kLost);
+    directory.enter(self);
+  } catch (...) {
+    impl->is_present = false;
+    for (const auto& caller : impl->all_callers()) caller->close();
+    impl->server->close();
+    impl->pool->stop(Deadline::never());
+    impl->server->forget_waiting();
+    throw;
+  }
+  return workers;
+}
+
+std::unique_ptr<Workers> join(const JoinOptions& given) {
+  const auto who = detect_launch_environment();
+  check(who.launcher != "none",
+        "join: no launcher says which rank this is; start it by `paceline run`, or give the worker "
+        "a name: join(\"trainer0\", ...)");
+  JoinOptions options = given;
+  options.role = role_of(given, who);
+  return join(
+      fmt::format("{}{}", options.role, options.role == who.role ? who.role_rank : who.rank),
+      options);
+}
+
+}  // namespace paceline::rpc

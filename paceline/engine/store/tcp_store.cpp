@@ -1,0 +1,176 @@
+#include "paceline/engine/store/tcp_store.h"
+
+#include <algorithm>
+#include <array>
+#include <thread>
+#include <utility>
+
+#include <poll.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/handshake.h"
+#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/store/key_values.h"
+#include "paceline/engine/store/store_connection.h"
+#include "paceline/engine/store/store_errors.h"
+#include "paceline/engine/store/store_protocol.h"
+
+namespace paceline {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kKeptConnections = 4;
+constexpr auto kHandshakeTimeout = 10s;
+// A server that was reached before and now refuses is gone; the pause is for a full backlog.
+constexpr auto kRefusedFor = 500ms;
+// The server answers a wait at its deadline; the answer needs time to arrive.
+constexpr auto kAnswerGrace = 1s;
+
+std::chrono::milliseconds plus_grace(std::chrono::milliseconds timeout) {
+  return std::clamp<std::chrono::milliseconds>(timeout, 0ms, std::chrono::hours(24 * 365 * 29)) +
+         kAnswerGrace;
+}
+
+Deadline sooner(Deadline deadline, std::chrono::nanoseconds limit) {
+  return Deadline::after(std::min(deadline.remaining(), limit));
+}
+
+StoreReply receive_reply(const Fd& connection, Deadline deadline) {
+  std::array<std::byte, kFrameHeaderBytes> header;
+  receive_all(connection, header, deadline);
+  std::vector<std::byte> body(frame_length(header));
+  receive_all(connection, body, deadline);
+  return decode_reply(body);
+}
+
+}  // namespace
+
+TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::milliseconds timeout)
+    : Store(timeout), endpoint_(std::move(endpoint)), secret_(secret) {
+  Fd first = connect_until(Deadline::after(timeout), false);
+  local_address_ = paceline::local_address(first);
+  keep_connection(std::move(first));
+}
+
+// Limits are checked here too: a frame that the server would refuse must not cost the connection.
+StoreReply TcpStore::run(const StoreRequest& request) {
+  check_keys(request.keys);
+  for (const auto& value : request.values) {
+    paceline::check(value.size() <= kMaxValueBytes, "a store's value has up to {} bytes, not {}",
+                    kMaxValueBytes, value.size());
+  }
+  const auto limit =
+      request.waits() ? plus_grace(std::chrono::milliseconds(request.number)) : timeout();
+  auto reply = exchange(request, Deadline::after(limit));
+  const std::size_t wanted = request.command == StoreCommand::kGet          ? request.keys.size()
+                             : request.command == StoreCommand::kCompareSet ? 1
+                                                                            : reply.values.size();
+  if (reply.status == 0 && reply.values.size() != wanted) {
+    fail(ErrorCode::kCorrupt, "the store at {} answered {} values instead of {}",
+         to_string(endpoint_), reply.values.size(), wanted);
+  }
+  if (reply.status == 0) return reply;
+  const bool known = reply.status <= 1 + static_cast<int>(ErrorCode::kSystem);
+  if (!known) {
+    fail(ErrorCode::kCorrupt, "the store at {} answered with status {}", to_string(endpoint_),
+         reply.status);
+  }
+  const std::string message = reply.values.empty() ? "no reason given" : reply.values.front();
+  throw Error(static_cast<ErrorCode>(reply.status - 1),
+              fmt::format("{} (store at {})", message, to_string(endpoint_)));
+}
+
+StoreReply TcpStore::exchange(const StoreRequest& request, Deadline deadline) {
+  const auto frame = encode(request);
+  Fd connection = take_connection(deadline);
+  try {
+    send_all(connection, frame, deadline);
+    auto reply = receive_reply(connection, deadline);
+    keep_connection(std::move(connection));
+    return reply;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPeerLost) lose(error.what());
+    if (error.code() != ErrorCode::kTimeout) throw;
+    const auto about = request.keys.empty() ? "" : " about " + quote_keys(request.keys);
+    fail(ErrorCode::kTimeout, "the store at {} did not answer in time{}", to_string(endpoint_),
+         about);
+  }
+}
+
+Fd TcpStore::take_connection(Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lost_.empty()) throw Error(ErrorCode::kPeerLost, lost_);
+    if (!idle_.empty()) {
+      Fd connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+  }
+  return connect_until(deadline, true);
+}
+
+void TcpStore::keep_connection(Fd connection) {
+  const std::lock_guard lock(mutex_);
+  if (idle_.size() < kKeptConnections) idle_.push_back(std::move(connection));
+}
+
+std::size_t TcpStore::num_connections() {
+  const std::lock_guard lock(mutex_);
+  return idle_.size();
+}
+
+// A busy server may drop a connection before its handshake (too many strangers); that is tried
+// again until the deadline. So is a refused connection, unless the server was reached before: then
+// it is given kRefusedFor, and is lost.
+Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
+  const auto begun = Deadline::Clock::now();
+  for (auto pause = 1ms;; pause = std::min(pause * 2, 100ms)) {
+    const Deadline deadline = put_off_since(begun, wanted);
+    Fd connection = reached_before ? reconnect(deadline) : connect_tcp(endpoint_, deadline);
+    Vigil vigil;
+    try {
+      authenticate_as_client(connection, secret_, kStoreContext,
+                             sooner(put_off_since(begun, wanted), kHandshakeTimeout));
+      enable_keepalive(connection);
+      return connection;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInvalid) {
+        fail(ErrorCode::kInvalid, "the store at {} refused: {}", to_string(endpoint_),
+             error.what());
+      }
+      vigil.look();
+      if (put_off_since(begun, wanted).remaining() <= pause) {
+        fail(ErrorCode::kTimeout, "the store at {} completed no handshake in time: {}",
+             to_string(endpoint_), error.what());
+      }
+    }
+    std::this_thread::sleep_for(pause);  // nothing signals that the server has room again
+    vigil.look();
+  }
+}
+
+Fd TcpStore::reconnect(Deadline deadline) {
+  const auto begun = Deadline::Clock::now();
+  try {
+    return connect_tcp(endpoint_, sooner(deadline, kRefusedFor));
+  } catch (const Error& error) {
+    const bool gone = error.code() == ErrorCode::kTimeout &&
+                      put_off_since(begun, deadline).remaining() > kRefusedFor / 2;
+    if (gone) lose(error.what());
+    throw;
+  }
+}
+
+void TcpStore::lose(const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  if (lost_.empty()) {
+    lost_ = fmt::format("the store at {} is lost, its process has ended: {}", to_string(endpoint_),
+                        cause);
+  }
+  idle_.clear();
+  throw Error(ErrorCode::kPeerLost, lost_);
+}
+
+}  // namespace paceline

@@ -1,0 +1,58 @@
+#pragma once
+
+// The client of TcpStoreServer. Each call has a connection to itself, taken from a small pool that
+// grows with the number of concurrent calls: a get that waits holds up no other call, and a server
+// that dies is noticed by every waiting call at once.
+//
+// Once the server is lost the store stays lost (what it held is gone): every later call throws the
+// same Error(kPeerLost).
+//
+// Thread safety: as Store.
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/engine/store/store.h"
+#include "paceline/engine/store/store_request.h"
+
+namespace paceline {
+
+class TcpStore final : public Store {
+ public:
+  // Connects, waiting up to `timeout` for the server to come up; `timeout` is then the store's.
+  // Error(kTimeout) names the endpoint and the last cause, Error(kInvalid) says that the server has
+  // another secret or is none of ours.
+  TcpStore(Endpoint endpoint, const Secret& secret,
+           std::chrono::milliseconds timeout = kDefaultStoreTimeout);
+
+  StoreReply run(const StoreRequest& request) override;
+
+  const Endpoint& endpoint() const { return endpoint_; }
+  // The address of this host on the way to the server: where its other clients can reach this
+  // process.
+  const std::string& local_address() const { return local_address_; }
+  // The number of connections that no call is using.
+  std::size_t num_connections();
+
+ private:
+  StoreReply exchange(const StoreRequest& request, Deadline deadline);
+  Fd take_connection(Deadline deadline);
+  void keep_connection(Fd connection);
+  Fd connect_until(Deadline deadline, bool reached_before);
+  Fd reconnect(Deadline deadline);
+  [[noreturn]] void lose(const std::string& cause);
+
+  const Endpoint endpoint_;
+  const Secret secret_;
+  std::string local_address_;
+  std::mutex mutex_;      // guards idle_ and lost_
+  std::vector<Fd> idle_;  // connections that no call is using
+  std::string lost_;      // why the server is gone; empty while it is there
+};
+
+}  // namespace paceline

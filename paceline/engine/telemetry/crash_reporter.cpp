@@ -1,0 +1,193 @@
+#include "paceline/engine/telemetry/crash_reporter.h"
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <string_view>
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/peer_credentials.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+constexpr int kLongestWaitMs = 10'000;
+constexpr int kPauseMs = 10;
+constexpr std::size_t kStackBytes = 64 << 10;
+
+// What the handler needs, prepared: it must not look anything up.
+struct Launcher {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+Launcher launcher;
+std::atomic_flag first_crash = ATOMIC_FLAG_INIT;
+std::atomic<bool> reported{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// "crash TID SIGNAL\n" without the library's formatting, which is not made for handlers.
+std::size_t write_message(char* text, int thread, int signal) {
+  const auto put = [&](char* at, int number) {
+    char digits[12];
+    int count = 0;
+    do {
+      digits[count++] = static_cast<char>('0' + number % 10);
+      number /= 10;
+    } while (number > 0);
+    while (count > 0) *at++ = digits[--count];
+    return at;
+  };
+  char* at = text;
+  for (const char letter : std::string_view("crash ")) *at++ = letter;
+  at = put(at, thread);
+  *at++ = ' ';
+  at = put(at, signal);
+  *at++ = '\n';
+  return static_cast<std::size_t>(at - text);
+}
+
+void pause_in_handler() {
+  const timespec pause{.tv_sec = 0, .tv_nsec = kPauseMs * 1'000'000L};
+  nanosleep(&pause, nullptr);
+}
+
+// EAGAIN means that the launcher cannot take connections for a moment.
+bool connect_to_launcher(int fd) {
+  const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
+  for (int waited = 0; waited < kLongestWaitMs; waited += kPauseMs) {
+    if (connect(fd, address, launcher.length) == 0) return true;
+    if (errno != EAGAIN && errno != EINTR) return false;
+    pause_in_handler();
+  }
+  return false;
+}
+
+// Returns once the launcher has seen enough. Async-signal-safe: system calls, and no Deadline wait,
+// whose Vigil takes a mutex that the crashed thread may hold.
+void tell_launcher(int signal) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  // Anybody can take a name in the abstract namespace; only this user's launcher is believed.
+  const bool is_connected = connect_to_launcher(fd);
+  const auto peer = peer_credentials(fd);
+  if (is_connected && peer && peer->uid == getuid()) {
+    prctl(PR_SET_PTRACER, peer->pid, 0, 0, 0);
+    char message[48];
+    const auto length = write_message(message, static_cast<int>(syscall(SYS_gettid)), signal);
+    // The buffer of a new connection has room for so few bytes.
+    if (send_some(fd, std::as_bytes(std::span(message, length))) == static_cast<ssize_t>(length)) {
+      pollfd answer{fd, POLLIN, 0};
+      poll_for({&answer, 1}, std::chrono::milliseconds(kLongestWaitMs));
+    }
+  }
+  close(fd);
+}
+
+// Another thread crashes while the first one is looked at: it must not end the process.
+void wait_for_first() {
+  for (int waited = 0; !reported.load() && waited < kLongestWaitMs; waited += kPauseMs)
+    pause_in_handler();
+}
+
+// `signal` 0: none.
+void show_stack(int signal) {
+  if (!first_crash.test_and_set()) {
+    tell_launcher(signal);
+    reported = true;
+  } else {
+    wait_for_first();
+  }
+}
+
+void on_crash(int signal, siginfo_t* info, void* /*context*/) {
+  const int error = errno;
+  show_stack(signal);
+  std::signal(signal, SIG_DFL);
+  // A fault strikes again when its instruction is run again; what was sent has to be sent again.
+  if (info->si_code <= 0) syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), signal, info);
+  errno = error;
+}
+
+bool prepare_address(const char* name) {
+  const std::size_t length = std::strlen(name);
+  if (length == 0 || length + 1 > sizeof launcher.address.sun_path) return false;
+  launcher.address.sun_family = AF_UNIX;
+  std::memcpy(launcher.address.sun_path + 1, name, length);  // after the zero that begins it
+  launcher.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  return true;
+}
+
+// The launcher also inspects a rank that hangs; where only ancestors may, it is named here. Its pid
+// is the number in "paceline-job/PID/...".
+void allow_launcher(std::string_view name) {
+  const auto slash = name.find('/');
+  if (slash == std::string_view::npos) return;
+  int pid = 0;
+  std::from_chars(name.data() + slash + 1, name.data() + name.size(), pid);
+  if (pid > 1) prctl(PR_SET_PTRACER, pid, 0, 0, 0);
+}
+
+// Whether another handler gets this signal. UCX, which an MPI may be linked to, has put its own
+// handlers there before main(); they show addresses only, and never the launcher.
+bool is_handled(const struct sigaction& action) {
+  const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL;
+  Dl_info place{};
+  return has_handler &&
+         (dladdr(reinterpret_cast<const void*>(action.sa_sigaction), &place) == 0 ||
+          place.dli_fname == nullptr || std::strstr(place.dli_fname, "/libucs.so") == nullptr);
+}
+
+// For a handler that runs because the stack has overflowed.
+void prepare_stack() {
+  stack_t old{};
+  if (sigaltstack(nullptr, &old) != 0 || (old.ss_flags & SS_DISABLE) == 0) return;
+  void* const memory = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) return;
+  stack_t stack{};
+  stack.ss_sp = memory;
+  stack.ss_size = kStackBytes;
+  if (sigaltstack(&stack, nullptr) != 0) munmap(memory, kStackBytes);
+}
+
+}  // namespace
+
+void report_crashes_to_launcher() noexcept {
+  const char* const name = std::getenv("PACELINE_JOB_SOCKET");
+  const char* const wanted = std::getenv("PACELINE_CRASH_REPORT");
+  if (name == nullptr || (wanted != nullptr && std::string_view(wanted) == "0")) return;
+  if (launcher.length != 0 || !prepare_address(name)) return;
+  allow_launcher(name);
+  prepare_stack();
+  struct sigaction action {};
+  action.sa_sigaction = on_crash;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals) {
+    struct sigaction old {};
+    if (sigaction(signal, nullptr, &old) != 0 || is_handled(old)) continue;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+void show_stack_to_launcher() noexcept {
+  if (launcher.length != 0) show_stack(0);
+}
+
+}  // namespace paceline

@@ -1,0 +1,98 @@
+#pragma once
+
+// The last thousand operations of this rank, in a ring that is a mapped file: the kernel keeps what
+// was written whatever ends the process, kill -9 included. flight_file.h reads it;
+// `paceline explain` says in one sentence what it means.
+//
+// The file is DIRECTORY/rank-RRR.flight, 98 KiB. It is gone after a clean end and stays after a
+// failure: it is removed when the recorder goes and nothing has failed, unless `keep` leaves that
+// to the program that started the job (a rank that left in order is worth knowing about when
+// another one waits for it).
+//
+// Cost: about 25 ns a record (engine/core/record_clock.h); an operation has two, its begin and its
+// end, an asynchronous one three. No allocation, no lock, no system call; a record whose place
+// another thread is writing at the same moment is dropped and counted.
+//
+// Thread safety: every method may be called from any thread. A child after fork() must not use it.
+// Owners are the groups of one rank.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <sys/types.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/telemetry/flight_operation.h"
+#include "paceline/engine/telemetry/timeline.h"
+
+namespace paceline {
+
+namespace flight {
+struct File;
+struct Operation;
+}  // namespace flight
+
+struct FlightOptions {
+  std::string directory;  // made if it is missing, for this user alone
+  int rank = 0;
+  int world_size = 1;
+  int generation = 0;
+  std::string job;    // by which the ranks of a job know each other's files; 39 bytes of it
+  bool keep = false;  // the file stays after a clean end as well
+  std::shared_ptr<Timeline> timeline;  // also has every operation that ended; may be null
+};
+
+// An operation that is being recorded; 0: one that is not.
+struct FlightTicket {
+  std::uint64_t id = 0;
+};
+
+class FlightRecorder {
+ public:
+  // Replaces the file of an earlier group of this rank. Error(kSystem) names the path.
+  explicit FlightRecorder(const FlightOptions& options);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  const std::string& directory() const { return options_.directory; }
+  const std::string& path() const { return path_; }
+
+  // Takes a lock; returns the number by which operations name the group.
+  std::uint32_t add_group(std::string_view name, std::uint64_t hash, int rank, int world_size,
+                          int generation);
+
+  // An asynchronous operation was called and waits for its turn; start() and finish() follow.
+  FlightTicket enter(const FlightCall& call) noexcept;
+  void start(FlightTicket ticket, std::uint32_t sequence) noexcept;
+  // An operation was called and begins at once; finish() follows.
+  FlightTicket start(const FlightCall& call, std::uint32_t sequence) noexcept;
+  void finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept;
+
+  // What failed on this rank: the first text is kept, 1,024 bytes of it.
+  void note_failure(std::string_view text) noexcept;
+
+ private:
+  FlightTicket begin(const FlightCall& call, FlightState state, std::uint32_t sequence) noexcept;
+  flight::Operation* claim(FlightTicket ticket) noexcept;
+  flight::Operation& place_of(std::uint64_t id) const noexcept;
+  void drop() noexcept;
+  void describe_process();
+  bool is_own_file() const;
+
+  const FlightOptions options_;
+  const std::string path_;
+  const OwnerProcess owner_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  flight::File* file_ = nullptr;
+  std::mutex mutex_;  // guards num_groups_, the table of groups and the text of the failure
+  std::uint32_t num_groups_ = 0;
+};
+
+}  // namespace paceline

@@ -1,0 +1,106 @@
+#pragma once
+
+// What one rank did when: the phases of its steps, its collectives and messages, its checkpoints.
+// The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the process whatever
+// ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
+// (launcher/job_timeline/timeline_trace.h).
+//
+// Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no
+// allocation, no lock, no system call. A child after fork() must not record.
+//
+// Thread safety: every method may be called from any thread. Owners are the groups and the
+// workers of a rank, and programs that record spans of their own.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace paceline {
+
+namespace timeline {
+struct File;
+struct Span;
+}  // namespace timeline
+
+enum class SpanKind : std::uint8_t {
+  kPhase = 1,       // `what` is a Phase
+  kOperation = 2,   // `what` is the number of an operation of paceline/engine/collectives
+  kStep = 3,        // `value` is the step
+  kCheckpoint = 4,  // the background's write to the disk; `value` is the step
+  kCall = 5,  // of a worker (engine/rpc/workers.h), from its begin to its reply; `value` says which
+  kHandler = 6,  // the same at the worker that answers it: while its handler runs
+};
+
+// Nanoseconds of the monotonic clock.
+struct SpanTime {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+struct SpanOperation {
+  std::uint8_t op = 0;
+  std::uint8_t dtype = 0;
+  std::uint64_t count = 0;
+  std::uint32_t sequence = 0;
+  std::uint32_t group = 0;
+  std::int32_t peer = 0;
+  bool failed = false;
+};
+
+struct SpanCall {
+  SpanKind kind = SpanKind::kCall;
+  std::uint32_t method = 0, other = 0;  // Timeline::name()
+  std::uint64_t number = 0;             // the same at both ends
+  bool failed = false;
+};
+
+struct TimelineOptions {
+  std::string directory;
+  int rank = 0;
+  int world_size = 1;
+  int generation = 0;
+};
+
+class Timeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Makes DIRECTORY/rank-RRR-GGG.timeline and takes its room. Error(kSystem) names the path.
+  explicit Timeline(const TimelineOptions& options);
+  ~Timeline();
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  void name_group(std::uint32_t number, std::string_view name) noexcept;
+  // A number for a method or a worker, of which it keeps 255; 0: no room. Takes a lock.
+  std::uint32_t name(std::string_view name);
+  // See timeline_layout.h.
+  void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
+
+  void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,
+           Clock::time_point end) noexcept;
+  void add(const SpanOperation& operation, SpanTime time) noexcept;
+  void add(const SpanCall& call, SpanTime time) noexcept;
+
+ private:
+  void put(timeline::Span span) noexcept;
+
+  timeline::File* file_ = nullptr;
+  std::mutex mutex_;  // guards names_
+  std::map<std::string, std::uint32_t, std::less<>> names_;
+};
+
+// The timeline that PACELINE_TIMELINE_DIR asks for; null when it is unset or empty. One for all who
+// open that of a rank in this process at the same time: its groups and its workers. A directory
+// that cannot be written costs one warning and the spans.
+std::shared_ptr<Timeline> open_timeline(
+    int rank, int world_size, int generation,
+    const std::function<std::optional<std::string>(const std::string&)>& variable);
+
+}  // namespace paceline

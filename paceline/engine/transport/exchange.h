@@ -1,0 +1,112 @@
+#pragma once
+
+// Moves messages to and from all peers of a mesh at the same time over their data channels, without
+// threads: the caller posts sends and receives, then runs the poll loop until what it needs has
+// arrived. Per peer, messages keep their order.
+//
+// Where several connections join a pair of ranks (stripes.h), headers and short payloads go over
+// the first, and each of the others through its shares of the long ones at its own pace.
+//
+// Headers are read as they arrive, also from peers from which nothing is expected: a rank that
+// makes another call is noticed by the ranks that it sends to.
+//
+// Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
+// it.
+
+#include <deque>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/message.h"
+#include "paceline/engine/transport/stripes.h"
+
+namespace paceline {
+
+class Exchange {
+ public:
+  // Called once for each header that has arrived, before its payload is read, and with `expected`
+  // false as long as no receive was posted for it; throws to refuse it.
+  using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
+  // Bytes of a payload that have moved; kAll when nothing of the message is left.
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+  explicit Exchange(Mesh& mesh);
+
+  // Both give the number of the message among those to, or from, this peer. Requires: the memory
+  // stays valid until sent_bytes(), or received_bytes(), is kAll. The size of `into` is what the
+  // header must announce.
+  std::uint64_t post_send(int peer, const MessageHeader& header,
+                          std::span<const std::byte> payload);
+  std::uint64_t post_receive(int peer, std::span<std::byte> into);
+  // A bare header of presence: it is not a message of the sequence above, is not waited for, not
+  // missed by a peer that has left, and is shown to the peer's check alone, whenever that comes.
+  void post_presence(int peer, MessageHeader header);
+
+  std::size_t sent_bytes(int peer, std::uint64_t number) const;
+  std::size_t received_bytes(int peer, std::uint64_t number) const;
+  // True when all receives posted so far from `peer` have completed.
+  bool received_all(int peer) const;
+  // The peers from which something is still expected, or that have not taken all that was sent.
+  std::vector<int> waiting_for() const;
+
+  // Moves what can move without waiting; whether anything did.
+  bool pump(const CheckHeader& check);
+  // Runs until `done` says so. `on_slow` is called about every 10 ms while nothing moves; it may
+  // throw.
+  void run_until(const std::function<bool()>& done, const CheckHeader& check, Deadline deadline,
+                 const std::function<void()>& on_slow);
+  // No send or receive is under way.
+  bool idle() const;
+  // Forgets everything that was posted; after an error.
+  void clear();
+
+ private:
+  struct Outgoing {
+    MessageHeader header;
+    std::span<const std::byte> payload;
+  };
+  // How far a stream is.
+  struct Stream {
+    std::uint64_t message = 0;  // of the lane's sends, counted from the first ever
+    std::size_t sent = 0;       // of its share of it, on the first stream with the header
+    std::size_t got = 0;        // of its share of the message that is arriving
+  };
+  struct Lane {
+    std::vector<Stream> streams;
+    std::deque<Outgoing> sends;
+    std::uint64_t num_gone = 0;    // that were in front of these
+    std::uint64_t num_posted = 0;  // presences apart
+    std::uint64_t num_sent = 0;    // of these
+    std::deque<std::span<std::byte>> receives;
+    std::uint64_t num_received = 0;
+    MessageHeader header;        // of the message that is arriving
+    std::size_t header_got = 0;  // bytes
+    bool was_shown = false;      // to the check, as unexpected
+    bool is_accepted = false;    // by the check, as expected
+    bool is_quiet = false;       // nothing but a receive will find anything there
+  };
+
+  void reset_lanes();
+  bool pump_sends(int peer);
+  bool pump_stream(int peer, Lane& lane, std::size_t stream);
+  // What the stream has to send of the message that it is at; moves it on where that is nothing.
+  const Outgoing* message_of(Lane& lane, std::size_t stream) const;
+  void drop_sent(Lane& lane);
+  bool pump_receives(int peer, const CheckHeader& check);
+  bool read_header(int peer, Lane& lane, const CheckHeader& check);
+  void accept(int peer, Lane& lane, const CheckHeader& check);
+  bool read_payload(int peer, Lane& lane, bool& moved);
+  bool read_share(int peer, Lane& lane, std::size_t stream, bool& moved);
+  bool begins_a_message(int peer, Lane& lane) const;
+  std::size_t read(int peer, Channel channel, std::span<std::byte> into) const;
+  short events_of(Lane& lane, std::size_t stream) const;
+  void wait_for_peers(std::chrono::milliseconds limit);
+
+  Mesh& mesh_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,276 @@
+#include "paceline/engine/transport/mesh.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include <poll.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/transport/failure_domain.h"
+#include "paceline/engine/transport/message.h"
+#include "paceline/engine/transport/notice.h"
+
+namespace paceline {
+namespace {
+
+// In front of a notice that came with them.
+constexpr std::size_t kRoomForAnswers = 1024;
+// For words that fit into any channel's buffer.
+constexpr std::chrono::seconds kLongestWords{1};
+constexpr std::chrono::milliseconds kSlice{10};
+// The most that waits to be sent to one peer: many times what a rank has to say before it gives up.
+constexpr std::size_t kMostUnsent = 64 << 10;
+
+}  // namespace
+
+Mesh::Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire,
+           std::vector<int> members)
+    : name_(std::move(name)),
+      rank_(rank),
+      members_(std::move(members)),
+      self_(name_of(rank)),
+      peers_(std::move(peers)),
+      wire_(std::move(wire)),
+      neighbours_(find_neighbours()),
+      oversubscribed_(count_oversubscription()),
+      inquiry_(world_size()),
+      unsent_(peers_.size()) {}
+
+Mesh::~Mesh() {
+  if (domain_) domain_->remove(*this);
+  if (!failed() && owner_.is_this()) {
+    const std::lock_guard lock(mutex_);
+    send_to_all(encode_goodbye());
+  }
+}
+
+std::vector<int> Mesh::find_neighbours() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    if (peer(rank).host == peer(rank_).host) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+bool Mesh::count_oversubscription() const {
+  std::set<int> cpus;
+  for (const int rank : neighbours_) cpus.insert(peer(rank).cpus.begin(), peer(rank).cpus.end());
+  return neighbours_.size() > cpus.size();
+}
+
+std::string Mesh::describe(int rank) const {
+  return rank_name(rank, in_world(rank), peer(rank).host_name);
+}
+
+int Mesh::in_world(int rank) const {
+  return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)];
+}
+
+std::string Mesh::name_of(int rank) const { return rank_name(rank, in_world(rank)); }
+
+void Mesh::set_failure(Error failure) {
+  failure_ = std::move(failure);
+  has_failed_->store(true, std::memory_order_relaxed);
+}
+
+void Mesh::fail_and_tell(Error cause) {
+  send_to_all(encode_notice(cause));
+  set_failure(std::move(cause));
+}
+
+bool Mesh::has_left(int peer) const {
+  return std::find(left_.begin(), left_.end(), peer) != left_.end();
+}
+
+std::vector<int> Mesh::throw_if_failed() {
+  std::unique_lock lock(mutex_);
+  if (!failure_) poll_control();
+  if (failure_) throw_failure(std::move(lock));
+  return left_;
+}
+
+// Ranks that wait in another group need not learn of it from this rank's end.
+void Mesh::throw_failure(std::unique_lock<std::mutex> lock) {
+  const Error failure(failure_->code(), std::string(failure_->what()));
+  const bool news = !std::exchange(told_domain_, true);
+  lock.unlock();
+  if (news && domain_) domain_->tell(*this, failure.what());
+  throw Error(failure.code(), std::string(failure.what()));
+}
+
+void Mesh::join(std::shared_ptr<FailureDomain> domain) {
+  domain_ = std::move(domain);
+  domain_->add(*this);
+}
+
+void Mesh::foretell(const std::string& cause) {
+  const std::lock_guard lock(mutex_);
+  if (failure_ || std::exchange(foretold_, true)) return;
+  send_to_all(Inquiry::encode_reason(cause));
+}
+
+void Mesh::throw_lost(int peer, const std::string& how) {
+  std::unique_lock lock(mutex_);
+  // Its last words come over another connection, and may come behind the end of this one.
+  const auto deadline = Deadline::after(kLongestWords);
+  do {
+    if (!failure_) poll_control(kSlice);
+  } while (!failure_ && !has_left(peer) && !deadline.expired());
+  if (!failure_) fail_and_tell(lost(peer, has_left(peer) ? "has left the group" : how));
+  throw_failure(std::move(lock));
+}
+
+void Mesh::abort(const Error& cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    fail_and_tell(cause);
+    told_domain_ = true;
+  }
+  if (domain_) domain_->tell(*this, cause.what());
+}
+
+void Mesh::ask_peers() {
+  const std::lock_guard lock(mutex_);
+  inquiry_.forget_answers();
+  if (!failure_) send_to_all(Inquiry::encode_question());
+}
+
+std::optional<std::vector<Awaited>> Mesh::answer_of(int peer) const {
+  const std::lock_guard lock(mutex_);
+  return inquiry_.answer_of(peer);
+}
+
+void Mesh::answer(std::span<const Awaited> awaited) {
+  const std::lock_guard lock(mutex_);
+  is_asked_.store(false, std::memory_order_relaxed);
+  const std::string text = Inquiry::encode_answer(awaited);
+  for (const int peer : inquiry_.take_askers()) {
+    if (!failure_) say_to(peer, text, Deadline::after(kLongestWords));
+  }
+}
+
+ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) const {
+  const ssize_t got = wire_->receive(peer, channel, into);
+  if (got < 0 && errno == EBADMSG) {
+    fail(ErrorCode::kCorrupt,
+         "{}: what came from {} is not what it sent: it was changed on its way", self_,
+         describe(peer));
+  }
+  if (got < 0) throw_if_own(errno, peer, "receiving from");
+  return got;
+}
+
+void Mesh::throw_if_own(int error, int peer, const char* what) const {
+  switch (error) {
+    case EFAULT:
+    case EINVAL:
+    case EBADF:
+    case ENOTSOCK:
+    case EOPNOTSUPP:
+    case EMSGSIZE:
+    case ENOMEM:
+    case ENOBUFS:
+      throw system_error(fmt::format("{}: {} {}{}", self_, what, describe(peer),
+                                     error == EFAULT ? " with a buffer that is not mapped" : ""),
+                         error);
+    default:
+      return;
+  }
+}
+
+// Words that a peer does not take in time, because it reads nothing, are sent before the next ones:
+// a record that was begun must be finished, or the peer understands nothing that follows, and an
+// encrypted channel insists on the same bytes. If the peer is gone, there is no one to tell.
+void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
+  std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
+  if (unsent.size() + words.size() > kMostUnsent) return;
+  unsent.append(words);
+  unsent.erase(0, send_until(*wire_, peer, Channel::kControl, as_bytes(unsent), deadline));
+}
+
+void Mesh::send_to_all(const std::string& notice) {
+  const auto deadline = Deadline::after(kLongestWords);
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer != rank_) say_to(peer, notice, deadline);
+  }
+}
+
+// A notice from a rank that saw more counts before a mere end of connection found in the same poll,
+// and the end of a rank that had no reason before that of one that had.
+void Mesh::poll_control(std::chrono::milliseconds limit) {
+  if (!wire_->may_have_news() && limit.count() == 0) return;
+  std::vector<Interest> interests;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_ || has_left(peer)) continue;
+    interests.push_back({peer, Channel::kControl, POLLIN});
+  }
+  if (interests.empty()) return;
+  wire_->wait(interests, limit);
+  std::optional<std::pair<int, std::string>> ended;
+  for (const Interest& interest : interests) {
+    if (!interest.is_ready) continue;
+    std::string how = read_control(interest.peer);
+    if (how.empty()) continue;
+    const bool follows = !inquiry_.reason_of(interest.peer).empty();
+    if (!ended || (!follows && !inquiry_.reason_of(ended->first).empty())) {
+      ended.emplace(interest.peer, std::move(how));
+    }
+  }
+  if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
+}
+
+// Questions and answers, until there are no more, or a notice.
+std::string Mesh::read_control(int peer) {
+  for (;;) {
+    std::array<char, kMaxNoticeBytes + kRoomForAnswers> buffer;
+    const ssize_t got =
+        wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
+    if (got < 0 && would_block(errno)) return {};
+    if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
+    if (got < 0 && errno != ECONNRESET) {
+      return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
+    }
+    if (got <= 0) return "is gone: its process ended without leaving the group";
+    const std::string notice =
+        inquiry_.take(peer, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+    if (inquiry_.is_asked()) is_asked_.store(true, std::memory_order_relaxed);
+    if (notice.empty()) continue;
+    take_notice(peer, notice);
+    return {};
+  }
+}
+
+void Mesh::take_notice(int peer, const std::string& bytes) {
+  const auto notice = decode_notice(bytes);
+  if (notice && notice->goodbye) {
+    left_.push_back(peer);
+    return;
+  }
+  // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
+  send_to_all(bytes);
+  // Every rank needs a new group after a death, so its code is passed on; any other failure was the
+  // other rank's.
+  const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
+  set_failure(Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+                    fmt::format("{}: group {} was aborted by {}: {}", self_, name_, describe(peer),
+                                notice ? notice->text : "(its notice cannot be read)")));
+}
+
+Error Mesh::lost(int peer, const std::string& how) const {
+  const std::string reason = inquiry_.reason_of(peer);
+  return Error(
+      ErrorCode::kPeerLost,
+      fmt::format("{}: {} of group {} {}{}; see the output of rank {}", self_, describe(peer),
+                  name_, how,
+                  reason.empty() ? "" : " (another group had failed there: " + reason + ")",
+                  in_world(peer)));
+}
+
+}  // namespace paceline

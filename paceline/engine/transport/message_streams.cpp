@@ -1,0 +1,290 @@
+#include "paceline/engine/transport/message_streams.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include <poll.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/transport/message.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
+constexpr std::size_t kLeastCapacity = 4 << 10;
+constexpr std::size_t kMostOfABlock = 4 << 20;  // unless there are very many ranks
+// After so many bytes the other end may go on with what is there.
+constexpr std::size_t kPieceBytes = 16 << 10;
+// Of a payload that is read where it lies: the other peers have their turn then.
+constexpr std::size_t kPieceOfOffer = 256 << 10;
+
+std::uint64_t random_token() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32) | random() | 1;
+}
+
+std::size_t capacity_for(std::size_t num_ranks) {
+  return std::clamp(std::bit_floor(kMostOfABlock / num_ranks), kLeastCapacity, kMostCapacity);
+}
+
+}  // namespace
+
+// `capacity_` bytes follow. Each end reads the other's flag for every message, so the flags, which
+// change only when a thread sleeps, do not share a cache line with the positions, which always do.
+struct MessageStreams::Ring {
+  alignas(128) std::atomic<std::uint64_t> written;  // by the end that writes
+  alignas(128) std::atomic<std::uint64_t> taken;    // by the end that reads
+  alignas(128) std::atomic<std::uint32_t> writer_sleeps;
+  alignas(128) std::atomic<std::uint32_t> reader_sleeps;
+  alignas(128) DirectRead direct;
+
+  std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
+};
+
+MessageStreams::MessageStreams(Mesh& mesh, RingMemory memory)
+    : mesh_(mesh),
+      token_(std::make_unique<const std::uint64_t>(random_token())),
+      memory_(std::move(memory)),
+      capacity_(capacity_for(mesh.neighbours().size())),
+      lanes_(static_cast<std::size_t>(mesh.world_size())) {
+  if (!memory_.blocks) return;
+  const auto& ranks = mesh_.neighbours();
+  const auto ring = [&](int reader, std::size_t writer) {
+    std::byte* const place =
+        memory_.blocks->of(reader) + memory_.offset + writer * (sizeof(Ring) + capacity_);
+    return reinterpret_cast<Ring*>(place);
+  };
+  const auto self =
+      static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), mesh_.rank()) - ranks.begin());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == self) continue;
+    lane(ranks[i]).out = ring(ranks[i], self);
+    lane(ranks[i]).in = ring(mesh_.rank(), i);
+    lane(ranks[i]).room_until = capacity_;
+    lane(ranks[i]).out->direct.introduce(*token_);
+  }
+}
+
+std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
+  return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
+}
+
+// Looks at the peer's position only when what it was last is not enough.
+std::size_t MessageStreams::room(Lane& lane, std::size_t wanted) const {
+  if (lane.room_until - lane.written < wanted) {
+    lane.room_until = lane.out->taken.load(std::memory_order_acquire) + capacity_;
+  }
+  return lane.room_until - lane.written;
+}
+
+std::size_t MessageStreams::filled(int peer, Lane& lane, std::size_t wanted) const {
+  if (lane.filled_until - lane.taken < wanted) {
+    lane.filled_until = lane.in->written.load(std::memory_order_acquire);
+    if (lane.filled_until - lane.taken > capacity_) {
+      fail(ErrorCode::kCorrupt, "{}: the memory through which {} sends is not as it left it",
+           mesh_.self(), mesh_.describe(peer));
+    }
+  }
+  return lane.filled_until - lane.taken;
+}
+
+bool MessageStreams::has_room(int peer, std::size_t bytes) {
+  Lane& lane = this->lane(peer);
+  return lane.out != nullptr && !lane.is_closed && room(lane, bytes) >= bytes;
+}
+
+bool MessageStreams::has_come(int peer, std::size_t bytes) {
+  Lane& lane = this->lane(peer);
+  return lane.in != nullptr && filled(peer, lane, bytes) >= bytes;
+}
+
+ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
+                             std::span<const std::byte> rest) {
+  Lane& lane = this->lane(peer);
+  if (lane.out == nullptr) return mesh_.wire().send(peer, Channel::kPointToPoint, head, rest);
+  if (lane.is_closed) {
+    errno = EPIPE;
+    return -1;
+  }
+  const std::uint64_t begin = lane.written;
+  std::uint64_t shown = begin;
+  const auto show = [&] {
+    lane.out->written.store(shown = lane.written, std::memory_order_seq_cst);
+    if (lane.out->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+        lane.out->reader_sleeps.exchange(0) != 0) {
+      ring_bell(peer);
+    }
+  };
+  while (!head.empty() || !rest.empty()) {
+    auto& part = head.empty() ? rest : head;
+    const std::size_t at = lane.written & (capacity_ - 1);
+    const std::size_t wanted = std::min({part.size(), kPieceBytes, capacity_ - at});
+    const std::size_t count = std::min(room(lane, wanted), wanted);
+    if (count == 0) break;
+    std::memcpy(lane.out->data() + at, part.data(), count);
+    lane.written += count;
+    const bool is_rest = head.empty();
+    part = part.subspan(count);
+    if (is_rest) show();  // the head together with what follows it
+  }
+  if (shown != lane.written) show();
+  lane.is_full = !head.empty() || !rest.empty();
+  if (lane.written != begin) return static_cast<ssize_t>(lane.written - begin);
+  errno = EAGAIN;
+  return -1;
+}
+
+ssize_t MessageStreams::receive(int peer, std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  if (lane.in == nullptr) return mesh_.receive(peer, Channel::kPointToPoint, into);
+  lane.in->direct.try_once();
+  const std::uint64_t begin = lane.taken;
+  while (!into.empty()) {
+    const std::size_t at = lane.taken & (capacity_ - 1);
+    const std::size_t wanted = std::min({into.size(), kPieceBytes, capacity_ - at});
+    const std::size_t count = std::min(filled(peer, lane, wanted), wanted);
+    if (count == 0) break;
+    std::memcpy(into.data(), lane.in->data() + at, count);
+    into = into.subspan(count);
+    lane.taken += count;
+    lane.in->taken.store(lane.taken, std::memory_order_seq_cst);
+    wake_writer(peer, lane);
+  }
+  if (lane.taken != begin) return static_cast<ssize_t>(lane.taken - begin);
+  if (lane.is_closed) return 0;
+  errno = EAGAIN;
+  return -1;
+}
+
+ssize_t MessageStreams::peek(int peer, std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  if (lane.in == nullptr) return mesh_.wire().peek(peer, Channel::kPointToPoint, into);
+  const std::size_t count = std::min(filled(peer, lane, into.size()), into.size());
+  for (std::size_t i = 0; i < count; ++i)
+    into[i] = lane.in->data()[(lane.taken + i) & (capacity_ - 1)];
+  return static_cast<ssize_t>(count);
+}
+
+bool MessageStreams::can_offer(int peer) const {
+  const Lane& lane = this->lane(peer);
+  return lane.out != nullptr && lane.out->direct.is_possible();
+}
+
+void MessageStreams::offer(int peer) {
+  lane(peer).has_offered = true;
+  lane(peer).out->direct.offer();
+}
+
+MessageStreams::Offered MessageStreams::offered(int peer) {
+  Lane& lane = this->lane(peer);
+  const DirectRead& direct = lane.out->direct;
+  const Offered how = direct.is_taken()     ? Offered::kTaken
+                      : direct.is_refused() ? Offered::kRefused
+                                            : Offered::kOpen;
+  if (how != Offered::kOpen) {
+    lane.has_offered = false;
+  } else if (lane.is_closed) {
+    mesh_.throw_lost(peer, "is gone, and has not received a message");
+  }
+  return how;
+}
+
+void MessageStreams::withdraw(int peer) { lane(peer).out->direct.withdraw(); }
+
+std::optional<std::size_t> MessageStreams::read_offered(int peer, std::uint64_t address,
+                                                        std::span<std::byte> into) {
+  Lane& lane = this->lane(peer);
+  const ssize_t got =
+      lane.in->direct.read(address, into.first(std::min(into.size(), kPieceOfOffer)));
+  lane.is_reading = got > 0;
+  if (got > 0) return static_cast<std::size_t>(got);
+  end_offer(peer, lane, lane.in->direct.refuse(errno != EFAULT));
+  return {};
+}
+
+bool MessageStreams::take(int peer) {
+  Lane& lane = this->lane(peer);
+  lane.is_reading = false;
+  return end_offer(peer, lane, lane.in->direct.take());
+}
+
+bool MessageStreams::end_offer(int peer, Lane& lane, DirectRead::End end) const {
+  if (end == DirectRead::End::kWithdrawn) {
+    mesh_.throw_lost(peer, "gave up in the middle of a message");
+  }
+  wake_writer(peer, lane);
+  return end == DirectRead::End::kTaken;
+}
+
+bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
+  bool is_ready = false;
+  for (Interest& interest : interests) {
+    Lane& lane = this->lane(interest.peer);
+    if (lane.out == nullptr) continue;
+    if ((interest.events & POLLIN) != 0) {
+      lane.in->reader_sleeps.store(1, std::memory_order_seq_cst);
+      is_ready |= lane.is_reading || lane.in->written.load(std::memory_order_seq_cst) != lane.taken;
+    }
+    if ((interest.events & POLLOUT) != 0) {
+      lane.out->writer_sleeps.store(1, std::memory_order_seq_cst);
+      const bool has_room =
+          lane.out->taken.load(std::memory_order_seq_cst) + capacity_ != lane.written;
+      is_ready |= has_room && (lane.is_full || !lane.has_offered);
+      is_ready |= lane.has_offered && !lane.out->direct.is_open();
+    }
+    is_ready |= lane.is_closed;
+    interest.events = POLLIN;  // the bell
+  }
+  if (is_ready) awake(interests);
+  return !is_ready;
+}
+
+void MessageStreams::sleep(std::span<Interest> interests,
+                           std::optional<std::chrono::milliseconds> limit) {
+  mesh_.wire().wait_or_wake(interests, limit);
+}
+
+void MessageStreams::awake(std::span<const Interest> interests) {
+  for (const Interest& interest : interests) {
+    Lane& lane = this->lane(interest.peer);
+    if (lane.out == nullptr) continue;
+    lane.in->reader_sleeps.store(0, std::memory_order_relaxed);
+    lane.out->writer_sleeps.store(0, std::memory_order_relaxed);
+    if (interest.is_ready) hear_bell(interest.peer, lane);
+  }
+}
+
+void MessageStreams::wake_writer(int peer, Lane& lane) const {
+  if (lane.in->writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+      lane.in->writer_sleeps.exchange(0) != 0) {
+    ring_bell(peer);
+  }
+}
+
+// A channel that takes no more has bells enough; one that has ended needs none.
+void MessageStreams::ring_bell(int peer) const {
+  const std::byte bell{};
+  Interest room{peer, Channel::kPointToPoint, POLLOUT};
+  while (mesh_.wire().send(peer, Channel::kPointToPoint, {&bell, 1}, {}) < 0 &&
+         would_block(errno)) {
+    mesh_.wire().wait({&room, 1}, std::chrono::milliseconds(0));
+    if (!room.is_ready) return;
+  }
+}
+
+void MessageStreams::hear_bell(int peer, Lane& lane) const {
+  std::array<std::byte, 64> bells;
+  ssize_t count = 0;
+  do {
+    count = mesh_.wire().receive(peer, Channel::kPointToPoint, bells);
+  } while (count > 0);
+  lane.is_closed |= count == 0 || !would_block(errno);
+}
+
+}  // namespace paceline

@@ -1,0 +1,113 @@
+#pragma once
+
+// The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
+// ends map, without a system call; to the others, or without such memory, over the wire.
+//
+// Each rank's block of memory has a ring for every rank of the host, which that rank writes and
+// this one reads. An end that sleeps says so in the ring, and the other end, when it then moves
+// something, writes a byte to the wire's channel, the *bell*. The end of that channel is the
+// stream's, behind what is in the ring. Large payloads can be read where they lie instead
+// (direct_read.h).
+//
+// Memory ordering: a position and the other end's "I sleep" are both written and read with
+// sequential consistency, so that either the sleeper sees the new position or the mover sees it
+// sleep.
+//
+// Thread safety: none, but for wake() and sleep().
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "paceline/engine/transport/direct_read.h"
+#include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/shared_memory.h"
+
+namespace paceline {
+
+// Where the rings of a host's ranks lie: in every block from `offset` on, a multiple of 128.
+struct RingMemory {
+  std::shared_ptr<SharedBlocks>
+      blocks;  // null: there are none; owners: the allocating object, and these
+  std::size_t offset = 0;
+};
+
+class MessageStreams {
+ public:
+  // The ranks of this host are reached through `memory`, if there is any. Requires: the same on all
+  // of them, zeroed, with room for bytes_for(them); `mesh` outlives this object.
+  MessageStreams(Mesh& mesh, RingMemory memory);
+
+  // What a host of so many ranks takes of each block; pages may come as they are touched.
+  static std::size_t bytes_for(std::size_t num_ranks);
+
+  // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.
+  bool has_ring(int peer) const { return lane(peer).in != nullptr; }
+  bool has_room(int peer, std::size_t bytes);
+  bool has_come(int peer, std::size_t bytes);
+  // As Wire has them.
+  ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
+  // Error(kCorrupt) for bytes that `peer` did not send so.
+  ssize_t receive(int peer, std::span<std::byte> into);
+  ssize_t peek(int peer, std::span<std::byte> into);
+
+  // A payload that `peer` reads where it lies, as what is sent then says. One at a time; it stays
+  // as it is until it is taken, refused or withdrawn.
+  enum class Offered { kOpen, kTaken, kRefused };
+  bool can_offer(int peer) const;
+  void offer(int peer);
+  // When it is not open any more, the offer is over. Error(kPeerLost) when the peer has ended.
+  Offered offered(int peer);
+  void withdraw(int peer);
+  // The other end, for a peer with a ring. Reads some of what lies at `address` there; null when
+  // that cannot be done: the offer is refused then. When all has been read, take(); false if the
+  // offer is refused instead. Error(kPeerLost) when it was withdrawn.
+  std::optional<std::size_t> read_offered(int peer, std::uint64_t address,
+                                          std::span<std::byte> into);
+  bool take(int peer);
+
+  // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
+  // may be worth it, and sleep() has to follow, and then awake().
+  bool prepare_to_sleep(std::span<Interest> interests);
+  // As Wire::wait_or_wake().
+  void sleep(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit);
+  void awake(std::span<const Interest> interests);
+  void wake() { mesh_.wire().wake(); }
+  void cancel() { mesh_.wire().cancel(Channel::kPointToPoint); }
+
+ private:
+  struct Ring;
+  // To and from one peer. Positions count the bytes of all time.
+  struct Lane {
+    Ring* out = nullptr;  // null: over the wire
+    Ring* in = nullptr;
+    std::uint64_t written = 0;  // by this rank
+    std::uint64_t room_until = 0;
+    std::uint64_t taken = 0;  // by this rank
+    std::uint64_t filled_until = 0;
+    bool is_full = false;                          // send() had more than there was room for
+    bool has_offered = false, is_reading = false;  // a payload where it lies
+    bool is_closed = false;                        // the peer has ended
+  };
+
+  Lane& lane(int peer) { return lanes_[static_cast<std::size_t>(peer)]; }
+  const Lane& lane(int peer) const { return lanes_[static_cast<std::size_t>(peer)]; }
+  std::size_t room(Lane& lane, std::size_t wanted) const;
+  std::size_t filled(int peer, Lane& lane, std::size_t wanted) const;
+  void ring_bell(int peer) const;
+  bool end_offer(int peer, Lane& lane, DirectRead::End end) const;
+  void wake_writer(int peer, Lane& lane) const;
+  void hear_bell(int peer, Lane& lane) const;
+
+  Mesh& mesh_;
+  const std::unique_ptr<const std::uint64_t> token_;  // by which others know this process's memory
+  const RingMemory memory_;
+  const std::size_t capacity_;  // of a ring
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,56 @@
+#pragma once
+
+// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
+// to others.
+
+#include <memory>
+#include <vector>
+
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/transport/cipher.h"
+#include "paceline/engine/transport/wire.h"
+
+namespace paceline {
+
+// Longer than a packet or two get lost, and than any host is too busy to answer.
+inline constexpr std::chrono::seconds kSilenceLimit{5};
+
+struct PeerSockets {
+  Fd channels[kMaxChannels];
+  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null: not encrypted
+  int num_streams = 1;
+};
+
+class SocketWire : public Wire {
+ public:
+  // No peer is connected yet.
+  explicit SocketWire(int world_size);
+  void connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher);
+  int world_size() const { return static_cast<int>(peers_.size()); }
+  bool has(int peer, Channel channel) const { return socket(peer, channel) >= 0; }
+
+  const char* name() const override { return "tcp"; }
+  bool is_connected(int peer) const override { return has(peer, Channel::kControl); }
+  int num_streams(int peer) const override;
+  ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
+               std::span<const std::byte> rest) override;
+  ssize_t receive(int peer, Channel channel, std::span<std::byte> into) override;
+  ssize_t peek(int peer, Channel channel, std::span<std::byte> into) override;
+  void wait(std::span<Interest> interests, std::chrono::milliseconds limit) override;
+  void wait_or_wake(std::span<Interest> interests,
+                    std::optional<std::chrono::milliseconds> limit) override;
+  void wake() override;
+  int socket(int peer, Channel channel) const override;
+
+  // For a caller that waits for other things beside it: readable after wake().
+  int wakeup() const { return wakeup_.get(); }
+  void forget_wakeup();
+
+ private:
+  Cipher* cipher(int peer, Channel channel) const;
+
+  std::vector<PeerSockets> peers_;
+  const Fd wakeup_;  // eventfd
+};
+
+}  // namespace paceline

@@ -1,0 +1,292 @@
+#include "paceline/engine/transport/ucx/worker.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/thread.h"
+
+namespace paceline::ucx {
+namespace {
+
+using namespace std::chrono_literals;
+
+// More of a message waits until that is through, so that its sender notices progress.
+constexpr std::size_t kMostAtOnce = 1 << 20;
+constexpr auto kCloseLimit = 1s;
+constexpr auto kLastWordsLimit = 20ms;
+constexpr auto kNap = 50us;
+
+Fd make_bell() {
+  Fd bell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell) throw system_error("making a descriptor for UCX's thread");
+  return bell;
+}
+
+ssize_t with_errno(int error) {
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+void require_ok(const Api& api, ucs_status_t status, const char* what) {
+  if (status == UCS_OK) return;
+  fail(ErrorCode::kSystem, "UCX: {} failed: {}", what, api.ucs_status_string(status));
+}
+
+Context::Context(const Api& api) : api_(api) {
+  ucp_config_t* config = nullptr;
+  require_ok(api_, api_.ucp_config_read(nullptr, nullptr, &config), "reading the UCX_ variables");
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.features = UCP_FEATURE_STREAM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;
+  const ucs_status_t status =
+      api_.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  api_.ucp_config_release(config);
+  require_ok(api_, status, "looking for transports (UCX_TLS, UCX_NET_DEVICES)");
+}
+
+Context::~Context() { api_.ucp_cleanup(context_); }
+
+Worker::Worker(const Context& context, int world_size)
+    : context_(context), api_(context.api()), news_(make_bell()), stop_(make_bell()) {
+  for (int peer = 0; peer < world_size; ++peer) links_.push_back(std::make_unique<Link>());
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  require_ok(api_, api_.ucp_worker_create(context_.get(), &params, &worker_), "making a worker");
+  const ucs_status_t status = api_.ucp_worker_get_efd(worker_, &descriptor_);
+  if (status != UCS_OK) api_.ucp_worker_destroy(worker_);
+  require_ok(api_, status, "making a worker's descriptor");
+  pump_ = start_thread("paceline-ucx", [this](const std::stop_token& stop) { pump(stop); });
+}
+
+Worker::~Worker() {
+  pump_.request_stop();
+  ring(stop_.get());
+  pump_.join();
+  close([](const Link&) { return true; });
+  api_.ucp_worker_destroy(worker_);
+}
+
+std::string Worker::address() {
+  const std::lock_guard lock(mutex_);
+  ucp_address_t* address = nullptr;
+  std::size_t bytes = 0;
+  require_ok(api_, api_.ucp_worker_get_address(worker_, &address, &bytes), "finding its address");
+  std::string text(reinterpret_cast<const char*>(address), bytes);
+  api_.ucp_worker_release_address(worker_, address);
+  return text;
+}
+
+// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
+// That is tried again with each peer: UCX counts the endpoints that two workers make, those that it
+// refuses too, and joins those with the same number, so both ends must fail alike.
+void Worker::connect(int peer, const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = [](void* link, ucp_ep_h, ucs_status_t) {
+    static_cast<Link*>(link)->has_failed = true;
+  };
+  params.err_handler.arg = &link;
+  ucs_status_t status = api_.ucp_ep_create(worker_, &params, &link.endpoint);
+  if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED) {
+    params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
+    status = api_.ucp_ep_create(worker_, &params, &link.endpoint);
+  }
+  link.tells_of_failure = params.err_mode == UCP_ERR_HANDLING_MODE_PEER;
+  require_ok(api_, status, "reaching another rank's worker");
+}
+
+// Whether anything moved.
+bool Worker::progress() {
+  bool moved = false;
+  while (!is_dead_ && api_.ucp_worker_progress(worker_) != 0) moved = true;
+  return moved;
+}
+
+// The descriptor tells of what comes after the worker was armed. It refuses that while it has
+// something to do, which may be another rank's to do first.
+void Worker::pump(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    bool is_dead = false;
+    bool is_armed = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (progress()) ring(news_.get());
+      is_dead = is_dead_;
+      is_armed = !is_dead && api_.ucp_worker_arm(worker_) == UCS_OK;
+    }
+    pollfd entries[2] = {{stop_.get(), POLLIN, 0}, {descriptor_, POLLIN, 0}};
+    if (is_dead || is_armed) {
+      poll_for(std::span(entries).first(is_dead ? 1 : 2), -1ms);
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
+
+void Worker::forget_news() {
+  std::uint64_t count = 0;
+  read_record(news_.get(), count);
+}
+
+void Worker::take_status(Link& link, ucs_status_ptr_t status) {
+  link.request = UCS_PTR_IS_PTR(status) ? status : nullptr;
+  if (UCS_PTR_IS_ERR(status)) link.has_failed = true;
+}
+
+void Worker::post(Link& link, std::span<const std::byte> head, std::span<const std::byte> rest) {
+  rest = rest.first(std::min(rest.size(), kMostAtOnce));
+  std::size_t count = 0;
+  for (const auto& bytes : {head, rest}) {
+    if (bytes.empty()) continue;
+    link.parts[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE;
+  param.datatype = UCP_DATATYPE_IOV;
+  link.sending = head.size() + rest.size();
+  take_status(link, api_.ucp_stream_send_nbx(link.endpoint, link.parts, count, &param));
+}
+
+// Looks whether a send under way is over: its bytes are UCX's then.
+void Worker::advance(Link& link) {
+  for (int attempt = 0; attempt < 2 && link.request != nullptr; ++attempt) {
+    const ucs_status_t status = api_.ucp_request_check_status(link.request);
+    if (status == UCS_INPROGRESS) {
+      if (attempt == 0) progress();
+      continue;
+    }
+    api_.ucp_request_free(std::exchange(link.request, nullptr));
+    if (status != UCS_OK) link.has_failed = true;
+  }
+}
+
+ssize_t Worker::send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest) {
+  const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
+  if (link.sending == 0 && link.endpoint != nullptr && !link.has_failed) post(link, head, rest);
+  advance(link);
+  if (link.has_failed || link.endpoint == nullptr) return with_errno(ECONNRESET);
+  if (link.request != nullptr) return with_errno(EAGAIN);
+  return static_cast<ssize_t>(std::exchange(link.sending, 0));
+}
+
+// True when there is something to take.
+bool Worker::fetch(Link& link) {
+  if (link.chunk != nullptr) return true;
+  if (link.endpoint == nullptr) return false;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    std::size_t bytes = 0;
+    const ucs_status_ptr_t chunk = api_.ucp_stream_recv_data_nb(link.endpoint, &bytes);
+    if (UCS_PTR_IS_PTR(chunk)) {
+      link.chunk = static_cast<std::byte*>(chunk);
+      link.chunk_bytes = bytes;
+      link.chunk_taken = 0;
+      return true;
+    }
+    if (UCS_PTR_IS_ERR(chunk)) link.has_failed = true;
+    if (attempt == 0) progress();
+  }
+  return false;
+}
+
+ssize_t Worker::receive(int peer, std::span<std::byte> into) {
+  const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
+  std::size_t got = 0;
+  while (got < into.size() && fetch(link)) {
+    const std::size_t count = std::min(into.size() - got, link.chunk_bytes - link.chunk_taken);
+    std::memcpy(into.data() + got, link.chunk + link.chunk_taken, count);
+    got += count;
+    link.chunk_taken += count;
+    if (link.chunk_taken < link.chunk_bytes) break;
+    api_.ucp_stream_data_release(link.endpoint, std::exchange(link.chunk, nullptr));
+  }
+  if (got > 0 || into.empty()) return static_cast<ssize_t>(got);
+  return with_errno(link.has_failed || link.endpoint == nullptr ? ECONNRESET : EAGAIN);
+}
+
+// Of the chunk that came first: enough for the beginning of a message, which is sent in one piece.
+ssize_t Worker::peek(int peer, std::span<std::byte> into) {
+  const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
+  if (!fetch(link)) return with_errno(link.has_failed ? ECONNRESET : EAGAIN);
+  const std::size_t count = std::min(into.size(), link.chunk_bytes - link.chunk_taken);
+  std::memcpy(into.data(), link.chunk + link.chunk_taken, count);
+  return static_cast<ssize_t>(count);
+}
+
+bool Worker::is_ready(int peer, short events) {
+  const std::lock_guard lock(mutex_);
+  Link& link = this->link(peer);
+  if (link.has_failed || link.endpoint == nullptr) return true;
+  if ((events & POLLIN) != 0 && fetch(link)) return true;
+  if ((events & POLLOUT) == 0) return false;
+  advance(link);
+  return link.request == nullptr;
+}
+
+// UCX can end a send of a stream only together with its endpoint, and that only where it handles
+// the failure of peers. The worker is not called any more: it would not read what was given up, and
+// UCX 1.13 crashes in what is left of an endpoint that was closed during a send over TCP.
+void Worker::give_up_sends() {
+  const std::lock_guard lock(mutex_);
+  const auto is_sending = [](const Link& link) { return link.request != nullptr; };
+  const auto can_end = [&](const Link& link) { return is_sending(link) && link.tells_of_failure; };
+  const auto some_are_sending = [&] {
+    for (const auto& link : links_) advance(*link);
+    return std::any_of(links_.begin(), links_.end(),
+                       [&](const auto& link) { return is_sending(*link); });
+  };
+  // What says why is short, and may be on its way.
+  const auto deadline = Deadline::after(kLastWordsLimit);
+  while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
+  is_dead_ = is_dead_ || some_are_sending();
+  if (!is_dead_) return;
+  close(can_end);
+  for (const auto& link : links_) *link = {};
+}
+
+template <class Choose>
+void Worker::close(const Choose& is_chosen) {
+  std::vector<ucs_status_ptr_t> closing;
+  for (const auto& each : links_) {
+    Link& link = *each;
+    if (link.endpoint == nullptr || !is_chosen(link)) continue;
+    if (link.chunk != nullptr) {
+      api_.ucp_stream_data_release(link.endpoint, std::exchange(link.chunk, nullptr));
+    }
+    ucp_request_param_t param{};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    closing.push_back(api_.ucp_ep_close_nbx(std::exchange(link.endpoint, nullptr), &param));
+    if (link.request != nullptr) closing.push_back(std::exchange(link.request, nullptr));
+  }
+  const auto deadline = Deadline::after(kCloseLimit);
+  for (const ucs_status_ptr_t request : closing) {
+    if (!UCS_PTR_IS_PTR(request)) continue;
+    while (!is_dead_ && api_.ucp_request_check_status(request) == UCS_INPROGRESS &&
+           !deadline.expired()) {
+      progress();
+    }
+    api_.ucp_request_free(request);
+  }
+}
+
+}  // namespace paceline::ucx

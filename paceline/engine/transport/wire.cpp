@@ -1,0 +1,38 @@
+#include "paceline/engine/transport/wire.h"
+
+#include <cerrno>
+
+#include <poll.h>
+
+#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/transport/message.h"
+
+namespace paceline {
+
+std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                       Deadline deadline) {
+  constexpr std::chrono::milliseconds kSlice{50};
+  std::size_t done = 0;
+  for (Vigil vigil; done < bytes.size();) {
+    const ssize_t sent = wire.send(peer, channel, bytes.subspan(done), {});
+    if (sent >= 0) {
+      done += static_cast<std::size_t>(sent);
+      continue;
+    }
+    if (!would_block(errno)) break;
+    if (vigil.sees_passed(deadline)) {
+      errno = ETIMEDOUT;
+      break;
+    }
+    Interest interest{peer, channel, POLLOUT};
+    wire.wait({&interest, 1}, std::chrono::milliseconds(deadline.poll_timeout_ms(kSlice)));
+  }
+  return done;
+}
+
+bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
+                Deadline deadline) {
+  return send_until(wire, peer, channel, bytes, deadline) == bytes.size();
+}
+
+}  // namespace paceline

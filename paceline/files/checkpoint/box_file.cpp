@@ -1,0 +1,233 @@
+#include "paceline/files/checkpoint/box_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <sys/stat.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/crc32c.h"
+#include "paceline/files/checkpoint/digest.h"
+#include "paceline/files/checkpoint/plain_file.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::string_view kBoxMagic = "PLBOXES3";
+constexpr std::size_t kTrailerBytes = 64;
+constexpr std::size_t kRunBytes = 24;
+// What is summed up and written at a time, in whole chunks: enough for the disk to be busy with,
+// and little enough to be in the caches still where the kernel copies it.
+constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
+// Shorter parts are written together, so many bytes at a time.
+constexpr std::size_t kShortPart = 64 << 10;
+constexpr std::size_t kBufferBytes = 64 * kChunkBytes;
+
+std::uint64_t num_chunks(std::uint64_t data_bytes) {
+  return (data_bytes + kChunkBytes - 1) / kChunkBytes;
+}
+
+// magic, chunk, number, step, data, run, zeros
+std::vector<std::byte> trailer_of(const BoxFileId& id, std::uint64_t data_bytes) {
+  ByteWriter writer;
+  writer.put_bytes(as_bytes(kBoxMagic));
+  writer.put(static_cast<std::uint32_t>(kChunkBytes));
+  writer.put(id.number);
+  writer.put(id.step);
+  writer.put(data_bytes);
+  writer.put_bytes(as_bytes(std::string_view(id.run).substr(0, kRunBytes)));
+  std::vector<std::byte> trailer = writer.take();
+  trailer.resize(kTrailerBytes);
+  return trailer;
+}
+
+}  // namespace
+
+std::string box_file_name(std::uint32_t number, std::size_t num_files) {
+  return fmt::format("boxes-{:05}-of-{:05}.bin", number, num_files);
+}
+
+// The sums of bytes that come in pieces.
+class BoxFileWriter::ChunkSums {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    if (in_last_ > 0) {
+      const auto head = bytes.first(std::min(kChunkBytes - in_last_, bytes.size()));
+      sums_.back() = crc32c(head, sums_.back());
+      in_last_ = (in_last_ + head.size()) % kChunkBytes;
+      bytes = bytes.subspan(head.size());
+    }
+    const std::size_t whole = bytes.size() / kChunkBytes;
+    sums_.resize(sums_.size() + whole);
+    crc32c_of_chunks(bytes.first(whole * kChunkBytes), kChunkBytes, std::span(sums_).last(whole));
+    const auto rest = bytes.subspan(whole * kChunkBytes);
+    if (rest.empty()) return;
+    sums_.push_back(crc32c(rest));
+    in_last_ = rest.size();
+  }
+  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(sums_)); }
+
+ private:
+  std::vector<std::uint32_t> sums_;
+  std::size_t in_last_ = 0;  // bytes of an unfinished chunk
+};
+
+// Writes parts through a buffer where they are short.
+class BoxFileWriter::PartWriter {
+ public:
+  explicit PartWriter(PlainFileWriter& file) : file_(file) { buffer_.reserve(kBufferBytes); }
+
+  void add(std::span<const std::byte> part) {
+    if (part.size() < kShortPart && buffer_.size() + part.size() <= kBufferBytes) {
+      buffer_.insert(buffer_.end(), part.begin(), part.end());
+      return;
+    }
+    flush();
+    for (; !part.empty(); part = part.subspan(std::min(kPieceBytes, part.size())))
+      put(part.first(std::min(kPieceBytes, part.size())));
+  }
+  void flush() {
+    put(buffer_);
+    buffer_.clear();
+  }
+  std::span<const std::byte> sums() const { return sums_.bytes(); }
+
+ private:
+  void put(std::span<const std::byte> piece) {
+    sums_.add(piece);
+    file_.write(piece);
+  }
+
+  PlainFileWriter& file_;
+  ChunkSums sums_;
+  std::vector<std::byte> buffer_;
+};
+
+struct BoxFileWriter::State {
+  State(FileSystem& files, const std::string& path, const BoxFileId& file_id, std::uint64_t bytes)
+      : name(path.substr(path.rfind('/') + 1)),
+        id(file_id),
+        data_bytes(bytes),
+        size(bytes + num_chunks(bytes) * sizeof(std::uint32_t) + kTrailerBytes),
+        file(files, path, size) {}
+
+  const std::string name;
+  const BoxFileId id;
+  const std::uint64_t data_bytes;
+  const std::uint64_t size;
+  PlainFileWriter file;
+  PartWriter parts{file};
+};
+
+BoxFileWriter::BoxFileWriter(FileSystem& files, const std::string& path, const BoxFileId& id,
+                             std::uint64_t data_bytes)
+    : state_(std::make_unique<State>(files, path, id, data_bytes)) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
+}
+
+BoxFileWriter::~BoxFileWriter() = default;
+
+void BoxFileWriter::add(std::span<const std::byte> part) { state_->parts.add(part); }
+
+ManifestFile BoxFileWriter::finish() {
+  state_->parts.flush();
+  Digest digest;
+  const auto trailer = trailer_of(state_->id, state_->data_bytes);
+  for (const auto tail : {state_->parts.sums(), std::span<const std::byte>(trailer)}) {
+    digest.update(tail);
+    state_->file.write(tail);
+  }
+  state_->file.finish();
+  return {state_->name, state_->size, digest.hex()};
+}
+
+ManifestFile write_box_file(FileSystem& files, const std::string& path, const BoxFileId& id,
+                            std::span<const std::span<const std::byte>> parts) {
+  std::uint64_t data_bytes = 0;
+  for (const auto part : parts) data_bytes += part.size();
+  BoxFileWriter writer(files, path, id, data_bytes);
+  for (const auto part : parts) writer.add(part);
+  return writer.finish();
+}
+
+BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
+                 const BoxFileId& id)
+    : files_(files), path_(path), fd_(open_plain_file(files, path)) {
+  try {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) throw system_error(path_ + ": cannot stat");
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    if (size != entry.size)
+      fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
+    // The data determines the size of what follows; nothing is believed before its digest is right.
+    constexpr std::uint64_t kOfChunk = kChunkBytes + sizeof(std::uint32_t);
+    if (size < kTrailerBytes)
+      fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);
+    const std::uint64_t chunks = (size - kTrailerBytes + kOfChunk - 1) / kOfChunk;
+    std::vector<std::byte> tail(chunks * sizeof(std::uint32_t) + kTrailerBytes);
+    if (tail.size() > size)
+      fail(ErrorCode::kCorrupt, "{}: {} bytes are no size of a file of boxes", path_, size);
+    data_bytes_ = size - tail.size();
+    read_at(data_bytes_, tail);
+    const auto trailer = std::span(tail).last(kTrailerBytes);
+    const auto found = digest_of(tail);
+    if (found != entry.digest) {
+      // Of another checkpoint, or damaged.
+      ByteReader reader(trailer);
+      std::string what = "damaged";
+      if (to_string(reader.take(kBoxMagic.size())) == kBoxMagic) {
+        reader.get<std::uint32_t>();
+        const auto number = reader.get<std::uint32_t>();
+        const auto step = reader.get<std::int64_t>();
+        reader.get<std::uint64_t>();
+        std::string run = to_string(reader.take(kRunBytes));
+        run.resize(std::strlen(run.c_str()));
+        if (number != id.number || step != id.step || run != id.run.substr(0, kRunBytes)) {
+          what =
+              fmt::format("file {} of step {} of run \"{}\", expected file {} of step {} of \"{}\"",
+                          number, step, run, id.number, id.step, id.run);
+        }
+      }
+      fail(ErrorCode::kCorrupt, "{}: {}; XXH3-128 digest of its sums: expected {}, found {}", path_,
+           what, entry.digest, found);
+    }
+    if (!std::ranges::equal(trailer, trailer_of(id, data_bytes_)))
+      fail(ErrorCode::kCorrupt, "{}: its trailer is not that of file {} of step {}", path_,
+           id.number, id.step);
+    sums_.resize(chunks);
+    if (chunks > 0) std::memcpy(sums_.data(), tail.data(), chunks * sizeof(std::uint32_t));
+  } catch (...) {
+    files_.close(fd_);
+    throw;
+  }
+}
+
+BoxFile::~BoxFile() { files_.close(fd_); }
+
+void BoxFile::read_at(std::uint64_t position, std::span<std::byte> bytes) {
+  read_plain_file_at(files_, fd_, path_, position, bytes);
+  bytes_read_ += bytes.size();
+}
+
+void BoxFile::read_chunks(std::uint64_t first, std::span<std::byte> bytes) {
+  const std::uint64_t begin = first * kChunkBytes;
+  check(begin + bytes.size() <= data_bytes_ &&
+            (bytes.size() % kChunkBytes == 0 || begin + bytes.size() == data_bytes_),
+        "{}: bytes {} to {} are no chunks of it", path_, begin, begin + bytes.size());
+  read_at(begin, bytes);
+  const std::size_t whole = bytes.size() / kChunkBytes;
+  std::vector<std::uint32_t> found(whole);
+  crc32c_of_chunks(bytes.first(whole * kChunkBytes), kChunkBytes, found);
+  if (bytes.size() % kChunkBytes != 0) found.push_back(crc32c(bytes.subspan(whole * kChunkBytes)));
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == sums_[first + i]) continue;
+    const std::uint64_t at = begin + i * kChunkBytes;
+    fail(ErrorCode::kCorrupt, "{}: CRC-32C of bytes {} to {}: expected {:08x}, found {:08x}", path_,
+         at, std::min(at + kChunkBytes, data_bytes_), sums_[first + i], found[i]);
+  }
+}
+
+}  // namespace paceline

@@ -1,0 +1,95 @@
+#pragma once
+
+// A file of a checkpoint: the bytes of boxes, one after the other; then the CRC-32C of each chunk
+// of them, so that a reader checks what it reads and needs to read nothing else; then a trailer
+// that says to which checkpoint the file belongs. docs/checkpoint_format.md has the bytes.
+//
+// Cost: the sums are made of what is about to be written, piece by piece, while the caches have it;
+// a file of N bytes has N / 1024 bytes more.
+//
+// Thread safety: one thread at a time for an object.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/files/checkpoint/file_system.h"
+#include "paceline/files/checkpoint/manifest.h"
+
+namespace paceline {
+
+inline constexpr std::size_t kChunkBytes = 4 << 10;
+
+// Which file it is. All of it is in its trailer.
+struct BoxFileId {
+  std::int64_t step = 0;
+  std::string run;
+  std::uint32_t number = 0;  // among the checkpoint's files
+
+  bool operator==(const BoxFileId&) const = default;
+};
+
+// "boxes-00000-of-00002.bin"
+std::string box_file_name(std::uint32_t number, std::size_t num_files);
+
+// A file that is written box by box. Errors as write_box_file().
+class BoxFileWriter {
+ public:
+  // `data_bytes`: of all boxes.
+  BoxFileWriter(FileSystem& files, const std::string& path, const BoxFileId& id,
+                std::uint64_t data_bytes);
+  ~BoxFileWriter();
+
+  void add(std::span<const std::byte> part);
+  // Requires: all bytes have been added.
+  ManifestFile finish();
+
+ private:
+  class ChunkSums;
+  class PartWriter;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Creates `path`, writes the parts one after another and what belongs to them, and syncs.
+// Error(kSystem), or DiskFull, names the file, the bytes that it needs and how many were written;
+// what was written stays for the caller to remove. Requires: nothing exists at `path`.
+ManifestFile write_box_file(FileSystem& files, const std::string& path, const BoxFileId& id,
+                            std::span<const std::span<const std::byte>> parts);
+
+// One file, to read parts of it.
+class BoxFile {
+ public:
+  // Reads and checks sums and trailer. `path` is the file that the manifest lists as `entry`.
+  // Error(kCorrupt) with what is expected and found when it is missing, no regular file, of another
+  // size, of another checkpoint or damaged.
+  BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
+          const BoxFileId& id);
+  ~BoxFile();
+  BoxFile(const BoxFile&) = delete;
+  BoxFile& operator=(const BoxFile&) = delete;
+
+  // Of all boxes.
+  std::uint64_t data_bytes() const { return data_bytes_; }
+
+  // Checks whole chunks: `first` is the number of the first one. Error(kCorrupt) with the first
+  // chunk that does not have its sum. Requires: they are in the file; the last one may be short.
+  void read_chunks(std::uint64_t first, std::span<std::byte> bytes);
+
+  std::uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  void read_at(std::uint64_t position, std::span<std::byte> bytes);
+
+  FileSystem& files_;
+  const std::string path_;
+  int fd_ = -1;
+  std::uint64_t data_bytes_ = 0;
+  std::vector<std::uint32_t> sums_;
+  std::uint64_t bytes_read_ = 0;
+};
+
+}  // namespace paceline

@@ -1,0 +1,68 @@
+#pragma once
+
+// Who writes what of a checkpoint: made of what each rank holds, by all ranks alike. Where several
+// ranks hold the same elements, each of them writes a share.
+//
+// Thread safety: pure functions.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/dtype.h"
+#include "paceline/files/checkpoint/box.h"
+#include "paceline/files/checkpoint/manifest.h"
+
+namespace paceline {
+
+// A box of a tensor that a rank holds.
+struct HeldBox {
+  std::string name;
+  Dtype dtype = Dtype::kFloat32;
+  std::vector<std::int64_t> shape;  // of the whole tensor
+  Box box;                          // no elements: the rank only knows of the tensor
+
+  bool operator==(const HeldBox&) const = default;
+};
+
+struct BoxHolder {
+  int rank = 0;
+  std::size_t index = 0;  // in the rank's list
+};
+
+// Elements that the same ranks hold, each of them in one box.
+struct CommonBox {
+  std::size_t tensor = 0;  // its number in BoxPlan::tensors
+  Box box;
+  std::vector<BoxHolder> holders;  // by rank; at least one
+};
+
+// What one rank writes, in the order of its file.
+struct BoxToWrite {
+  std::size_t tensor = 0;
+  Box box;
+  std::size_t index = 0;   // in the list of what the rank holds: the box lies within that one
+  std::size_t common = 0;  // its number in BoxPlan::common: the box lies within that one, too
+};
+
+struct BoxPlan {
+  std::vector<StoredTensor> tensors;             // by name; their boxes as they will be stored
+  std::vector<CommonBox> common;                 // all elements of all tensors, each once
+  std::vector<std::vector<BoxToWrite>> of_rank;  // [rank]
+  std::vector<std::uint32_t> file_of_rank;       // the number of its file
+  std::size_t num_files = 0;                     // of ranks that write something
+};
+
+std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
+std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list);
+
+// `held`: by rank. `writes`: the ranks that can write; the others do only what no other one holds.
+// Error(kInvalid) naming the tensor when ranks disagree on it, or hold too little or more of it
+// than there is.
+BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
+
+// For the other ranks; local.
+std::string encode(const std::vector<HeldBox>& held);
+std::vector<HeldBox> decode_held(const std::string& text);
+
+}  // namespace paceline

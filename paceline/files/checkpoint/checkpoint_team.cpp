@@ -1,0 +1,386 @@
+#include "paceline/files/checkpoint/checkpoint_team.h"
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/no_links.h"
+#include "paceline/files/checkpoint/plain_file.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::uint64_t kOwnerLimit = 64 << 10;
+
+// As a buffer of a collective.
+Buffer buffer_of(std::span<std::byte> bytes) {
+  return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
+}
+
+// Which of its writer's files are there; empty: it is not known.
+std::string owner_of(FileSystem& files, const std::string& workspace) try {
+  return to_string(read_plain_file(files, workspace + "/owner.json", kOwnerLimit));
+} catch (const Error&) {
+  return "";
+}
+
+}  // namespace
+
+struct CheckpointTeam::Report {
+  std::map<std::uint32_t, ManifestFile> files;  // by number
+  std::optional<Error> error;
+  bool is_full = false;  // the error is a full disk
+
+  std::string encode() const {
+    nlohmann::json json;
+    for (const auto& [number, file] : files)
+      json["files"].push_back({number, file.name, file.size, file.digest});
+    if (error) {
+      json["code"] = static_cast<int>(error->code());
+      json["error"] = error->what();
+      json["full"] = is_full;
+    }
+    return json_text(json);
+  }
+  static Report decode(const std::string& text) {
+    const auto json = parse_json(text);
+    Report report;
+    if (json.contains("files")) {
+      for (const auto& file : json["files"])
+        report.files.emplace(file[0].get<std::uint32_t>(), ManifestFile{file[1], file[2], file[3]});
+    }
+    if (json.contains("error")) {
+      report.error.emplace(static_cast<ErrorCode>(json["code"].get<int>()),
+                           json["error"].get<std::string>());
+      report.is_full = json["full"];
+    }
+    return report;
+  }
+};
+
+CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::string& path,
+                               const CheckpointDirectoryOptions& options, FileSystem& files)
+    : group_(std::move(group)),
+      files_(files),
+      patience_(std::max(group_->timeout(), options.disk_timeout)),
+      writer_(group_->timeline(), patience_) {
+  form_background();
+  on_rank(0, *background_, [&] { directory_.emplace(path, options, files_); });
+  find_who_sees(path);
+  staging_.resize(group_->rank() == 0 ? static_cast<std::size_t>(group_->world_size()) : 1);
+}
+
+// Collective.
+void CheckpointTeam::form_background() {
+  if (group_->world_size() == 1) {
+    background_ = group_;
+    is_broken_ = false;
+    return;
+  }
+  group_->barrier();  // a rank that is missing is found out in the group's own time
+  GroupOptions options = group_->options();
+  options.timeout = patience_;
+  background_ = group_->split(0, group_->rank(), options, "checkpoint");
+  is_broken_ = false;
+}
+
+// Collective. Waits until no rank is writing, and forms the background group again if it has
+// failed. Returns false on every rank when one of them is still writing. The ranks exchange their
+// states first, which takes no time, so that no rank waits for a disk in the group that was given.
+bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
+  const auto any_rank = [&] {
+    std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};
+    group_->all_reduce(std::span(any), ReduceOp::kMax);
+    return std::pair(any[0] != 0, any[1] != 0);
+  };
+  auto [is_busy, is_broken] = any_rank();
+  if (is_busy && !is_broken) {
+    try {
+      if (writer_.take_turn(step, Deadline::after(patience_))) {
+        background_->barrier();
+      } else {
+        is_broken_ = true;
+        if (background_ != group_) background_->abort("its disk did not take a checkpoint in time");
+      }
+    } catch (const Error& error) {
+      log::debug(error.what());
+      is_broken_ = true;
+    }
+    std::tie(is_busy, is_broken) = any_rank();
+  }
+  if (is_busy) return false;
+  if (is_broken) form_background();
+  return true;
+}
+
+ProcessGroup& CheckpointTeam::waiting_group() {
+  if (!settle(std::nullopt)) {
+    fail(ErrorCode::kTimeout,
+         "{}: a checkpoint is not written after {} s, because the disk of a rank does not "
+         "answer: look at the file system, or raise CheckpointDirectoryOptions::disk_timeout",
+         group_->self(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
+  }
+  return *background_;
+}
+
+// Collective. Rank 0's path may lead over links that other hosts do not have, or have elsewhere.
+void CheckpointTeam::find_who_sees(const std::string& path) {
+  std::string workspace, owner;
+  if (directory_) {
+    workspace = directory_->workspace().substr(directory_->path().size());
+    owner = owner_of(files_, directory_->workspace());
+  }
+  path_ = broadcast_object(*background_, path, 0);
+  path_ = directory_ ? directory_->path() : without_links(path_);
+  workspace = path_ + broadcast_object(*background_, workspace, 0);
+  owner = broadcast_object(*background_, owner, 0);
+  const std::int32_t mine =
+      group_->rank() == 0 || (!owner.empty() && owner_of(files_, workspace) == owner) ? 1 : 0;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(group_->world_size()));
+  background_->all_gather(std::span(&mine, 1), std::span(all));
+  for (const std::int32_t one : all) sees_.push_back(one != 0);
+  const auto blind = std::ranges::count(sees_, false);
+  if (blind > 0 && group_->rank() == 0) {
+    log::warning(fmt::format(
+        "checkpoint directory {}: {} of {} ranks do not see it; rank 0 writes and reads for them, "
+        "which takes longer; a folder that all hosts share avoids that",
+        path, blind, sees_.size()));
+  }
+}
+
+// Collective: memory for what this rank writes. False, with a line in the log, when some rank has
+// none.
+bool CheckpointTeam::reserve() {
+  std::optional<Error> failure;
+  try {
+    for (int rank = 0; rank < group_->world_size(); ++rank) {
+      const bool is_own = rank == group_->rank();
+      if (!is_own && (group_->rank() != 0 || sees(rank))) continue;
+      const auto& list = plan_->of_rank[static_cast<std::size_t>(rank)];
+      staging_[is_own ? 0 : static_cast<std::size_t>(rank)].reserve(bytes_of(*plan_, list));
+    }
+  } catch (const Error& error) {
+    failure = error;
+    log::error(fmt::format("{}: {}", group_->self(), error.what()));
+  }
+  return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
+}
+
+void CheckpointTeam::copy_own(const std::vector<HeldMemory>& held) {
+  std::byte* place = staging_[0].data();
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
+    copy_box(place, *plan_, one, held[one.index]);
+    place += bytes_of(*plan_, one);
+  }
+}
+
+// Collective: rank 0 gets what ranks copied that do not see the directory.
+void CheckpointTeam::carry() {
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const auto number = static_cast<std::size_t>(rank);
+    const std::uint64_t bytes = bytes_of(*plan_, plan_->of_rank[number]);
+    if (sees(rank) || bytes == 0) continue;
+    if (group_->rank() == rank) group_->send(buffer_of({staging_[0].data(), bytes}), 0);
+    if (group_->rank() == 0) group_->recv(buffer_of({staging_[number].data(), bytes}), rank);
+  }
+}
+
+void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
+                          const CheckpointWords& words) {
+  if (!settle(step)) {
+    writer_.refuse(step, Error(ErrorCode::kTimeout,
+                               fmt::format("{}: the checkpoint before it is not written yet, "
+                                           "because the disk of a rank does not answer; no new one "
+                                           "begins until it does",
+                                           group_->self())));
+    return;
+  }
+  if (plan_.update(*group_, held, sees_)) has_room_ = false;
+  if (!has_room_) has_room_ = reserve();
+  if (!has_room_) {
+    writer_.start(step, [] {
+      fail(ErrorCode::kSystem, "a rank has no memory for a copy of what it writes; see above");
+    });
+    return;
+  }
+  copy_own(held);
+  carry();
+  writer_.start(step, [this, step, words] { write_together(step, words); });
+}
+
+// Runs in the background, on all ranks. Rank 0 tells the others which folder of the directory to
+// write into, tells them again after it had to make room on a full disk, and sends an empty name at
+// the end.
+void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
+  const auto together = [&](const auto& action) {
+    try {
+      return action();
+    } catch (const Error& error) {
+      is_broken_ = true;
+      // kAborted would say that another generation of the job has taken over.
+      const bool is_aborted = error.code() == ErrorCode::kAborted;
+      throw Error(is_aborted ? ErrorCode::kSystem : error.code(), error.what());
+    }
+  };
+  const auto order = [&](const std::string& folder) {
+    return together([&] { return broadcast_object(*background_, folder, 0); });
+  };
+  const auto write = [&](const std::string& folder, const std::string& run) {
+    const Report own = write_own(path_ + folder, {step, run, 0});
+    return together([&] { return gather_objects(*background_, own.encode(), 0); });
+  };
+  const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
+  if (!directory_) {
+    for (std::string folder = order(""); !folder.empty(); folder = order("")) write(folder, run);
+    return;
+  }
+  const auto end = [&] {
+    try {
+      order("");
+    } catch (const Error& error) {
+      log::debug(error.what());  // the save has failed for the same reason
+    }
+  };
+  try {
+    directory_->save_files(step, [&](const std::string& whole_path) {
+      const std::string folder = whole_path.substr(path_.size());
+      order(folder);
+      Manifest manifest{.step = step,
+                        .run = run,
+                        .world_size = group_->world_size(),
+                        .files = std::vector<ManifestFile>(plan_->num_files),
+                        .tensors = plan_->tensors,
+                        .metadata = words.metadata};
+      std::optional<Error> full;
+      for (const std::string& text : write(folder, run)) {
+        const Report report = Report::decode(text);
+        if (report.error && !report.is_full) throw *report.error;
+        if (report.error && !full) full = report.error;
+        for (const auto& [number, file] : report.files) manifest.files.at(number) = file;
+      }
+      if (full) throw DiskFull(full->code(), full->what());
+      return manifest;
+    });
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+}
+
+// Its own file, and those that it carries. `id`: but for the number.
+CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, const BoxFileId& id) {
+  Report report;
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const bool is_own = rank == group_->rank();
+    if (is_own ? !sees(rank) : group_->rank() != 0 || sees(rank)) continue;
+    const auto number = static_cast<std::size_t>(rank);
+    const auto& list = plan_->of_rank[number];
+    if (list.empty()) continue;
+    const std::span<const std::byte> bytes(staging_[is_own ? 0 : number].data(),
+                                           bytes_of(*plan_, list));
+    BoxFileId own = id;
+    own.number = plan_->file_of_rank[number];
+    try {
+      const std::string path = folder + "/" + box_file_name(own.number, plan_->num_files);
+      report.files.emplace(own.number, write_box_file(files_, path, own, std::span(&bytes, 1)));
+    } catch (const DiskFull& error) {
+      report.error = error;
+      report.is_full = true;
+      break;
+    } catch (const Error& error) {
+      report.error = error;
+      report.is_full = false;
+      break;
+    }
+  }
+  return report;
+}
+
+std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<WantedBox>& wanted) {
+  ProcessGroup& group = waiting_group();
+  const std::string folder =
+      path_ +
+      broadcast_object(
+          group, directory_ ? directory_->folder_of(manifest.step).substr(path_.size()) : "", 0);
+  std::uint64_t bytes = 0;
+  std::optional<Error> failure;
+  try {
+    if (sees(group_->rank())) {
+      BoxReader reader(files_, folder, manifest);
+      reader.read(wanted);
+      bytes = reader.bytes_read();
+    }
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::exception& error) {  // bad_alloc
+    failure = Error(ErrorCode::kSystem, error.what());
+  }
+  throw_first_error(group, failure);
+  if (std::ranges::count(sees_, false) == 0) return bytes;
+  try {
+    read_for_others(manifest, folder, wanted, bytes);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(group, failure);
+  return bytes;
+}
+
+// Collective: rank 0 reads what ranks want that do not see the directory, box by box.
+void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
+                                     const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
+  const int self = group_->rank();
+  std::vector<HeldBox> list;
+  if (!sees(self)) {
+    for (const WantedBox& one : wanted) {
+      const StoredTensor* const tensor = manifest.find(one.name);
+      check(tensor != nullptr, "rank {}: the checkpoint has no tensor \"{}\"", self, one.name);
+      list.push_back({one.name, tensor->dtype, {}, one.box});
+    }
+  }
+  const auto lists = gather_objects(*background_, encode(list), 0);
+  if (self != 0) {
+    for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
+      std::int32_t is_read = 0;
+      background_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
+      if (is_read == 0) return;  // rank 0 says why
+      const std::size_t size =
+          static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
+      if (size > 0) background_->recv(buffer_of({one.to, size}), 0);
+    }
+    return;
+  }
+  std::optional<Error> failure;
+  BoxReader reader(files_, folder, manifest);
+  std::vector<std::byte> box;
+  for (std::size_t rank = 1; rank < lists.size(); ++rank) {
+    for (const HeldBox& one : decode_held(lists[rank])) {
+      box.resize(static_cast<std::size_t>(num_elements(one.box)) * size_of(one.dtype));
+      const WantedBox here{one.name, one.box, box.data()};
+      try {
+        if (!failure) reader.read(std::span(&here, 1));
+      } catch (const Error& error) {
+        failure = error;
+      }
+      std::int32_t is_read = failure ? 0 : 1;
+      background_->send(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))),
+                        static_cast<int>(rank));
+      if (failure) break;
+      if (!box.empty()) background_->send(buffer_of(box), static_cast<int>(rank));
+    }
+  }
+  bytes += reader.bytes_read();
+  if (failure) throw *failure;
+}
+
+}  // namespace paceline

@@ -1,0 +1,142 @@
+#include "paceline/files/checkpoint/checkpoint_writer.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/vigil.h"
+
+namespace paceline {
+namespace {
+
+constexpr int kStepsBelow = 10;  // of nice
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(std::shared_ptr<Timeline> timeline,
+                                   std::chrono::milliseconds patience)
+    : timeline_(std::move(timeline)), patience_(patience) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  std::unique_lock lock(mutex_);
+  const auto wait = has_given_up_ ? std::chrono::milliseconds(0) : patience_;
+  if (wait_until_idle(lock, Deadline::after(wait))) return;
+  log::error(fmt::format("{}; this process ends without it", overdue().what()));
+  std::_Exit(1);
+}
+
+// Requires mutex_, and a save under way.
+Error CheckpointWriter::overdue() const {
+  return Error(ErrorCode::kTimeout,
+               fmt::format("the disk has not taken the checkpoint of step {} within {} s", *step_,
+                           std::chrono::ceil<std::chrono::seconds>(patience_).count()));
+}
+
+bool CheckpointWriter::is_busy() const {
+  const std::lock_guard lock(mutex_);
+  return step_.has_value();
+}
+
+bool CheckpointWriter::take_turn(std::optional<std::int64_t> step, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (!step_) return true;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::int64_t before = *step_;
+  const bool is_idle = wait_until_idle(lock, deadline);
+  if (!step) return is_idle;
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  log::warning(
+      fmt::format("the checkpoint of step {} waited {:.2f} s for that of step {}: they come faster "
+                  "than the disk can write them; save less often",
+                  *step, waited.count(), before));
+  return is_idle;
+}
+
+void CheckpointWriter::refuse(std::int64_t step, const Error& error) {
+  const std::lock_guard lock(mutex_);
+  keep(step, error);
+}
+
+void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
+  std::unique_lock lock(mutex_);
+  if (!wait_until_idle(lock, Deadline::after(patience_))) throw overdue();
+  step_ = step;
+  lock.unlock();
+  // A thread for each save: one that waited at a lower priority would be the last to end of a
+  // process that is killed, and give its memory back at that priority.
+  try {
+    thread_ = start_thread("paceline-ckpt",
+                           [this, step, write = std::move(write)] { work(step, write); });
+  } catch (const std::system_error& problem) {
+    lock.lock();
+    step_.reset();
+    throw Error(ErrorCode::kSystem, fmt::format("starting the thread that writes the checkpoint of "
+                                                "step {}: {}",
+                                                step, problem.what()));
+  }
+}
+
+std::optional<Error> CheckpointWriter::take_error() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(error_, std::nullopt);
+}
+
+std::optional<Error> CheckpointWriter::finish() {
+  std::unique_lock lock(mutex_);
+  has_given_up_ = !wait_until_idle(lock, Deadline::after(patience_));
+  if (has_given_up_) return overdue();
+  return std::exchange(error_, std::nullopt);
+}
+
+bool CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline) {
+  is_awaited_ = true;
+  if (writer_ != 0)
+    setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0));
+  const bool is_idle = wait_awake(changed_, lock, deadline, [&] { return !step_; });
+  is_awaited_ = false;
+  return is_idle;
+}
+
+// On the thread that writes.
+void CheckpointWriter::begin_below() {
+  const std::lock_guard lock(mutex_);
+  if (is_awaited_) return;
+  writer_ = gettid();
+  setpriority(PRIO_PROCESS, static_cast<id_t>(writer_), getpriority(PRIO_PROCESS, 0) + kStepsBelow);
+}
+
+// Requires mutex_.
+void CheckpointWriter::keep(std::int64_t step, const Error& error) {
+  log::error(fmt::format("step {}: no checkpoint was written: {}", step, error.what()));
+  if (!error_) error_ = error;
+}
+
+void CheckpointWriter::work(std::int64_t step, const std::function<void()>& write) {
+  begin_below();
+  const auto begin = Timeline::Clock::now();
+  std::optional<Error> error;
+  try {
+    write();
+  } catch (const Error& problem) {
+    error = problem;
+  } catch (...) {
+    error = Error(ErrorCode::kSystem, describe_current_exception());
+  }
+  if (timeline_) timeline_->add(SpanKind::kCheckpoint, 0, step, begin, Timeline::Clock::now());
+  {
+    const std::lock_guard lock(mutex_);
+    if (error) keep(step, *error);
+    step_.reset();
+    writer_ = 0;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace paceline

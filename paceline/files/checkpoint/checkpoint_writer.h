@@ -1,0 +1,72 @@
+#pragma once
+
+// Writes checkpoints while the training goes on, one after the other, each in a thread that runs at
+// a lower priority than the training whose core it shares; at that of who waits for it, where the
+// system allows to raise it again. An error is logged at once and given later: one that cannot be
+// written costs nothing else.
+//
+// Thread safety: none; one thread at a time.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <sys/types.h>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/telemetry/timeline.h"
+
+namespace paceline {
+
+class CheckpointWriter {
+ public:
+  // `timeline` gets a span for each write; may be null. `patience`: with the disk, at the end.
+  explicit CheckpointWriter(std::shared_ptr<Timeline> timeline = nullptr,
+                            std::chrono::milliseconds patience = std::chrono::hours(1));
+  // Waits for the save under way. When the disk takes longer than `patience`, the process ends with
+  // exit code 1 and a line that says so, because its thread cannot be ended and uses the memory.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  bool is_busy() const;
+  // Waits until what was started before has ended: the memory that it reads may change then. False
+  // when it has not at the deadline. `step` is what waits, for a warning; nothing: no save does.
+  bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
+  // The save of `step` does not start, because of this error, which is logged and given later.
+  void refuse(std::int64_t step, const Error& error);
+  // Waits as take_turn(), for `patience`, and returns while `write` runs; an error is what it
+  // throws. Error(kSystem) when no thread can be started, Error(kTimeout) after `patience`.
+  void start(std::int64_t step, std::function<void()> write);
+
+  // The first error since it was last asked; does not wait.
+  std::optional<Error> take_error();
+  // Waits as take_turn(), then as take_error(); Error(kTimeout) after `patience`.
+  std::optional<Error> finish();
+
+ private:
+  bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline);
+  Error overdue() const;
+  void begin_below();
+  void work(std::int64_t step, const std::function<void()>& write);
+  void keep(std::int64_t step, const Error& error);
+
+  const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
+  const std::chrono::milliseconds patience_;
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  std::optional<std::int64_t> step_;  // of the save under way
+  pid_t writer_ = 0;                  // its thread, once it has a lower priority
+  bool is_awaited_ = false;
+  bool has_given_up_ = false;  // finish() has waited long enough for all
+  std::optional<Error> error_;
+  std::jthread thread_;  // of the last save
+};
+
+}  // namespace paceline

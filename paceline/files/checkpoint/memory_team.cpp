@@ -1,0 +1,443 @@
+#include "paceline/files/checkpoint/memory_team.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/checkpoint/digest.h"
+
+namespace paceline {
+
+// Bytes of a file: boxes, one after the other.
+struct MemoryPiece {
+  std::vector<BoxToWrite> boxes;
+  std::uint64_t bytes = 0;
+  bool travels = false;  // to the second writer, which does not hold them
+};
+
+namespace {
+
+constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
+
+// Of a file with these boxes. Large ones are cut; a piece ends where travelling begins or ends.
+std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
+                                   const std::vector<StoredTensor>& tensors,
+                                   const std::function<bool(const BoxToWrite&)>& travels) {
+  std::vector<MemoryPiece> pieces;
+  for (const BoxToWrite& one : list) {
+    const std::uint64_t element = size_of(tensors[one.tensor].dtype);
+    const bool box_travels = travels(one);
+    const std::int64_t all = num_elements(one.box);
+    const auto most = static_cast<std::int64_t>(kMemoryPieceBytes / element);
+    for (std::int64_t first = 0; first < all; first += most) {
+      for (Box& box : boxes_of_run(one.box.sizes, first, std::min(most, all - first))) {
+        for (std::size_t i = 0; i < box.offsets.size(); ++i) box.offsets[i] += one.box.offsets[i];
+        const std::uint64_t bytes = static_cast<std::uint64_t>(num_elements(box)) * element;
+        if (pieces.empty() || pieces.back().travels != box_travels ||
+            pieces.back().bytes + bytes > kMemoryPieceBytes)
+          pieces.push_back({.boxes = {}, .bytes = 0, .travels = box_travels});
+        pieces.back().boxes.push_back({one.tensor, std::move(box), one.index, one.common});
+        pieces.back().bytes += bytes;
+      }
+    }
+  }
+  return pieces;
+}
+
+// The box's number in that rank's list; nothing when it does not hold it.
+std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, int rank) {
+  const auto& holders = plan.common[one.common].holders;
+  const auto found = std::ranges::find(holders, rank, &BoxHolder::rank);
+  return found == holders.end() ? std::nullopt : std::optional(found->index);
+}
+
+// A checkpoint that some memories say they have.
+struct Offer {
+  std::int64_t step = 0;
+  std::string run;
+  std::size_t num_files = 0;
+  std::set<std::uint32_t> files;  // that some memory has
+  int rank = 0;                   // the first that offers it
+};
+// By number and id, the newest first.
+using Offers = std::map<std::pair<std::uint64_t, std::string>, Offer, std::greater<>>;
+
+// An error of the action becomes `failure`.
+void attempt(std::optional<Error>& failure, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    failure = error;
+  }
+}
+
+// Collective.
+Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed) {
+  auto mine = nlohmann::json::array();
+  for (const SealedSlot& one : sealed) {
+    mine.push_back({one.number, one.id, one.manifest.step, one.manifest.run,
+                    one.manifest.files.size(), one.files});
+  }
+  Offers offers;
+  const auto all = all_gather_object(group, json_text(mine));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    for (const auto& one : parse_json(all[rank])) {
+      const auto [place, is_new] = offers.try_emplace({one[0], one[1]});
+      Offer& offer = place->second;
+      if (is_new) offer = {one[2], one[3], one[4], {}, static_cast<int>(rank)};
+      for (const std::uint32_t file : one[5]) offer.files.insert(file);
+    }
+  }
+  return offers;
+}
+
+// What a rank wants of each tensor, by the tensor's number. Error(kInvalid) when there is no such
+// tensor.
+std::vector<std::vector<const WantedBox*>> by_tensor(const Manifest& manifest,
+                                                     const std::vector<WantedBox>& wanted) {
+  std::vector<std::vector<const WantedBox*>> wants(manifest.tensors.size());
+  for (const WantedBox& one : wanted) {
+    const StoredTensor* const tensor = manifest.find(one.name);
+    check(tensor != nullptr, "the checkpoint in memory has no tensor \"{}\"", one.name);
+    wants[static_cast<std::size_t>(tensor - manifest.tensors.data())].push_back(&one);
+  }
+  return wants;
+}
+
+// The boxes of each file, in its order.
+std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
+  std::vector<std::map<std::uint64_t, BoxToWrite>> by_position(manifest.files.size());
+  for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
+    for (const StoredBox& stored : manifest.tensors[i].boxes)
+      by_position[stored.file].emplace(stored.position, BoxToWrite{i, stored.box, 0, 0});
+  }
+  std::vector<std::vector<BoxToWrite>> files(by_position.size());
+  for (std::size_t file = 0; file < files.size(); ++file) {
+    for (auto& [position, one] : by_position[file]) files[file].push_back(std::move(one));
+  }
+  return files;
+}
+
+// Gives each who wants some of a piece its part.
+void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
+              const std::vector<std::vector<const WantedBox*>>& wants) {
+  for (const BoxToWrite& one : piece.boxes) {
+    const std::size_t element = size_of(manifest.tensors[one.tensor].dtype);
+    for (const WantedBox* const want : wants[one.tensor]) {
+      const auto part = common_part(one.box, want->box);
+      if (!part) continue;
+      copy_elements(
+          place_of_part({want->to, row_major_strides(want->box.sizes)}, want->box, *part, element),
+          place_of_part({bytes, row_major_strides(one.box.sizes)}, one.box, *part, element),
+          part->sizes, element);
+    }
+    bytes += static_cast<std::size_t>(num_elements(one.box)) * element;
+  }
+}
+
+}  // namespace
+
+struct MemoryTeam::Stream {
+  int from = 0;                // whose file it is
+  std::uint64_t position = 0;  // in this rank's memory, of what comes next
+  std::vector<MemoryPiece> pieces;
+  std::vector<std::byte> bytes;  // of one
+  Digest digest;
+};
+
+MemoryTeam::MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path)
+    : group_(std::move(group)) {
+  const auto on_all = [&](const std::function<void()>& action) {
+    std::optional<Error> failure;
+    attempt(failure, action);
+    throw_first_error(*group_, failure);
+  };
+  on_all([&] { memory_.emplace(path); });
+  // Ranks of one host may have several memories, those of several launchers.
+  const auto self = static_cast<std::size_t>(group_->rank());
+  const auto [device, inode] = memory_->identity();
+  using Name = std::array<std::int64_t, 3>;
+  const Name mine = {group_->hosts().host_of[self], device, inode};
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(group_->world_size()));
+  group_->all_gather(std::span(mine), std::span(all));
+  std::map<Name, int> numbers;
+  std::vector<int> memory_of;
+  for (std::size_t i = 0; i < all.size(); i += mine.size()) {
+    const Name name = {all[i], all[i + 1], all[i + 2]};
+    memory_of.push_back(numbers.try_emplace(name, static_cast<int>(numbers.size())).first->second);
+  }
+  memories_ = Hosts::from(memory_of);
+  on_all([&] {
+    if (is_keeper()) memory_->lock();
+  });
+}
+
+const std::vector<int>& MemoryTeam::ranks_of(int memory) const {
+  return memories_.members[static_cast<std::size_t>(memory)];
+}
+
+// Who writes the rank's file into the next memory; none when there is no other.
+std::optional<int> MemoryTeam::second_writer(int rank) const {
+  if (memories_.size() == 1) return std::nullopt;
+  const auto& ranks = ranks_of(memory_after(memory_of(rank)));
+  return ranks[memories_.local_index(rank) % ranks.size()];
+}
+
+// The ranks whose files this rank's memory has, in the order of these.
+std::vector<int> MemoryTeam::writers_here() const {
+  std::vector<int> writers;
+  const int here = memory_of(group_->rank());
+  for (int rank = 0; rank < group_->world_size(); ++rank) {
+    const int memory = memory_of(rank);
+    if ((memory == here || memory_after(memory) == here) &&
+        !plan_->of_rank[static_cast<std::size_t>(rank)].empty())
+      writers.push_back(rank);
+  }
+  return writers;
+}
+
+// First this rank's own.
+std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
+  const int self = group_->rank();
+  std::vector<std::unique_ptr<Stream>> streams;
+  const auto add = [&](int rank, std::uint64_t position) {
+    const std::optional<int> second = second_writer(rank);
+    auto& stream = streams.emplace_back(std::make_unique<Stream>());
+    stream->from = rank;
+    stream->position = position;
+    stream->pieces =
+        pieces_of(plan_->of_rank[static_cast<std::size_t>(rank)], plan_->tensors,
+                  [&](const BoxToWrite& one) { return second && !index_on(*plan_, one, *second); });
+  };
+  std::map<int, std::uint64_t> positions;
+  std::uint64_t position = 0;
+  for (const int rank : writers_here()) {
+    positions[rank] = position;
+    position += bytes_of(*plan_, plan_->of_rank[static_cast<std::size_t>(rank)]);
+  }
+  add(self, positions[self]);
+  for (const auto& [rank, begin] : positions) {
+    if (second_writer(rank) == self) add(rank, begin);
+  }
+  return streams;
+}
+
+// With all ranks. What a rank cannot write costs the others nothing.
+std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& held,
+                                       const std::vector<std::unique_ptr<Stream>>& streams) {
+  const int self = group_->rank();
+  std::optional<Error> failure;
+  const auto keep = [&](Stream& stream) {
+    stream.digest.update(stream.bytes);
+    if (!failure) attempt(failure, [&] { memory_->write(slot, stream.position, stream.bytes); });
+    stream.position += stream.bytes.size();
+  };
+  std::size_t rounds = 0;
+  for (const auto& stream : streams) rounds = std::max(rounds, stream->pieces.size());
+  for (std::size_t round = 0; round < rounds; ++round) {
+    std::vector<Call> messages;
+    std::vector<Stream*> arriving;
+    for (const auto& stream : streams) {
+      if (round >= stream->pieces.size()) continue;
+      const MemoryPiece& piece = stream->pieces[round];
+      stream->bytes.resize(piece.bytes);
+      if (piece.travels && stream->from != self) {
+        messages.push_back(
+            {.op = Op::kReceive, .output = std::span(stream->bytes), .peer = stream->from});
+        arriving.push_back(stream.get());
+        continue;
+      }
+      std::byte* to = stream->bytes.data();
+      for (const BoxToWrite& one : piece.boxes) {
+        copy_box(to, *plan_, one, held[*index_on(*plan_, one, self)]);
+        to += bytes_of(*plan_, one);
+      }
+      if (piece.travels) {
+        messages.push_back({.op = Op::kSend,
+                            .input = std::span(std::as_const(stream->bytes)),
+                            .peer = *second_writer(self)});
+      }
+    }
+    const auto works = group_->batch_isend_irecv(messages);
+    for (const auto& stream : streams) {
+      if (round < stream->pieces.size() && !std::ranges::count(arriving, stream.get()))
+        keep(*stream);
+    }
+    for (const auto& work : works) work->wait();
+    for (Stream* const stream : arriving) keep(*stream);
+  }
+  return failure;
+}
+
+// `digests`: of each rank's file.
+Manifest MemoryTeam::manifest_of(std::int64_t step, const CheckpointWords& words,
+                                 const std::vector<std::string>& digests) const {
+  Manifest manifest{.step = step,
+                    .run = words.run,
+                    .world_size = group_->world_size(),
+                    .files = std::vector<ManifestFile>(plan_->num_files),
+                    .tensors = plan_->tensors,
+                    .metadata = words.metadata};
+  for (std::size_t rank = 0; rank < digests.size(); ++rank) {
+    const auto& list = plan_->of_rank[rank];
+    if (list.empty()) continue;
+    const std::uint32_t number = plan_->file_of_rank[rank];
+    manifest.files[number] = {box_file_name(number, plan_->num_files), bytes_of(*plan_, list),
+                              digests[rank]};
+  }
+  return manifest;
+}
+
+// Collective: whether no rank has failed.
+bool MemoryTeam::all_have(std::int64_t step, const std::optional<Error>& failure) {
+  if (failure && !std::exchange(said_, true)) {
+    log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again", step,
+                           failure->what()));
+  }
+  return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
+}
+
+bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
+                      const CheckpointWords& words) {
+  check(step >= 0, "memory checkpoint: step {} is negative", step);
+  const auto world = static_cast<std::size_t>(group_->world_size());
+  plan_.update(*group_, held, std::vector<bool>(world, true));
+  std::optional<Error> failure;
+
+  OpenSlot open;
+  if (is_keeper()) attempt(failure, [&] { open = memory_->open_older(); });
+  if (!all_have(step, failure)) return false;
+  const std::array<std::int64_t, 2> mine = {open.slot, static_cast<std::int64_t>(open.newest)};
+  std::vector<std::int64_t> all(2 * world);
+  group_->all_gather(std::span(mine), std::span(all));
+  const auto keeper = static_cast<std::size_t>(memories_.neighbours(group_->rank()).front());
+  const int slot = static_cast<int>(all[2 * keeper]);
+  std::int64_t newest = 0;  // in any memory
+  for (std::size_t rank = 0; rank < world; ++rank) newest = std::max(newest, all[2 * rank + 1]);
+
+  const auto streams = this->streams();
+  failure = write(slot, held, streams);
+  if (!all_have(step, failure)) return false;
+
+  const auto digests = all_gather_object(*group_, streams.front()->digest.hex());
+  // A launcher's name for its job need not be UTF-8.
+  const auto own_words = json_text(nlohmann::json::array({words.run, words.metadata}));
+  const auto said = parse_json(broadcast_object(*group_, own_words, 0));
+  attempt(failure, [&] {
+    for (const auto& stream : streams) {
+      if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
+      fail(ErrorCode::kCorrupt, "{} holds other bits than {} of what both have", group_->self(),
+           group_->name_of_member(static_cast<std::size_t>(stream->from)));
+    }
+    if (!is_keeper()) return;
+    std::vector<std::uint32_t> files;
+    for (const int rank : writers_here())
+      files.push_back(plan_->file_of_rank[static_cast<std::size_t>(rank)]);
+    memory_->seal(slot, static_cast<std::uint64_t>(newest) + 1, files,
+                  manifest_of(step, {said[0], said[1]}, digests));
+  });
+  if (all_have(step, failure)) return true;
+  // The others' would be the newer one in turn, of which one memory has nothing.
+  if (is_keeper()) attempt(failure, [&] { memory_->unseal(slot); });
+  return false;
+}
+
+std::optional<Manifest> MemoryTeam::newest_here() const {
+  if (!is_keeper()) return std::nullopt;
+  auto sealed = memory_->sealed();
+  return sealed.empty() ? std::nullopt : std::optional(std::move(sealed.front().manifest));
+}
+
+std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::string& run) {
+  chosen_.reset();
+  const auto sealed = is_keeper() ? memory_->sealed() : std::vector<SealedSlot>();
+  for (const auto& [name, offer] : gather_offers(*group_, sealed)) {
+    if (!run.empty() && !offer.run.empty() && offer.run != run) continue;
+    const auto refuse = [&, step = offer.step](std::size_t found, std::size_t wanted) {
+      if (group_->rank() != 0) return;
+      log::warning(fmt::format("step {} in memory: the hosts have {} of its {} parts; passed over",
+                               step, found, wanted));
+    };
+    if (offer.files.size() < offer.num_files) {
+      refuse(offer.files.size(), offer.num_files);
+      continue;
+    }
+    if (offer.step < at_least) return std::nullopt;
+    Chosen chosen{.number = name.first,
+                  .manifest = {},
+                  .roots = std::vector<int>(offer.num_files, -1),
+                  .here = {}};
+    std::vector<std::uint32_t> whole;
+    for (const SealedSlot& one : sealed) {
+      if (one.number != name.first || one.id != name.second) continue;
+      chosen.here = one;
+      std::ranges::copy_if(one.files, std::back_inserter(whole),
+                           [&](std::uint32_t file) { return memory_->is_whole(one, file); });
+    }
+    const auto all = all_gather_object(*group_, json_text(nlohmann::json(whole)));
+    for (int rank = group_->world_size() - 1; rank >= 0; --rank) {
+      const auto files = parse_json(all[static_cast<std::size_t>(rank)]);
+      for (const std::size_t file : files) {
+        check(file < chosen.roots.size(), "{}: {} has a file {} of no checkpoint", group_->self(),
+              group_->name_of_member(static_cast<std::size_t>(rank)), file);
+        chosen.roots[file] = rank;
+      }
+    }
+    const auto missing = static_cast<std::size_t>(std::ranges::count(chosen.roots, -1));
+    if (missing > 0) {
+      refuse(offer.num_files - missing, offer.num_files);
+      continue;
+    }
+    const std::string text = broadcast_object(
+        *group_, group_->rank() == offer.rank ? to_json(chosen.here->manifest) : "", offer.rank);
+    chosen.manifest = parse_manifest(text, "the manifest of the checkpoint in memory");
+    chosen_ = std::move(chosen);
+    return chosen_->manifest;
+  }
+  return std::nullopt;
+}
+
+void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
+  check(chosen_.has_value(), "memory checkpoint: newest() has found none to read");
+  const Manifest& manifest = chosen_->manifest;
+  std::optional<Error> failure;
+  // What is newer is not complete. The next save must overwrite that and not this one.
+  attempt(failure, [&] {
+    if (!is_keeper()) return;
+    for (const SealedSlot& one : memory_->sealed()) {
+      if (one.number > chosen_->number) memory_->unseal(one.slot);
+    }
+  });
+  std::vector<std::vector<const WantedBox*>> wants(manifest.tensors.size());
+  attempt(failure, [&] { wants = by_tensor(manifest, wanted); });
+  const auto files = boxes_by_file(manifest);
+  std::vector<std::byte> bytes;
+  for (std::uint32_t file = 0; file < files.size(); ++file) {
+    const int root = chosen_->roots[file];
+    std::uint64_t position = 0;
+    for (const MemoryPiece& piece :
+         pieces_of(files[file], manifest.tensors, [](auto&) { return false; })) {
+      bytes.resize(piece.bytes);
+      if (group_->rank() == root)
+        attempt(failure, [&] { memory_->read(*chosen_->here, file, position, bytes); });
+      group_->broadcast(std::span(bytes), root);
+      hand_out(piece, bytes.data(), manifest, wants);
+      position += piece.bytes;
+    }
+  }
+  throw_first_error(*group_, failure);
+}
+
+}  // namespace paceline

@@ -1,0 +1,295 @@
+#include "paceline/files/checkpoint/writer_claim.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/host.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/no_links.h"
+#include "paceline/engine/core/vigil.h"
+#include "paceline/files/checkpoint/folder.h"
+#include "paceline/files/checkpoint/plain_file.h"
+#include "paceline/files/checkpoint/strict_json.h"
+
+namespace paceline {
+namespace {
+
+constexpr std::chrono::milliseconds kPause{50};
+constexpr std::string_view kClaimPrefix = ".writer-";
+constexpr std::string_view kPrepared = ".writer-new-";
+constexpr const char* kOwnerFile = "/owner.json";
+constexpr const char* kContested = "/contested";
+constexpr std::uint64_t kOwnerLimit = 64 << 10;
+
+std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
+
+// 0: of no writer.
+std::int64_t number_of(const std::string& name) {
+  if (!name.starts_with(kClaimPrefix)) return 0;
+  std::int64_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kClaimPrefix.size(), end, number);
+  return error == std::errc() && stop == end && name == claim_name(number) ? number : 0;
+}
+
+std::string random_suffix() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+bool exists(const std::string& path) {
+  return std::filesystem::exists(std::filesystem::symlink_status(path));
+}
+
+// Returns no descriptor when the file is missing, or when something that is not a regular file is
+// there.
+Fd open_owner(const std::string& folder, int flags) {
+  const auto path = folder + kOwnerFile;
+  Fd file = open_without_links(path, O_RDWR | O_NONBLOCK | flags, 0644);
+  if (!file && errno != ENOENT && errno != ELOOP && errno != ENXIO && errno != ENOTDIR &&
+      errno != EISDIR)
+    throw system_error(path + ": cannot open");
+  struct stat status {};
+  if (file && (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))) return {};
+  return file;
+}
+
+// False when another process has it.
+bool try_lock(const Fd& file, int kind, const std::string& folder) {
+  if (::flock(file.get(), kind | LOCK_NB) == 0) return true;
+  if (errno != EWOULDBLOCK) throw system_error(folder + kOwnerFile + ": cannot lock");
+  return false;
+}
+
+// Whether the process that a workspace belongs to lives: it holds the lock. Shared, so that those
+// who look at the same time do not see each other.
+bool lives(const std::string& folder) {
+  const Fd file = open_owner(folder, 0);
+  return file && !try_lock(file, LOCK_SH, folder);
+}
+
+bool is_same_file(const Fd& file, const std::string& path) {
+  struct stat mine {
+  }, there{};
+  return ::fstat(file.get(), &mine) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+}  // namespace
+
+struct WriterClaim::Owner {
+  WriterId id;
+  std::string process = "unknown";
+  std::string host = "unknown";
+
+  // One that cannot be read is unknown.
+  static Owner in(const std::string& folder, FileSystem& files) {
+    Owner owner;
+    try {
+      const auto path = folder + kOwnerFile;
+      const auto text = to_string(read_plain_file(files, path, kOwnerLimit));
+      const auto json = parse_strict_json(text, path, 1);
+      owner = {.id = {json.at("job"), json.at("generation")},
+               .process = fmt::to_string(json.at("process").get<std::int64_t>()),
+               .host = json.at("host")};
+    } catch (const std::exception& error) {
+      log::debug(error.what());
+    }
+    return owner;
+  }
+
+  std::string text() const {
+    const nlohmann::json json = {{"job", id.job},
+                                 {"generation", id.generation},
+                                 {"process", ::getpid()},
+                                 {"host", host_name()}};
+    // A launcher's name for its job need not be UTF-8.
+    return json_text(json) + "\n";
+  }
+};
+
+WriterClaim::WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
+                         FileSystem& files)
+    : directory_(std::move(directory)), who_(std::move(who)), files_(files) {
+  auto deadline = Deadline::after(timeout);
+  for (Vigil vigil; !take_next(deadline);) vigil.sees_passed(deadline);
+}
+
+std::string WriterClaim::folder_of(std::int64_t number) const {
+  return directory_ + "/" + claim_name(number);
+}
+
+std::int64_t WriterClaim::last_number() const {
+  std::int64_t last = 0;
+  for (const auto& name : names_in(directory_)) last = std::max(last, number_of(name));
+  return last;
+}
+
+// False when it has to be tried again: the writer still lives, or another one was faster.
+bool WriterClaim::take_next(Deadline deadline) {
+  const auto last = last_number();
+  if (last > 0 && !may_follow(last, deadline)) return false;
+  workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_suffix());
+  if (files_.mkdir(workspace_, 0755) != 0) throw system_error(workspace_ + ": cannot create");
+  try {
+    if (!write_owner() || !publish(last + 1)) {
+      remove_tree(files_, workspace_);
+      return false;
+    }
+    take_away_others();
+  } catch (const Error&) {
+    remove_tree(files_, workspace_);
+    throw;
+  }
+  check_held();
+  return true;
+}
+
+// Returns false also when the folder is gone. Only the owner of a workspace has the rights to take
+// it over, so a workspace of another user is an error.
+bool WriterClaim::is_workspace(const std::string& folder) const {
+  struct stat status {};
+  if (::lstat(folder.c_str(), &status) != 0) return false;
+  if (!S_ISDIR(status.st_mode)) {
+    log::warning(
+        fmt::format("checkpoint directory {}: {} is {}, not a writer's folder; removing "
+                    "it, but nothing that it may point to",
+                    directory_, folder, S_ISLNK(status.st_mode) ? "a symbolic link" : "a file"));
+    return false;
+  }
+  check(may_own(status.st_uid, directory_),
+        "checkpoint directory {}: {} belongs to user {}, neither to this user ({}) nor to the "
+        "directory's owner; remove it, or choose another directory",
+        directory_, folder, status.st_uid, ::geteuid());
+  return true;
+}
+
+bool WriterClaim::may_follow(std::int64_t last, Deadline deadline) {
+  const auto folder = folder_of(last);
+  if (!is_workspace(folder)) return true;
+  if (!lives(folder)) {
+    remove_leftovers(folder);
+    return true;
+  }
+  const Owner owner = Owner::in(folder, files_);
+  if (may_depose(owner, folder)) return true;
+  if (last_number() != last) return false;  // a later one has taken it away meanwhile
+  if (deadline.expired()) refuse(owner, folder);
+  std::this_thread::sleep_for(kPause);  // nothing says that a lock is free
+  return false;
+}
+
+// What a dead writer has left: now, because on a full disk there may be no room for the next one.
+void WriterClaim::remove_leftovers(const std::string& folder) {
+  try {
+    for (const auto& name : names_in(folder)) {
+      if ("/" + name != kOwnerFile) remove_tree(files_, folder + "/" + name);
+    }
+  } catch (const Error&) {
+    if (exists(folder)) throw;  // otherwise a competitor has followed and taken it away
+  }
+}
+
+bool WriterClaim::may_depose(const Owner& owner, const std::string& folder) const {
+  return !who_.job.empty() && owner.id.job == who_.job && owner.id.generation < who_.generation &&
+         !exists(folder + kContested);
+}
+
+void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
+  const bool has_same_name = !who_.job.empty() && owner.id.job == who_.job;
+  if (has_same_name && owner.id.generation == who_.generation) {
+    files_.mkdir(folder + kContested, 0755);
+  }
+  if (has_same_name && owner.id.generation > who_.generation) {
+    fail(ErrorCode::kAborted,
+         "checkpoint directory {}: generation {} of this job (process {} on host {}) writes to it; "
+         "this is generation {}, which it has replaced",
+         directory_, owner.id.generation, owner.process, owner.host, who_.generation);
+  }
+  fail(ErrorCode::kInvalid,
+       "checkpoint directory {}: another job, or another rank of this one (process {} on host {}), "
+       "writes to it; give each job its own directory, in which one rank saves, or wait for that "
+       "one to end",
+       directory_, owner.process, owner.host);
+}
+
+// False when a competitor has taken the workspace for a dead one's, or is looking whether it is.
+bool WriterClaim::write_owner() {
+  lock_ = open_owner(workspace_, O_CREAT | O_EXCL);
+  if (!lock_ || !try_lock(lock_, LOCK_EX, workspace_)) return false;
+  const auto text = Owner{.id = who_}.text();
+  if (!write_whole(lock_.get(), as_bytes(text)) || ::fsync(lock_.get()) != 0) {
+    throw system_error(workspace_ + kOwnerFile + ": cannot write");
+  }
+  return true;
+}
+
+// False when a competitor was faster.
+bool WriterClaim::publish(std::int64_t number) {
+  const auto folder = folder_of(number);
+  if (files_.rename(workspace_, folder) != 0) {
+    if (errno == EEXIST || errno == ENOTEMPTY || errno == ENOENT) return false;
+    throw system_error(fmt::format("{}: cannot rename to {}", workspace_, folder));
+  }
+  workspace_ = folder;
+  number_ = number;
+  // Otherwise it was free again, because later ones have followed and taken it away.
+  return last_number() == number;
+}
+
+// A workspace that its process did not live to publish. The lock is held until it is gone, so that
+// a process which is only now about to take it notices.
+void WriterClaim::remove_if_dead(const std::string& prepared) {
+  if (!is_workspace(prepared)) {
+    files_.unlink(prepared);
+    return;
+  }
+  const Fd file = open_owner(prepared, 0);
+  if (!file) {
+    files_.rmdir(prepared);
+  } else if (try_lock(file, LOCK_EX, prepared)) {
+    remove_tree(files_, prepared);
+  }
+}
+
+void WriterClaim::take_away_others() {
+  for (const auto& name : names_in(directory_)) {
+    const auto number = number_of(name);
+    const auto path = directory_ + "/" + name;
+    if (name.starts_with(kPrepared)) remove_if_dead(path);
+    if (number == 0 || number >= number_) continue;
+    const auto former = fmt::format("{}/former-{}", workspace_, random_suffix());
+    if (files_.rename(path, former) != 0) {
+      if (errno == ENOENT) continue;  // gone, or so is this one's own
+      throw system_error(fmt::format("{}: cannot rename to {}", path, former));
+    }
+    if (!remove_tree(files_, former)) log::warning(system_error(former + ": cannot remove").what());
+  }
+}
+
+void WriterClaim::check_held() const {
+  if (is_same_file(lock_, workspace_ + kOwnerFile)) return;
+  const Owner owner = Owner::in(folder_of(last_number()), files_);
+  fail(ErrorCode::kAborted,
+       "checkpoint directory {}: generation {} of this job (process {} on host {}) has taken over; "
+       "generation {} writes nothing there any more",
+       directory_, owner.id.generation, owner.process, owner.host, who_.generation);
+}
+
+}  // namespace paceline

@@ -1,0 +1,79 @@
+#include "paceline/files/text/unicode.h"
+
+#include <array>
+
+#include <utf8proc.h>
+
+namespace paceline::text {
+namespace {
+
+utf8proc_category_t category(char32_t code) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(code));
+}
+
+bool is_between(char32_t code, utf8proc_category_t first, utf8proc_category_t last) {
+  if (code == kNoCharacter) return false;
+  const auto found = category(code);
+  return found >= first && found <= last;
+}
+
+}  // namespace
+
+Character first_character(std::string_view text) {
+  utf8proc_int32_t code = 0;
+  const auto bytes =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                       static_cast<utf8proc_ssize_t>(std::min<std::size_t>(text.size(), 4)), &code);
+  if (bytes <= 0) return {};
+  return {static_cast<char32_t>(code), static_cast<std::size_t>(bytes)};
+}
+
+void append_utf8(char32_t code, std::string& to) {
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  to.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(count));
+}
+
+bool is_letter(char32_t code) {
+  return is_between(code, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO);
+}
+
+bool is_number(char32_t code) {
+  return is_between(code, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
+}
+
+bool is_space(char32_t code) {
+  return (code >= '\t' && code <= '\r') || code == 0x85 ||
+         is_between(code, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);
+}
+
+bool is_punctuation(char32_t code) {
+  return is_between(code, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
+}
+
+bool is_control(char32_t code) {
+  return is_between(code, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
+}
+
+bool is_accent(char32_t code) {
+  return code != kNoCharacter && category(code) == UTF8PROC_CATEGORY_MN;
+}
+
+void append_plain_lower_case(char32_t code, std::string& to) {
+  // Turkish I with a dot is the one letter that has two in lower case; the second is an accent.
+  const auto lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(code));
+  std::array<utf8proc_int32_t, 32> parts{};
+  int last_class = 0;
+  const auto count =
+      utf8proc_decompose_char(lower, parts.data(), parts.size(), UTF8PROC_DECOMPOSE, &last_class);
+  if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
+    append_utf8(static_cast<char32_t>(lower), to);
+    return;
+  }
+  for (utf8proc_ssize_t i = 0; i < count; ++i) {
+    const auto part = static_cast<char32_t>(parts[static_cast<std::size_t>(i)]);
+    if (!is_accent(part)) append_utf8(part, to);
+  }
+}
+
+}  // namespace paceline::text

@@ -1,0 +1,193 @@
+// Which nodes the coordinator admits: nodes of this job for which there is a place. Those that come
+// before there is one wait as spares.
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/launcher/coordination/coordinator.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
+
+// "trainer=2,observer=4 until trainer".
+std::string text_of(const Roles& roles) {
+  if (roles.empty()) return "not given";
+  std::string text = to_text(roles);
+  if (!some_serve(roles)) return text;
+  const char* between = " until ";
+  for (const RoleCount& role : roles) {
+    if (!role.serves) text += std::exchange(between, ",") + role.name;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const {
+  if (phase_ == Phase::kOver) return "the job is over";
+  if (joining.version != settings_.version) {
+    return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
+                       joining.version, settings_.version);
+  }
+  if (joining.run_id != settings_.run_id) {
+    return fmt::format(
+        "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this "
+        "endpoint, or the ids differ by mistake",
+        joining.run_id, settings_.run_id);
+  }
+  if (joining.min_nodes != settings_.min_nodes || joining.max_nodes != settings_.max_nodes) {
+    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others", joining.min_nodes,
+                       joining.max_nodes, settings_.min_nodes, settings_.max_nodes);
+  }
+  if (joining.logical_shards != settings_.logical_shards) {
+    return fmt::format("--logical-shards is {} here and {} at the job's others (0: none)",
+                       joining.logical_shards, settings_.logical_shards);
+  }
+  if (joining.roles != settings_.roles) {
+    return fmt::format("--roles and --until are {} here and {} at the job's others",
+                       text_of(joining.roles), text_of(settings_.roles));
+  }
+  if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
+    return fmt::format("{} ranks on one node", joining.num_ranks);
+  }
+  return {};
+}
+
+std::optional<std::string> Coordinator::obstacle_to(const Joining& joining) const {
+  for (const auto& [agent, member] : members_) {
+    if (!joining.node_rank || member.joining.node_rank != joining.node_rank) continue;
+    return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
+                       *joining.node_rank, member.joining.host);
+  }
+  if (num_members() < settings_.max_nodes) {
+    if (phase_ != Phase::kRunning || makes_it_larger(joining)) return {};
+    return fmt::format("{} logical shards cannot be divided among its ranks as well",
+                       settings_.logical_shards);
+  }
+  return fmt::format("all {} of the job have joined already (--nnodes)",
+                     counted(settings_.max_nodes, "node"));
+}
+
+void Coordinator::refuse(Agent agent, const std::string& reason) {
+  send(agent, EndOrder{.exit_code = kExitUsage,
+                       .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
+                                             reason),
+                       .alone = true});
+}
+
+// A job that is ending is not begun again.
+bool Coordinator::ending() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const auto& entry) { return entry.second.stage == Stage::kFinished; });
+}
+
+void Coordinator::admit(Agent agent, const Joining& joining) {
+  members_.emplace(agent, Member{.joining = joining, .arrival = num_arrivals_++});
+  generation_ = std::max(generation_, phase_ == Phase::kGathering ? joining.next_generation : 0);
+}
+
+bool Coordinator::rank_is_taken(const Joining& joining) const {
+  return joining.node_rank && std::any_of(members_.begin(), members_.end(), [&](const auto& entry) {
+           return entry.second.joining.node_rank == joining.node_rank;
+         });
+}
+
+// Before the job begins a lost node is replaced, afterwards where it can go on.
+bool Coordinator::may_need_spares() const {
+  return phase_ == Phase::kGathering || settings_.min_nodes < settings_.max_nodes ||
+         settings_.restarts.max_restarts > 0;
+}
+
+void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle,
+                                Moment now) {
+  if (!may_need_spares()) {
+    return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
+  }
+  if (num_members() < settings_.max_nodes && !rank_is_taken(joining)) {  // does not fit the shards
+    spares_.emplace(agent, Spare{joining, Moment::max()});
+    return send(agent, WaitOrder{obstacle + "; waiting until they can"});
+  }
+  const auto patience = rank_is_taken(joining) ? settings_.loss_timeout : settings_.join_timeout;
+  spares_.emplace(agent, Spare{joining, now + patience});
+  send(agent, WaitOrder{fmt::format("{}; waiting for up to {:g} s in case one of them is lost",
+                                    obstacle, std::chrono::duration<double>(patience).count())});
+}
+
+// Spares that fit now that a node has gone, in the order of their arrival.
+void Coordinator::admit_spares() {
+  if (phase_ == Phase::kOver || ending()) return;
+  for (auto next = spares_.begin(); next != spares_.end();) {
+    const auto spare = next++;
+    if (obstacle_to(spare->second.joining)) continue;
+    admit(spare->first, spare->second.joining);
+    spares_.erase(spare);
+  }
+}
+
+// Of so many nodes the first ones, as many as possible, whose ranks fit the logical shards
+// together; 0 when none do.
+std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) const {
+  if (settings_.logical_shards == 0) return ranks_of_nodes.size();
+  std::size_t fitting = 0;
+  std::int64_t num_ranks = 0;
+  for (std::size_t i = 0; i < ranks_of_nodes.size(); ++i) {
+    num_ranks += ranks_of_nodes[i];
+    if (shards_fit(settings_.logical_shards, num_ranks)) fitting = i + 1;
+  }
+  return fitting;
+}
+
+// Whether a generation with this node and the spares would be of more nodes than the one that runs.
+bool Coordinator::makes_it_larger(const Joining& joining) const {
+  std::vector<int> ranks;
+  for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
+  for (const auto& [agent, spare] : spares_) ranks.push_back(spare.joining.num_ranks);
+  ranks.push_back(joining.num_ranks);
+  ranks.resize(std::min(ranks.size(), static_cast<std::size_t>(settings_.max_nodes)));
+  return num_fitting(ranks) > members_.size();
+}
+
+// The members of the next generation; the others become spares. False when too few fit.
+bool Coordinator::take_those_that_fit() {
+  if (settings_.logical_shards == 0) return true;
+  admit_spares();
+  const std::vector<Agent> order = seats();
+  std::vector<int> ranks;
+  for (const Agent agent : order) ranks.push_back(members_.at(agent).joining.num_ranks);
+  const std::size_t fitting = num_fitting(ranks);
+  if (fitting < static_cast<std::size_t>(settings_.min_nodes)) return false;
+  if (fitting < order.size() && !note_.empty()) {
+    note_ += fmt::format(", of which {} wait: {} logical shards are divided among {} ranks",
+                         order.size() - fitting, settings_.logical_shards,
+                         ranks_that_fit(settings_.logical_shards));
+  }
+  for (std::size_t i = fitting; i < order.size(); ++i) {
+    const auto member = members_.extract(order[i]);
+    spares_.emplace(order[i], Spare{member.mapped().joining, Moment::max()});
+    send(order[i],
+         WaitOrder{fmt::format("{} logical shards cannot be divided among the ranks of all {} "
+                               "nodes; waiting until they can",
+                               settings_.logical_shards, order.size())});
+  }
+  return true;
+}
+
+void Coordinator::dismiss_spares(Moment now) {
+  std::erase_if(spares_, [&](const auto& entry) {
+    const auto& [agent, spare] = entry;
+    if (now < spare.until) return false;
+    const auto obstacle = obstacle_to(spare.joining);
+    refuse(agent, obstacle ? *obstacle + ", and none was lost meanwhile" : "the job is ending");
+    return true;
+  });
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,170 @@
+#include "paceline/launcher/diagnosis/call_waits.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace paceline::launcher {
+namespace {
+
+const std::vector<OpenCall>& open_at(const CallReading& reading, CallSide side) {
+  return reading.open[static_cast<std::size_t>(side)];
+}
+
+// The clock of a process that runs; of another one, when it looked last.
+std::uint64_t last_moment(const CallReading& reading) {
+  const bool runs =
+      reading.process == FlightProcess::kRunning || reading.process == FlightProcess::kStopped;
+  return runs && reading.now != 0 ? reading.now : reading.looked;
+}
+
+double seconds_since(std::uint64_t begun, std::uint64_t now) {
+  return now > begun ? static_cast<double>(now - begun) * 1e-9 : 0;
+}
+
+// A process may be several workers, of which its gauge names the first.
+const CallReading* reading_of(const std::vector<CallReading>& readings, const std::string& worker) {
+  const auto found = std::find_if(readings.begin(), readings.end(), [&](const auto& reading) {
+    const auto& open = open_at(reading, CallSide::kCallee);
+    return reading.worker == worker ||
+           std::any_of(open.begin(), open.end(),
+                       [&](const OpenCall& call) { return call.worker == worker; });
+  });
+  return found == readings.end() ? nullptr : &*found;
+}
+
+const OpenCall* same_call(const CallReading& callee, const OpenCall& call) {
+  const auto& open = open_at(callee, CallSide::kCallee);
+  const auto found = std::find_if(open.begin(), open.end(), [&](const OpenCall& other) {
+    return other.worker == call.other && other.caller == call.caller && other.number == call.number;
+  });
+  return found == open.end() ? nullptr : &*found;
+}
+
+// If both are gone, the job is over: then it counts what the callee did last.
+void look_at_callee(const CallReading& caller, const CallReading* callee, const OpenCall& call,
+                    CallWait& wait) {
+  if (callee == nullptr) return;
+  wait.callee_rank = callee->rank;
+  const OpenCall* const there = same_call(*callee, call);
+  if (there != nullptr) wait.state_seconds = seconds_since(there->begun, last_moment(*callee));
+  if (callee->process == FlightProcess::kGone && caller.process != FlightProcess::kGone) {
+    wait.state = CalleeState::kGone;
+  } else if (callee->process == FlightProcess::kStopped) {
+    wait.state = CalleeState::kStopped;
+  } else if (there != nullptr) {
+    wait.state = there->state == OpenState::kRunning ? CalleeState::kRunning : CalleeState::kQueued;
+  } else {
+    wait.state = call.state == OpenState::kNotSent ? CalleeState::kNotSent : CalleeState::kNotTaken;
+  }
+}
+
+std::string words_for(const CallWait& wait) {
+  switch (wait.state) {
+    case CalleeState::kRunning:
+      return fmt::format("its handler has been running there for {:.1f} s", wait.state_seconds);
+    case CalleeState::kQueued:
+      return fmt::format("it has been in the queue there for {:.1f} s", wait.state_seconds);
+    case CalleeState::kNotTaken:
+      return wait.callee + " has not taken it up, or has answered";
+    case CalleeState::kNotSent:
+      return "it has not been sent, because there is no connection";
+    case CalleeState::kStopped:
+      return fmt::format("the process of {} is stopped{}", wait.callee,
+                         wait.state_seconds > 0 ? ", and had the call" : "");
+    case CalleeState::kGone:
+      return fmt::format("the process of {} is gone", wait.callee);
+    case CalleeState::kUnknown:
+      break;
+  }
+  return wait.callee + " has no record here";
+}
+
+// Of operations: calls may have more to tell.
+bool says_nothing(Verdict verdict) {
+  return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
+         verdict == Verdict::kStraggler || verdict == Verdict::kUndecided;
+}
+
+// `way` ends with a worker that it has had before.
+std::string describe_circle(const std::vector<std::string>& way, const CallWait& last) {
+  const auto begin = std::find(way.begin(), way.end(), way.back());
+  return fmt::format("workers wait for each other's calls: {}; {}",
+                     fmt::join(begin, way.end(), ", which calls "), last.sentence);
+}
+
+std::string named(const std::string& worker, std::optional<int> rank) {
+  return rank ? fmt::format("{} (rank {})", worker, *rank) : worker;
+}
+
+}  // namespace
+
+const char* name_of(CalleeState state) {
+  constexpr const char* kNames[] = {"running", "queued", "not taken", "not sent",
+                                    "stopped", "gone",   "unknown"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::vector<CallWait> call_waits(const std::vector<CallReading>& readings) {
+  std::vector<CallWait> waits;
+  for (const CallReading& reading : readings) {
+    for (const OpenCall& call : open_at(reading, CallSide::kCaller)) {
+      CallWait wait{.caller = call.worker,
+                    .callee = call.other,
+                    .method = call.method,
+                    .caller_rank = reading.rank,
+                    .seconds = seconds_since(call.begun, last_moment(reading))};
+      look_at_callee(reading, reading_of(readings, call.other), call, wait);
+      wait.sentence = fmt::format("{} has been waiting for {:.1f} s for {} of {}: {}",
+                                  named(wait.caller, wait.caller_rank), wait.seconds, wait.method,
+                                  named(wait.callee, wait.callee_rank), words_for(wait));
+      waits.push_back(std::move(wait));
+    }
+  }
+  std::stable_sort(waits.begin(), waits.end(),
+                   [](const CallWait& a, const CallWait& b) { return a.seconds > b.seconds; });
+  return waits;
+}
+
+std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank) {
+  const auto first = std::find_if(waits.begin(), waits.end(), [&](const CallWait& wait) {
+    return !rank || wait.caller_rank == *rank;
+  });
+  if (first == waits.end()) return "";
+  const CallWait* wait = &*first;
+  std::vector<std::string> way = {wait->caller};
+  while (wait->state != CalleeState::kStopped && wait->state != CalleeState::kGone) {
+    const auto next = std::find_if(waits.begin(), waits.end(), [&](const CallWait& other) {
+      return other.caller == wait->callee;
+    });
+    if (next == waits.end()) break;
+    const bool is_circle = std::find(way.begin(), way.end(), next->caller) != way.end();
+    way.push_back(next->caller);
+    if (is_circle) return describe_circle(way, *next);
+    wait = &*next;
+  }
+  const std::size_t others = waits.size() - 1;
+  if (others == 0) return wait->sentence;
+  return fmt::format("{}; {} more call{}", wait->sentence, others,
+                     others == 1 ? " waits" : "s wait");
+}
+
+Explanation with_calls(Explanation explanation, const std::vector<CallWait>& waits) {
+  if (waits.empty()) return explanation;
+  if (says_nothing(explanation.verdict)) {
+    explanation.sentence = explain_waits(waits);
+    explanation.ranks = {waits.front().caller_rank};
+    explanation.waited_seconds = waits.front().seconds;
+    return explanation;
+  }
+  for (const int rank : explanation.ranks) {
+    const std::string reason = explain_waits(waits, rank);
+    if (reason.empty()) continue;
+    explanation.sentence += "; " + reason;
+    break;
+  }
+  return explanation;
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,89 @@
+#pragma once
+
+// What a job on several hosts says about a hang. One agent sees its ranks wait; who keeps them
+// waiting may be on another host, where no rank waits. So every agent is asked once where its ranks
+// are, and their answers together name the rank that is missing. The job's coordinator holds it
+// (launcher/coordination/coordinator.h), and a job on one node asks its only agent.
+//
+//   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
+//   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
+//
+// Where no record tells it, other signs do (quiet_ranks.h): ranks that are missing in the first
+// meeting, that are stopped, or that all stand still without computing after they made steps.
+//
+// An agent that does not answer within 2 s is named; a rank that its ranks might excuse is not
+// blamed. A job in which any rank began something within the time that the first agent waited
+// moves, and nothing is reported. One standstill is decided once, whichever agent reports it again.
+//
+// Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
+//
+// Thread safety: none. Pure; time comes in as an argument.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/telemetry/flight_file.h"
+#include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/messages/outbox.h"
+
+namespace paceline::launcher {
+
+// "paceline: no progress for 3.1 s: rank 1 never entered ...", a line; empty without a sentence.
+std::string hang_text(const HangOrder& hang);
+
+class HangInquiry {
+ public:
+  using Agent = int;
+  using Moment = AwakeClock::time_point;
+
+  // The agents of a generation that begins, by the names of their hosts. Forgets all others.
+  void begin(int generation, std::map<Agent, std::string> agents);
+  // Error(kCorrupt) when it makes no sense.
+  void take(Agent from, const Whereabouts& report, Moment now);
+  void lose(Agent agent);
+  // Call when next_deadline() has passed.
+  void tick(Moment now);
+  Moment next_deadline() const { return round_is_open_ ? until_ : Moment::max(); }
+  // Orders since the last call.
+  std::vector<Mail> take_mail() { return outbox_.take(); }
+
+ private:
+  struct Answer {
+    std::vector<Flight> flights;
+    Standstill standstill;
+    std::uint64_t progress = 0;  // of all its ranks; the same as long as none of them moves
+  };
+
+  void open(Agent from, double limit, Moment now);
+  void judge_if_complete();
+  void judge();
+  struct Judgement {
+    HangOrder order;
+    bool names = false;  // the ranks because of which it hangs
+  };
+  std::optional<Judgement> judge_records(const std::vector<Flight>& flights) const;
+  std::optional<Judgement> judge_signs() const;
+  Judgement missing_in_meeting(const Standstill& signs) const;
+  Judgement idle_ranks(const Standstill& signs) const;
+  Standstill signs_of_all() const;
+  bool is_said_of(const std::map<Agent, std::uint64_t>& progress) const;
+  std::string silent_hosts() const;
+
+  int generation_ = 0;
+  std::map<Agent, std::string> hosts_;
+  Outbox outbox_;
+  bool round_is_open_ = false;
+  int round_ = 0;
+  double limit_ = 0;  // seconds
+  Moment until_;
+  std::map<Agent, Answer> answers_;
+  // The last report: of which standstill (Answer::progress), and whether it named a rank.
+  std::map<Agent, std::uint64_t> said_of_;
+  bool decided_ = false;
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,140 @@
+#include "paceline/launcher/diagnosis/stack_reader.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/output/rank_output.h"
+#include "paceline/launcher/process/process.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr std::size_t kShownFrames = 32;
+constexpr std::size_t kLongestText = 16 << 20;
+
+std::vector<std::string> command_for(const StackReader::Target& target) {
+  std::vector<std::string> command = {"paceline", "stacks", "--json",
+                                      fmt::format("--pid={}", target.pid)};
+  if (!target.threads.empty()) {
+    command.push_back(fmt::format("--threads={}", fmt::join(target.threads, ",")));
+  }
+  if (target.crashed) command.emplace_back("--crashed");
+  return command;
+}
+
+// Without the signal mask of the launcher, which handles its signals by descriptor.
+class SpawnSetting {
+ public:
+  SpawnSetting(int stdin_fd, int stdout_fd, int stderr_fd) {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawn_file_actions_adddup2(&actions_, stdin_fd, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, stdout_fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, stderr_fd, STDERR_FILENO);
+    posix_spawnattr_init(&attributes_);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
+  }
+  SpawnSetting(const SpawnSetting&) = delete;
+  SpawnSetting& operator=(const SpawnSetting&) = delete;
+  ~SpawnSetting() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  pid_t start(const std::string& program, std::vector<std::string> command) const {
+    std::vector<char*> argv;
+    for (std::string& word : command) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    pid_t pid = -1;
+    const int status =
+        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, argv.data(), environ);
+    errno = status;
+    return status == 0 ? pid : -1;
+  }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+}  // namespace
+
+ProcessStacks parse_stacks(const std::string& text) {
+  ProcessStacks stacks;
+  const auto json = parse_json_or_discard(text);
+  try {
+    if (json.contains("problem")) stacks.problem = json.at("problem").get<std::string>();
+    for (const auto& thread : json.value("threads", nlohmann::json::array())) {
+      stacks.threads.push_back({thread.at("thread").get<pid_t>(),
+                                thread.at("name").get<std::string>(),
+                                thread.at("frames").get<std::vector<std::string>>()});
+    }
+  } catch (const nlohmann::json::exception&) {
+    stacks.threads.clear();
+  }
+  if (stacks.threads.empty() && stacks.problem.empty()) {
+    stacks.problem = "reading its stack took too long or failed";
+  }
+  return stacks;
+}
+
+std::string frames_text(const std::vector<std::string>& frames, const std::string& indent) {
+  std::string text;
+  for (std::size_t i = 0; i < frames.size() && i < kShownFrames; ++i) {
+    text += fmt::format("{}#{:<2} {}\n", indent, i, frames[i]);
+  }
+  if (frames.size() > kShownFrames) {
+    text += fmt::format("{}... and {} more\n", indent, frames.size() - kShownFrames);
+  }
+  return text;
+}
+
+StackReader::StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
+                         Handler handler)
+    : loop_(loop), handler_(std::move(handler)) {
+  Pipe output = make_output_pipe();
+  const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const SpawnSetting setting(held ? held.get() : nothing.get(), output.write_end.get(),
+                             nothing.get());
+  const pid_t pid = setting.start(helper, command_for(target));
+  if (pid < 0) {
+    text_ = fmt::format(R"({{"problem": "no process could be started to read its stack: {}"}})",
+                        std::strerror(errno));
+  } else {
+    helper_ = open_pidfd(pid);
+  }
+  output_ = std::move(output.read_end);
+  loop_.watch(output_.get(), [this] { read(); });
+}
+
+StackReader::~StackReader() {
+  if (output_) loop_.forget(output_.get());
+  if (helper_) syscall(SYS_pidfd_send_signal, helper_.get(), SIGKILL, nullptr, 0);
+}
+
+void StackReader::read() {
+  static char bytes[65536];  // one loop, one reader at a time
+  const ssize_t length = read_some(output_.get(), std::as_writable_bytes(std::span(bytes)));
+  if (length < 0 && errno == EAGAIN) return;
+  if (length > 0 && text_.size() < kLongestText) {
+    text_.append(bytes, static_cast<std::size_t>(length));
+    return;
+  }
+  loop_.forget(output_.get());
+  output_.reset();
+  const Handler handler = std::move(handler_);  // it may destroy this
+  handler(parse_stacks(text_));
+}
+
+}  // namespace paceline::launcher

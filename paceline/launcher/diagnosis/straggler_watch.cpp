@@ -1,0 +1,163 @@
+#include "paceline/launcher/diagnosis/straggler_watch.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/cgroup_membership.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
+
+namespace paceline::launcher {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr double kNoticeable = 0.1;  // of the span
+constexpr double kMicroseconds = 1e-6, kNanoseconds = 1e-9;
+
+std::optional<double> number_of(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  std::string word;
+  for (double number = 0; file >> word >> number;) {
+    if (word == key) return number;
+  }
+  return {};
+}
+
+// Of the largest group: the world, or the part of it that works.
+std::optional<flight::Straggler> find_in(const std::vector<Flight>& flights) {
+  const auto groups = flight::find_positions(flights);
+  const auto largest = std::max_element(
+      groups.begin(), groups.end(),
+      [](const auto& a, const auto& b) { return a.ranks.size() < b.ranks.size(); });
+  return largest == groups.end() ? std::nullopt : flight::find_straggler(*largest);
+}
+
+}  // namespace
+
+void keep_since(Flight& flight, double seconds) {
+  const auto span = static_cast<std::uint64_t>(seconds / kNanoseconds);
+  const std::uint64_t begin = flight.now > span ? flight.now - span : 0;
+  std::erase_if(flight.operations, [&](const FlightOperation& operation) {
+    return operation.entered < begin || operation.state != FlightState::kDone;
+  });
+}
+
+double share_inside(const Flight& flight) {
+  std::uint64_t inside = 0;
+  for (const FlightOperation& operation : flight.operations) {
+    inside += operation.ended - operation.started;
+  }
+  const auto span = flight.operations.empty()
+                        ? 0
+                        : flight.operations.back().ended - flight.operations.front().entered;
+  return span == 0 ? 0 : static_cast<double>(inside) / static_cast<double>(span);
+}
+
+std::string straggler_cause(const RankActivity& activity) {
+  const double span = std::max(activity.span, 1e-9);
+  const auto percent = [&](double seconds) { return 100 * std::min(1.0, seconds / span); };
+  if (activity.throttled > kNoticeable * span) {
+    return fmt::format("throttled: the cgroup's cpu quota was used up {:.0f}% of the time",
+                       percent(activity.throttled));
+  }
+  if (activity.ready > kNoticeable * span) {
+    return fmt::format(
+        "other load on its cpus: it was ready to run and got no cpu {:.0f}% of the time",
+        percent(activity.ready));
+  }
+  const double idle = span - activity.on_cpu - activity.in_operations;
+  if (idle > kNoticeable * span) {
+    return fmt::format(
+        "it waits for something else, such as data: {:.0f}% of the time it neither computed nor "
+        "waited for other ranks",
+        percent(idle));
+  }
+  return "it computes longer than the others: more work, or a slower core";
+}
+
+double throttled_seconds(const std::string& cgroups, const std::string& membership) {
+  for (const CgroupMembership& cgroup : cgroup_memberships(membership)) {
+    if (cgroup.is_unified()) {
+      const auto time = number_of(cgroups + cgroup.path + "/cpu.stat", "throttled_usec");
+      if (time) return *time * kMicroseconds;
+    } else if (cgroup.has("cpu")) {
+      const auto time = number_of(cgroups + "/cpu" + cgroup.path + "/cpu.stat", "throttled_time");
+      if (time) return *time * kNanoseconds;
+    }
+  }
+  return 0;
+}
+
+ActivityCounters activity_of(pid_t pid) {
+  ActivityCounters counters;
+  for (const pid_t member : family_of(pid)) {
+    std::error_code error;
+    const std::string folder = fmt::format("/proc/{}/task", member);
+    for (const auto& thread : std::filesystem::directory_iterator(folder, error)) {
+      std::ifstream file(thread.path() / "schedstat");
+      double on_cpu = 0, ready = 0;
+      if (!(file >> on_cpu >> ready)) continue;
+      counters.on_cpu += on_cpu * kNanoseconds;
+      counters.ready += ready * kNanoseconds;
+    }
+  }
+  std::stringstream membership;
+  membership << std::ifstream(fmt::format("/proc/{}/cgroup", pid)).rdbuf();
+  counters.throttled = throttled_seconds("/sys/fs/cgroup", membership.str());
+  return counters;
+}
+
+StragglerWatch::StragglerWatch(std::chrono::nanoseconds patience, std::string directory)
+    : patience_(patience), directory_(std::move(directory)) {}
+
+void StragglerWatch::forget() {
+  rank_ = -1;
+  times_ = 0;
+  told_ = false;
+}
+
+std::optional<std::string> StragglerWatch::look(const std::map<int, pid_t>& ranks,
+                                                Clock::time_point now) {
+  std::vector<Flight> flights;
+  try {
+    flights = read_flights(directory_).flights;
+  } catch (const Error&) {
+    return {};  // no records, or not yet
+  }
+  for (Flight& flight : flights) keep_since(flight, Seconds(patience_).count());
+  const auto found = find_in(flights);
+  const auto process = found ? ranks.find(found->rank) : ranks.end();
+  if (process == ranks.end()) {
+    forget();
+    return {};
+  }
+  if (found->rank != rank_) {
+    forget();
+    rank_ = found->rank;
+    since_ = now;
+    before_ = activity_of(process->second);
+  }
+  if (++times_ <= kLooks || told_) return {};
+  told_ = true;
+  const ActivityCounters after = activity_of(process->second);
+  RankActivity activity{.span = Seconds(now - since_).count(),
+                        .on_cpu = after.on_cpu - before_.on_cpu,
+                        .ready = after.ready - before_.ready,
+                        .throttled = after.throttled - before_.throttled};
+  for (const Flight& flight : flights) {
+    if (flight.rank == rank_) activity.in_operations = share_inside(flight) * activity.span;
+  }
+  return fmt::format(
+      "rank {} keeps the others waiting: it came last to {} of {} operations, and {:.0f}% of the "
+      "time is spent waiting for it\n  probable cause: {}",
+      rank_, found->times_last, found->num_operations,
+      100 * found->waited_seconds / std::max(found->span_seconds, 1e-9), straggler_cause(activity));
+}
+
+}  // namespace paceline::launcher

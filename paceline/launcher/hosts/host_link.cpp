@@ -1,0 +1,185 @@
+#include "paceline/launcher/hosts/host_link.h"
+
+#include <cerrno>
+#include <csignal>
+#include <sstream>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/output/rank_output.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr std::size_t kReadSize = 64 << 10;
+constexpr std::size_t kKeptWords = 2000;
+constexpr int kDrainReads = 64;  // more than a pipe holds
+constexpr int kFirstExchanges = 8;
+
+}  // namespace
+
+HostLink::Taken HostLink::nothing_taken(ssize_t length) {
+  const bool later = length < 0 && errno == EAGAIN;
+  return later ? Taken::kNothing : Taken::kEnd;
+}
+
+HostLink::HostLink(EventLoop& loop, HostRoute route, Handlers handlers)
+    : loop_(loop), route_(std::move(route)), handlers_(std::move(handlers)), to_host_(-1) {
+  Pipe out = make_output_pipe(), err = make_output_pipe();
+  int in[2];
+  if (pipe2(in, O_CLOEXEC) != 0) throw system_error("making a pipe for a connection");
+  const Fd in_end(in[0]);
+  in_ = Fd(in[1]);
+  ProcessSpec spec;
+  spec.path = route_.program;
+  spec.command = route_.command;
+  spec.environment = inherited_environment();
+  for (const std::string& name : route_.unset) spec.environment.erase(name);
+  spec.stdin_fd = in_end.get();
+  spec.stdout_fd = out.write_end.get();
+  spec.stderr_fd = err.write_end.get();
+  process_ = start_process(spec);
+  out_ = std::move(out.read_end);
+  err_ = std::move(err.read_end);
+  to_host_ = Console(in_.get());
+  loop_.watch(process_.pidfd.get(), [this] { on_process_end(); });
+  loop_.watch(out_.get(), [this] { on_out(); });
+  loop_.watch(err_.get(), [this] { on_err(); });
+}
+
+HostLink::~HostLink() {
+  for (const Fd* fd : {&in_, &out_, &err_, &process_.pidfd}) {
+    if (*fd) loop_.forget(fd->get());
+  }
+}
+
+void HostLink::send(FrameKind kind, std::string_view payload) {
+  if (!in_) return;
+  to_host_.write(encode_frame(kind, payload));
+  watch_for_room();
+}
+
+void HostLink::watch_for_room() {
+  const bool wanted = in_ && !to_host_.empty() && to_host_.error() == 0;
+  if (wanted == watches_in_) return;
+  watches_in_ = wanted;
+  if (!wanted) return loop_.forget(in_.get());
+  loop_.watch(
+      in_.get(),
+      [this] {
+        to_host_.flush();
+        watch_for_room();
+      },
+      EPOLLOUT);
+}
+
+void HostLink::hold(bool held) {
+  if (held == held_ || !out_) return;
+  held_ = held;
+  if (!held) silence_.heard();
+  loop_.change(out_.get(), held ? 0U : EPOLLIN);
+}
+
+void HostLink::cut() {
+  if (!status_) kill(-process_.pid, SIGKILL);
+}
+
+void HostLink::on_out() {
+  if (read_out() == Taken::kEnd) loop_.forget(out_.get());
+}
+
+HostLink::Taken HostLink::read_out() {
+  static char buffer[kReadSize];
+  const ssize_t length = read_ready(out_.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length <= 0) return nothing_taken(length);
+  heard_ = Deadline::Clock::now();
+  silence_.heard();
+  try {
+    take({buffer, static_cast<std::size_t>(length)});
+  } catch (const Error& error) {
+    err_text_ += std::string(error.what()) + "\n";
+    cut();
+    return Taken::kEnd;
+  }
+  return Taken::kSome;
+}
+
+void HostLink::take(std::string_view bytes) {
+  reader_.feed(bytes);
+  while (auto frame = reader_.next()) {
+    if (frame->kind == FrameKind::kClock) {
+      on_clock(frame->payload);
+      continue;
+    }
+    if (frame->kind == FrameKind::kHello) on_hello();
+    handlers_.on_frame(*frame);
+  }
+}
+
+void HostLink::on_hello() {
+  greeted_ = true;
+  first_exchanges_left_ = kFirstExchanges;
+  compare_clocks();
+}
+
+void HostLink::compare_clocks() {
+  send(FrameKind::kClock, encode(ClockExchange{.asked = clock_reading()}));
+}
+
+void HostLink::on_clock(const std::string& payload) {
+  ClockExchange exchange = decode_clock_exchange(payload);
+  exchange.returned = clock_reading(heard_);
+  clock_.take(exchange);
+  if (--first_exchanges_left_ > 0) compare_clocks();
+}
+
+void HostLink::on_err() {
+  if (read_err() == Taken::kEnd) loop_.forget(err_.get());
+}
+
+HostLink::Taken HostLink::read_err() {
+  static char buffer[kReadSize];
+  const ssize_t length = read_ready(err_.get(), std::as_writable_bytes(std::span(buffer)));
+  if (length <= 0) return nothing_taken(length);
+  err_text_.append(buffer, static_cast<std::size_t>(length));
+  if (err_text_.size() > kKeptWords) err_text_.erase(0, err_text_.size() - kKeptWords);
+  return Taken::kSome;
+}
+
+// What the process wrote before it ended is still in the pipes. Its group ends with it: a script
+// that stands for ssh may have left children.
+void HostLink::on_process_end() {
+  loop_.forget(process_.pidfd.get());
+  kill(-process_.pid, SIGKILL);
+  int status = 0;
+  while (waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  for (int reads = 0; reads < kDrainReads && read_out() == Taken::kSome; ++reads) {
+  }
+  for (int reads = 0; reads < kDrainReads && read_err() == Taken::kSome; ++reads) {
+  }
+  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  loop_.forget(out_.get());
+  loop_.forget(err_.get());
+  if (watches_in_) loop_.forget(in_.get());
+  watches_in_ = false;
+  in_.reset();
+  handlers_.on_end();
+}
+
+std::string HostLink::words() const {
+  std::string text;
+  std::istringstream lines(reader_.skipped() + err_text_);
+  for (std::string line; std::getline(lines, line);) {
+    while (line.ends_with('\r')) line.pop_back();  // as ssh ends its own
+    if (!line.empty()) text += "  | " + neutralise(line) + "\n";
+  }
+  return text;
+}
+
+}  // namespace paceline::launcher

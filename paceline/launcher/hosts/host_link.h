@@ -1,0 +1,102 @@
+#pragma once
+
+// The connection to one host of a job: the process that makes it (ssh, srun, or for this machine
+// the launcher's own end directly), the frames that go through its standard streams, and what it
+// says about itself on stderr.
+//
+// It compares the host's clock with this one's by itself: some exchanges after the greeting, more
+// when it is asked for.
+//
+// Thread safety: none. Everything happens in the handlers it gives to the loop.
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/launcher/messages/clock_comparison.h"
+#include "paceline/launcher/messages/remote_frames.h"
+#include "paceline/launcher/messages/silence.h"
+#include "paceline/launcher/output/console.h"
+#include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/process.h"
+
+namespace paceline::launcher {
+
+// How to reach a host.
+struct HostRoute {
+  std::string name;                  // as the user calls the host
+  std::string program;               // what makes the connection, found: /usr/bin/ssh
+  std::vector<std::string> command;  // its argv
+  std::vector<std::string> unset;    // variables that it does not get
+};
+
+class HostLink {
+ public:
+  struct Handlers {
+    std::function<void(const Frame&)> on_frame;
+    // The process has ended; everything that it sent has been handled.
+    std::function<void()> on_end;
+  };
+
+  // Starts the process. `loop` outlives the link. Error(kSystem).
+  HostLink(EventLoop& loop, HostRoute route, Handlers handlers);
+  HostLink(const HostLink&) = delete;
+  HostLink& operator=(const HostLink&) = delete;
+  ~HostLink();
+
+  const HostRoute& route() const { return route_; }
+  // The other end's hello has arrived.
+  bool greeted() const { return greeted_; }
+  bool ended() const { return status_.has_value(); }
+  // As a shell reports it. Requires: ended().
+  int status() const { return *status_; }
+  // How long nothing has arrived that would have been read: 0 while held, and from 0 on after.
+  std::chrono::nanoseconds silence() const {
+    return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
+  }
+  const ClockComparison& clock() const { return clock_; }
+  // The last lines of what the connecting process, or a shell there, printed; indented.
+  std::string words() const;
+
+  // Dropped when the process has ended.
+  void send(FrameKind kind, std::string_view payload = {});
+  // One more exchange of clock readings.
+  void compare_clocks();
+  // Reads no more output while the console is full.
+  void hold(bool held);
+  // Ends the connection, and with it the other end.
+  void cut();
+
+ private:
+  enum class Taken { kSome, kNothing, kEnd };
+
+  static Taken nothing_taken(ssize_t length);
+  void on_out();
+  Taken read_out();
+  void take(std::string_view bytes);
+  void on_hello();
+  void on_clock(const std::string& payload);
+  void on_err();
+  Taken read_err();
+  void on_process_end();
+  void watch_for_room();
+
+  EventLoop& loop_;
+  HostRoute route_;
+  Handlers handlers_;
+  Process process_;
+  Fd in_, out_, err_;
+  Console to_host_;
+  FrameReader reader_{kGreeting};
+  std::string err_text_;
+  Deadline::Clock::time_point heard_ = Deadline::Clock::now();
+  Silence silence_;
+  ClockComparison clock_;
+  int first_exchanges_left_ = 0;
+  bool greeted_ = false, watches_in_ = false, held_ = false;
+  std::optional<int> status_;
+};
+
+}  // namespace paceline::launcher

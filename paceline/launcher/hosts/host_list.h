@@ -1,0 +1,44 @@
+#pragma once
+
+// The hosts of a job as users write them: "a:4,b:4" behind --hosts, or a hostfile, one host a line,
+// in the forms of Open MPI, DeepSpeed and MPICH:
+//
+//   # comment
+//   worker-0 slots=4 max_slots=8
+//   me@worker-1 slots=4
+//   [fe80::1]:4
+//
+// A name ends up on the command line of ssh, so it is taken strictly: letters, digits, '.', '-' and
+// '_', no '-' at the beginning (ssh would read an option), an IPv6 address in brackets. What is not
+// understood is an error with its line, never skipped. Pure functions.
+
+#include <string>
+#include <vector>
+
+namespace paceline::launcher {
+
+struct Host {
+  std::string name;  // [user@]name as ssh takes it; an IPv6 address without brackets
+  int slots = 0;     // ranks to start there; 0: not said
+  bool operator==(const Host&) const = default;
+
+  // Without "user@".
+  std::string address() const { return name.substr(name.find('@') + 1); }
+};
+
+inline constexpr int kMaxHosts = 65536;
+inline constexpr int kMaxSlots = 4096;
+
+// "a:4,b". Error(kInvalid); `where` names the option in the message.
+std::vector<Host> parse_host_list(const std::string& text, const std::string& where);
+
+// The contents of a hostfile. Error(kInvalid): "PATH, line 3: ...".
+std::vector<Host> parse_hostfile(const std::string& text, const std::string& path);
+
+// The file at `path`. Error(kInvalid) when it cannot be read.
+std::vector<Host> read_hostfile(const std::string& path);
+
+// True for a name that ssh and the resolver take as a name, never as an option or anything else.
+bool is_host_name(const std::string& name);
+
+}  // namespace paceline::launcher

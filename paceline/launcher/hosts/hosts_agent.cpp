@@ -1,0 +1,199 @@
+#include "paceline/launcher/hosts/hosts_agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/hosts/remote_end.h"
+#include "paceline/launcher/process/descriptor_limit.h"
+
+namespace paceline::launcher {
+
+using namespace std::chrono_literals;
+
+HostsAgent::HostsAgent(const HostsPlan& plan, AgentChannel channel)
+    : plan_(plan),
+      control_(std::move(channel.control)),
+      consoles_(loop_),
+      entry_(loop_, plan.job, [this](const std::string& line) { consoles_.say(line); }),
+      timelines_(plan.timeline),
+      input_(loop_, std::move(channel.stdin_fd),
+             [this](FrameKind kind, std::string_view payload) {
+               hosts_[0].link->send(kind, payload);
+             }),
+      start_by_(Deadline::after(plan.start_timeout)) {}
+
+int HostsAgent::run() {
+  require_descriptors(static_cast<int>(plan_.parts.size()));
+  loop_.watch(control_.get(), [this] { on_control(); });
+  hosts_.resize(plan_.parts.size());
+  for (HostState& host : hosts_) host.comeback = HostReturn(plan_.host_tries);
+  for (std::size_t i = 0; i < hosts_.size(); ++i) connect(i);
+  while (!abandoned_ && !all_ended()) turn();
+  if (!abandoned_) finish_timeline();
+  while (!abandoned_ && !consoles_.empty()) turn();
+  for (const HostState& host : hosts_) host.link->cut();
+  const std::string lost = consoles_.lost();
+  if (lost.empty()) return exit_code();
+  consoles_.say(fmt::format(
+      "paceline: warning: output of the ranks could not be written to {}; with --log-dir each host "
+      "keeps that of its ranks\n",
+      lost));
+  return exit_code() == 0 ? kExitEnvironment : exit_code();
+}
+
+void HostsAgent::turn() {
+  loop_.turn(next_deadline());
+  if (!stopping() && !begun() && put_off(start_by_).expired()) on_late_start();
+  if (finish_by_ && put_off(*finish_by_).expired()) end_stragglers();
+  if (push_at_ && put_off(*push_at_).expired()) push_harder();
+  if (alive_at_.expired()) look_after_connections();
+  tend_returns();
+  input_.tend();
+  consoles_.watch_for_room();
+  const bool full = consoles_.out().saturated() || consoles_.err().saturated();
+  for (const HostState& host : hosts_) host.link->hold(full);
+}
+
+Deadline HostsAgent::next_deadline() const {
+  auto left = alive_at_.remaining();
+  if (finish_by_) left = std::min(left, put_off(*finish_by_).remaining());
+  if (push_at_) left = std::min(left, put_off(*push_at_).remaining());
+  for (const HostState& host : hosts_) {
+    if (host.stage == Stage::kReturning) {
+      left = std::min(left, put_off(host.answer_by).remaining());
+    }
+    if (!host.comeback.next()) continue;
+    left = std::min<std::chrono::nanoseconds>(left, *host.comeback.next() - Deadline::Clock::now());
+  }
+  if (!stopping() && !begun()) left = std::min(left, put_off(start_by_).remaining());
+  return Deadline::after(left);
+}
+
+bool HostsAgent::none_in(Stage stage) const {
+  return std::none_of(hosts_.begin(), hosts_.end(),
+                      [&](const HostState& host) { return host.stage == stage; });
+}
+
+bool HostsAgent::all_ended() const {
+  return std::all_of(hosts_.begin(), hosts_.end(),
+                     [](const HostState& host) { return host.link->ended(); });
+}
+
+int HostsAgent::num_left() const {
+  return static_cast<int>(std::count_if(hosts_.begin(), hosts_.end(),
+                                        [](const HostState& host) { return !host.lost(); }));
+}
+
+void HostsAgent::on_control() {
+  std::byte first{};
+  const ssize_t length = read_some(control_.get(), {&first, 1});
+  if (length < 0 && errno == EAGAIN) return;
+  if (length != 1) {
+    abandoned_ = true;
+    return;
+  }
+  const int signal = std::to_integer<int>(first);
+  if (signal == SIGTSTP || signal == SIGCONT) at_rest_ = signal == SIGTSTP;
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+    const std::string payload(1, static_cast<char>(signal));
+    for (const HostState& host : hosts_) {
+      if (host.stage == Stage::kRunning) host.link->send(FrameKind::kSignal, payload);
+    }
+  } else if (stop_signal_ == 0) {
+    stop_signal_ = signal;
+    stop_all(signal, plan_.shutdown_timeout);
+  } else if (signal == SIGINT) {
+    stop_all(signal, 0s);                // the hosts know what a second one means
+    if (all_ended()) abandoned_ = true;  // there is no reader for what is left to print
+  }
+}
+
+void HostsAgent::on_frame(std::size_t index, const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kHello:
+      return on_hello(index, frame.payload);
+    case FrameKind::kPort:
+      if (index == 0 && !port_) on_port(frame.payload);
+      return;
+    case FrameKind::kLeads:
+      return on_leads(index, decode_endpoint(frame.payload));
+    case FrameKind::kOut:
+      return on_output(index, 0, frame.payload);
+    case FrameKind::kErr:
+      return on_output(index, 1, frame.payload);
+    case FrameKind::kSay:
+    case FrameKind::kAnnounce:
+      return on_words(index, frame);
+    case FrameKind::kOver:
+      return on_over(static_cast<unsigned char>(frame.payload.at(0)));
+    case FrameKind::kInputTaken:
+      return input_.taken(ByteReader(as_bytes(frame.payload)).get<std::uint32_t>());
+    case FrameKind::kTimeline:
+      return on_timeline(index, frame.payload);
+    case FrameKind::kExit:
+      if (!frame.payload.empty()) {
+        hosts_[index].exit_code = static_cast<unsigned char>(frame.payload[0]);
+      }
+      return;
+    default:
+      return;  // kAlive
+  }
+}
+
+void HostsAgent::on_output(std::size_t index, int stream, const std::string& bytes) {
+  Console& console = stream == 0 ? consoles_.out() : consoles_.err();
+  auto& lines = hosts_[index].lines[stream];
+  if (!lines) return console.write(bytes);
+  std::string text;
+  lines->feed(bytes, text);
+  console.write(text);
+}
+
+void HostsAgent::on_timeline(std::size_t index, const std::string& packed) {
+  timelines_.take(index, packed);
+  wait_for_timelines();
+}
+
+void HostsAgent::finish_timeline() {
+  std::vector<TimelineCollection::Host> hosts;
+  for (const HostState& host : hosts_) {
+    hosts.push_back({host.link->route().name, host.link->clock()});
+  }
+  consoles_.say(timelines_.finish(hosts));
+}
+
+// When the job ends for want of a host, what the others have to say follows from it.
+void HostsAgent::on_words(std::size_t index, const Frame& frame) {
+  if (culprit_ && *culprit_ != index) return;
+  if (frame.kind == FrameKind::kAnnounce) return consoles_.say(frame.payload);
+  std::string lines;
+  hosts_[index].words.feed(frame.payload, lines);
+  consoles_.say(lines);
+}
+
+void HostsAgent::look_after_connections() {
+  alive_at_ = Deadline::after(kAliveInterval);
+  loop_.look();
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const HostLink& link = *hosts_[i].link;
+    if (link.ended() || !link.greeted()) continue;
+    hosts_[i].link->send(FrameKind::kAlive);
+    hosts_[i].link->compare_clocks();
+    if (link.silence() < kSilenceLimit) continue;
+    if (!over_ && !stopping() && !hosts_[i].lost()) {
+      lose(i, fmt::format("{} was lost: it sent nothing for {} s", named(hosts_[i]),
+                          kSilenceLimit.count()));
+    }
+    hosts_[i].link->cut();
+  }
+}
+
+}  // namespace paceline::launcher

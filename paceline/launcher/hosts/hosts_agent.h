@@ -1,0 +1,162 @@
+#pragma once
+
+// Starts a job on several hosts and stays until it has ended everywhere: the agent
+// (launcher/process/supervisor.h) of `paceline run --hosts`. One thread, one event loop over the
+// connections.
+//
+// No host starts a rank before every host has answered. Host 0 gets its part first, holds the port
+// where the agents meet and says which; then the others get theirs (hosts_agent_start.cpp).
+//
+// From then on the agents lead the job (launcher/coordination/coordinator.h) and say when it is
+// over, and with which exit code; their words are printed here. What is decided here is what only
+// this process knows: whether hosts can be started, and started again when they are lost
+// (hosts_agent_return.cpp). A job that too few hosts are left for ends (hosts_agent_end.cpp).
+//
+// Thread safety: none.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/launcher/hosts/host_link.h"
+#include "paceline/launcher/hosts/host_return.h"
+#include "paceline/launcher/hosts/hosts_entry.h"
+#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/hosts/remote_end.h"
+#include "paceline/launcher/hosts/remote_input.h"
+#include "paceline/launcher/job_timeline/timeline_collection.h"
+#include "paceline/launcher/output/consoles.h"
+#include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/supervisor.h"
+
+namespace paceline::launcher {
+
+class HostsAgent {
+ public:
+  // `plan` outlives it.
+  HostsAgent(const HostsPlan& plan, AgentChannel channel);
+  HostsAgent(const HostsAgent&) = delete;
+  HostsAgent& operator=(const HostsAgent&) = delete;
+
+  // The exit code of the job: what its agents agreed upon, kStoppedAsAgreed when all ranks of all
+  // hosts stopped so, 3 when too few hosts could be reached or were left, or 128 + N when signal N
+  // ended the launcher.
+  int run();
+
+ private:
+  //   connecting ──hello──▶ ready ──its part──▶ running ──end──▶ lost ──try──▶ returning
+  //       └──end, or too late──────────────────────────────────▶  ▲ └──end or no answer──┘  │hello
+  //                                             running ◀──its part── back ◀────────────────┘
+  enum class Stage {
+    kConnecting,
+    kReady,      // waits for the other hosts
+    kRunning,    // has its part, until it ends
+    kLost,       // the job goes on, or begins, without it
+    kReturning,  // and it is being started again
+    kBack,       // it has answered, and waits for an agent that leads
+  };
+
+  // How the hosts are being ended; push_harder() goes on to the next.
+  enum class Ending { kNot, kAsked, kKilled, kCut };
+  static constexpr std::array kHarder = {Ending::kAsked, Ending::kKilled, Ending::kCut,
+                                         Ending::kCut};
+
+  // One host as the job sees it.
+  struct HostState {
+    std::unique_ptr<HostLink> link;
+    std::optional<LineFormatter> lines[2];  // of stdout and stderr
+    LineFormatter words{""};                // of its agent
+    Stage stage = Stage::kConnecting;
+    Deadline answer_by = Deadline::never();  // while returning
+    HostReturn comeback{0};
+    std::optional<int> exit_code;
+    std::optional<Endpoint> led_at;  // where its agent met the others when it led
+
+    bool lost() const { return stage >= Stage::kLost; }
+    bool trying() const { return stage > Stage::kLost; }
+  };
+
+  // With the hosts while they are there.
+  void turn();
+  Deadline next_deadline() const;
+  void on_control();
+  void on_frame(std::size_t index, const Frame& frame);
+  void on_output(std::size_t index, int stream, const std::string& bytes);
+  void on_words(std::size_t index, const Frame& frame);
+  void on_timeline(std::size_t index, const std::string& packed);
+  void look_after_connections();
+  void finish_timeline();
+  // Every host that is not lost has answered; every one has its part.
+  bool all_ready() const { return none_in(Stage::kConnecting); }
+  bool begun() const { return all_ready() && none_in(Stage::kReady); }
+  bool none_in(Stage stage) const;
+  bool stopping() const { return ending_ != Ending::kNot; }
+  bool all_ended() const;
+  int num_hosts() const { return static_cast<int>(hosts_.size()); }
+  int num_left() const;
+  static std::string named(const HostState& host) { return "host " + host.link->route().name; }
+
+  // At the start.
+  void connect(std::size_t index);
+  void on_hello(std::size_t index, const std::string& version);
+  void begin_if_ready();
+  void on_port(const std::string& payload);
+  void give_part(std::size_t index);
+  void send_part(HostState& host, const RemoteJob& job);
+  bool may_begin_without_missing() const;
+  void on_late_start();
+  void fail_start();
+
+  // When something ends.
+  void on_over(int exit_code);
+  void on_end(std::size_t index);
+  void end_stragglers();
+  void on_end_of_part(std::size_t index);
+  void lose(std::size_t index, const std::string& how);
+  std::string end_of_connection(const HostState& host) const;
+  void fail(std::size_t index, int exit_code, const std::string& text);
+  void name_silent_hosts();
+  void stop_all(int signal, std::chrono::nanoseconds grace);
+  void push_harder();
+  void wait_for_timelines();
+  int exit_code() const;
+
+  // When lost hosts come back.
+  bool plan_return(std::size_t index);
+  void tend_returns();
+  void try_again(std::size_t index);
+  void on_return(std::size_t index);
+  void on_failed_return(std::size_t index);
+  void on_leads(std::size_t index, const Endpoint& meeting);
+  void refuse_return(std::size_t index, const std::string& why);
+
+  const HostsPlan& plan_;
+  Fd control_;
+  EventLoop loop_;
+  Consoles consoles_;
+  HostsEntry entry_;
+  TimelineCollection timelines_;
+  RemoteInput input_;
+  std::vector<HostState> hosts_;
+  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has said so
+  Deadline start_by_;
+  Deadline alive_at_ = Deadline::after(kAliveInterval);
+  bool abandoned_ = false;             // the supervisor is gone
+  int stop_signal_ = 0;                // the first signal that ended the job
+  std::optional<int> over_;            // the exit code that the agents have agreed upon
+  std::optional<Deadline> finish_by_;  // for all hosts, then
+  std::optional<std::size_t> leader_;  // of the agents, and where it meets them
+  Endpoint meeting_;
+  std::optional<std::size_t> culprit_;  // the host for which the job cannot go on
+  int culprit_code_ = 0;
+  Ending ending_ = Ending::kNot;
+  bool at_rest_ = false;             // the user has stopped the ranks, those that come later too
+  std::optional<Deadline> push_at_;  // while stopping(): what has not ended by then is ended harder
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,168 @@
+// How a job of --hosts ends, or loses hosts: failures, lost connections, stopping, the exit code.
+
+#include <algorithm>
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/hosts/hosts_agent.h"
+#include "paceline/launcher/messages/job_end.h"
+#include "paceline/launcher/process/rank_end.h"
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kExitOfSsh = 255;
+constexpr std::chrono::nanoseconds kUsualSilence = 2 * kAliveInterval;
+constexpr std::chrono::nanoseconds kLongestGraceOfHosts = 5s;
+// A host ends its ranks itself when their time is over; this is what it may take to say so.
+constexpr std::chrono::nanoseconds kTimeOfHostsToAnswer = 5s;
+
+}  // namespace
+
+void HostsAgent::on_end(std::size_t index) {
+  HostState& host = hosts_[index];
+  for (int stream : {0, 1}) {
+    std::string rest;
+    if (host.lines[stream]) host.lines[stream]->finish(rest);
+    (stream == 0 ? consoles_.out() : consoles_.err()).write(rest);
+  }
+  if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping()) return;
+  if (host.lost()) return on_failed_return(index);
+  // Whoever stops an agent on its host wants that host back.
+  if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
+  lose(index, host.exit_code
+                  ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
+                  : end_of_connection(host));
+}
+
+void HostsAgent::on_over(int exit_code) {
+  if (over_ || culprit_) return;
+  over_ = exit_code;
+  for (const HostState& host : hosts_) {
+    if (host.trying()) host.link->cut();
+  }
+  finish_by_ = Deadline::after(kLongestGraceOfHosts + kTimeOfHostsToAnswer);
+}
+
+// A host that is cut off from the others, but not from here, does not know that the job is over.
+void HostsAgent::end_stragglers() {
+  finish_by_.reset();
+  if (consoles_.out().saturated() || consoles_.err().saturated()) {
+    finish_by_ = Deadline::after(kTimeOfHostsToAnswer);
+  } else if (!stopping()) {
+    stop_all(SIGTERM, plan_.shutdown_timeout);
+  }
+}
+
+// A job that has not begun cannot do without the host where it meets.
+void HostsAgent::lose(std::size_t index, const std::string& how) {
+  HostState& host = hosts_[index];
+  const bool needed = index == 0 && !begun();
+  host.stage = Stage::kLost;
+  if (leader_ == index) leader_.reset();
+  const bool comes_back = !needed && num_left() > 0 && plan_return(index);
+  if (needed || (num_left() < plan_.min_hosts && !comes_back)) {
+    return fail(index, host.exit_code.value_or(kExitEnvironment), how);
+  }
+  const char* what = num_left() < plan_.min_hosts ? "waiting for it, with" : "going on with";
+  consoles_.say(fmt::format("paceline: {}\npaceline: {} {} of {} hosts\n", how, what, num_left(),
+                            num_hosts()));
+  begin_if_ready();
+}
+
+std::string HostsAgent::end_of_connection(const HostState& host) const {
+  const HostRoute& route = host.link->route();
+  const int status = host.link->status();
+  const std::string how = status > 128 && status < kExitOfSsh
+                              ? fmt::format("was killed by {}", signal_name(status - 128))
+                              : fmt::format("ended with exit code {}", status);
+  std::string text;
+  if (host.stage == Stage::kRunning) {
+    text = fmt::format("{} was lost: its connection ({}) {}; its ranks end by themselves",
+                       named(host), route.command.front(), how);
+  } else if (status == kExitNotFound) {
+    text = fmt::format("{}: paceline was not found there; {}", named(host), plan_.program_hint);
+  } else {
+    text = fmt::format("{} could not be reached: {} {} before paceline answered there", named(host),
+                       route.command.front(), how);
+  }
+  const std::string words = host.link->words();
+  return words.empty() ? text : text + "\n" + words.substr(0, words.size() - 1);
+}
+
+// What comes after the first such failure, or after a signal that stops the job, follows from it.
+void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text) {
+  if (culprit_ || stop_signal_ != 0) return;
+  culprit_ = index;
+  culprit_code_ = exit_code;
+  consoles_.say(fmt::format("paceline: {}\n", text));
+  stop_all(SIGTERM, std::min(kLongestGraceOfHosts, plan_.shutdown_timeout));
+}
+
+// A scheduler may notice that a host has died, and end the job, before it counts as lost here.
+void HostsAgent::name_silent_hosts() {
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const HostState& host = hosts_[i];
+    const auto silence = std::chrono::floor<std::chrono::seconds>(host.link->silence());
+    const bool there = host.stage == Stage::kRunning && !host.link->ended() && culprit_ != i;
+    if (!there || silence < kUsualSilence) continue;
+    consoles_.say(fmt::format("paceline: {} has sent nothing for {} s: it may have died\n",
+                              named(host), silence.count()));
+  }
+}
+
+void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
+  if (!stopping()) name_silent_hosts();
+  const std::string payload(1, static_cast<char>(signal));
+  for (const HostState& host : hosts_) {
+    if (host.stage != Stage::kRunning) {
+      host.link->cut();
+    } else if (!host.exit_code) {
+      host.link->send(FrameKind::kSignal, payload);
+    }
+  }
+  if (stopping()) return;
+  ending_ = Ending::kAsked;
+  push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
+}
+
+// What a host still sends is not held against it.
+void HostsAgent::wait_for_timelines() {
+  const auto later = [](std::optional<Deadline>& when) {
+    if (when && when->remaining() < kTimeOfHostsToAnswer)
+      when = Deadline::after(kTimeOfHostsToAnswer);
+  };
+  later(finish_by_);
+  if (ending_ < Ending::kKilled) later(push_at_);
+}
+
+// First the hosts are told to kill; then the connections are cut, which has the same effect on a
+// host that can still be reached.
+void HostsAgent::push_harder() {
+  ending_ = kHarder[static_cast<std::size_t>(ending_)];
+  const std::string payload(1, static_cast<char>(SIGKILL));
+  for (const HostState& host : hosts_) {
+    if (ending_ == Ending::kCut) {
+      host.link->cut();
+    } else {
+      host.link->send(FrameKind::kSignal, payload);
+    }
+  }
+  push_at_ = Deadline::after(kTimeOfHostsToAnswer);
+}
+
+int HostsAgent::exit_code() const {
+  const auto agreed = std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& host) {
+    return host.exit_code == kStoppedAsAgreed;
+  });
+  JobEnd end{.decided = over_, .stop_signal = stop_signal_, .abandoned = abandoned_};
+  end.agreed = !culprit_ && agreed > 0 && agreed == num_left();
+  if (culprit_) end.failed = culprit_code_;
+  return end.exit_code();
+}
+
+}  // namespace paceline::launcher

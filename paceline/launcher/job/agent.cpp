@@ -1,0 +1,547 @@
+#include "paceline/launcher/job/agent.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/host.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/diagnosis/failure_cause.h"
+#include "paceline/launcher/job/generation.h"
+#include "paceline/launcher/job/job_membership.h"
+#include "paceline/launcher/job/job_watch.h"
+#include "paceline/launcher/job/launcher_channel.h"
+#include "paceline/launcher/job/node_end.h"
+#include "paceline/launcher/job/output_warnings.h"
+#include "paceline/launcher/job/rehearsal.h"
+#include "paceline/launcher/job/run_tally.h"
+#include "paceline/launcher/messages/clock_comparison.h"
+#include "paceline/launcher/output/consoles.h"
+#include "paceline/launcher/process/descendants.h"
+#include "paceline/launcher/process/descriptor_limit.h"
+#include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/orphans.h"
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kEndOfJobsDescendants = 5s;
+// For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
+// host, so that they wait for a node that is gone.
+constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
+// At the end, for other agents to take their last orders.
+constexpr auto kLastWords = 2s;
+
+double seconds() {
+  return std::chrono::duration<double>(Deadline::Clock::now().time_since_epoch()).count();
+}
+
+Deadline sooner(Deadline a, Deadline b) { return a.moment() < b.moment() ? a : b; }
+
+// Whose logs these are (launcher/output/log_directory.h).
+std::string owner_of_logs(const LaunchOptions& options) {
+  if (options.part) return fmt::format("job {}", options.run_id);
+  if (options.several_nodes()) {
+    return fmt::format("job {} at port {}", options.run_id, options.meeting.endpoint.port);
+  }
+  return fmt::format("job {}, process {} on host {}", options.run_id, getpid(), host_name());
+}
+
+class Agent {
+ public:
+  Agent(const LaunchPlan& plan, AgentChannel channel)
+      : plan_(plan),
+        channel_(std::move(channel)),
+        consoles_(loop_, plan.options.notices_fd),
+        logs_(plan.options.log_dir, owner_of_logs(plan.options)),
+        flights_(inherited_environment(), logs_.usable_path()),
+        timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
+        watch_(loop_, plan, {logs_.usable_path(), flights_.directory()},
+               {[this](const std::string& text) { consoles_.say(text); },
+                [this](int rank) { generation_->send_to(rank, SIGKILL); },
+                [this](const Report& report) { membership_.report(report); },
+                [this] { return meeting(); }}),
+        seeds_(plan.program_path, plan.options.fork_server && plan.options.may_restart(),
+               [this](const std::string& text) { consoles_.say(text); }),
+        launcher_(plan.options.notices_fd),
+        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
+        orphans_(loop_),
+        warnings_(consoles_, logs_),
+        membership_(loop_, plan.options, launcher_) {}
+
+  int run();
+
+ private:
+  // With the coordinator.
+  void follow_orders();
+  void obey(const StartOrder& order);
+  void obey(const StopOrder& order);
+  void obey(const WaitOrder& order);
+  void obey(const EndOrder& order);
+  void obey(const LookOrder& order) { watch_.look(order); }
+  void obey(HangOrder order);
+  void obey(const StragglerOrder& order) { watch_.show(order); }
+  void obey(const FirstFailureOrder& order);
+  void obey(const FollowOrder& order);
+  void obey(const WindUpOrder& order);
+  void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
+  void remove_old_flights(const NodePlace& place) const;
+  void stop_others(std::chrono::nanoseconds grace);
+  void on_coordinator_lost();
+  void report_stopped();
+  Absence meeting();
+
+  // With the ranks.
+  void on_failure();
+  void on_work_done();
+  void on_generation_over();
+  bool running() const { return generation_ && !generation_->over(); }
+
+  // Of the newest generation. Before the first one as after one that ended in order.
+  //   running ──ordered, or a rank failed──▶ stopping ──over──▶ stopped
+  //      └──over, in order──▶ finished ──ordered──▶ stopped
+  enum class Stage { kRunning, kStopping, kStopped, kFinished };
+  bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
+  bool seen_to() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
+
+  // What is printed where. With --hosts all nodes share one console.
+  bool shares_console() const { return plan_.options.part.has_value(); }
+  void say_of_job(const std::string& text);
+  void say_of_failure(const std::string& text);
+  void say_held_back();
+
+  // With the rest of the process.
+  void loop();
+  Deadline next_deadline() const;
+  bool finished() const;
+  void on_control();
+  void on_signal(int signal);
+  void reap_orphans();
+
+  // The end.
+  bool ending() const { return end_ || stop_signal_ != 0; }
+  NodeEnd node_end() const;
+  void conclude();
+  void finish_timeline();
+  void say_tally();
+  void explain_end();
+  void remove_records();
+  int exit_code() const;
+
+  const LaunchPlan& plan_;
+  AgentChannel channel_;
+  EventLoop loop_;
+  Consoles consoles_;
+  LogDirectory logs_;
+  JobFlights flights_;
+  const JobMemory memory_;
+  JobTimeline timeline_;
+  JobWatch watch_;
+  RankSeeds seeds_;
+  const LauncherChannel launcher_;  // of --hosts
+  Rehearsal rehearsal_;
+  RunTally tally_;
+  Orphans orphans_;
+  OutputWarnings warnings_;
+  JobMembership membership_;
+  std::unique_ptr<Generation> generation_;
+  std::string stopped_for_;    // why the last generation was stopped, if that was ordered
+  std::string own_cause_;      // of this node's culprit, in the words that all agents use
+  bool failed_first_ = false;  // of all nodes, in this generation
+  std::string held_back_;      // what is to be said if it did
+  bool work_done_ = false;     // of this generation, on this node
+  Stage stage_ = Stage::kFinished;
+  bool abandoned_ = false;    // the supervisor is gone
+  bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
+  int stop_signal_ = 0;       // the first signal that ended this launcher
+  std::optional<EndOrder> end_;
+  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
+};
+
+int Agent::run() {
+  require_descriptors(plan_.options.num_local_ranks);
+  loop_.watch(channel_.control.get(), [this] { on_control(); });
+  if (!logs_.notice().empty()) {
+    consoles_.say(fmt::format("paceline: warning: {}\n", logs_.notice()));
+  }
+  membership_.seek();
+  follow_orders();
+  loop();
+  if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
+  if (abandoned_ && !concluded_ && stop_signal_ == 0) {
+    finish_timeline();
+    remove_records();  // no launcher is left to be told of the logs
+  }
+  if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
+  return exit_code();
+}
+
+// --- The coordinator ---
+
+// Handling one order may queue another, or lead to another coordinator.
+void Agent::follow_orders() {
+  while (JobControl* const coordinator = membership_.coordinator()) {
+    const std::vector<Order> orders = coordinator->take_orders();
+    if (orders.empty()) return;
+    for (const Order& order : orders) {
+      std::visit([this](const auto& one) { obey(one); }, order);
+    }
+  }
+}
+
+void Agent::obey(const StartOrder& order) {
+  if (ending()) return;
+  if (generation_ && generation_->culprit()) {
+    const std::string sentence = flights_.sentence(false);
+    if (!sentence.empty()) consoles_.say(fmt::format("paceline: {}\n", sentence));
+  }
+  if (!order.note.empty()) {
+    say_of_job(fmt::format("paceline: generation {}: {}\n", order.place.generation, order.note));
+  }
+  remove_old_flights(order.place);
+  generation_.reset();
+  held_back_.clear();
+  failed_first_ = false;
+  work_done_ = false;
+  stage_ = Stage::kRunning;
+  membership_.begin(order);
+  const GenerationContext context{plan_,   loop_,     consoles_, logs_, flights_,
+                                  memory_, timeline_, watch_,    seeds_};
+  generation_ = std::make_unique<Generation>(context, order.place, membership_.services(),
+                                             channel_.stdin_fd.get());
+  if (watch_.at_rest()) generation_->send(SIGTSTP);
+  generation_->when_failed([this] { on_failure(); });
+  generation_->when_reported([this](const std::string& report) { say_of_failure(report); });
+  tally_.started(seconds());
+  // A rank 0 that may be started again reads on where the last one stopped.
+  if (!plan_.options.may_restart()) channel_.stdin_fd.reset();
+  membership_.services().start_store();
+}
+
+// What is left of an older generation, or an older job in the same folder, says nothing of the
+// ranks to come. Ranks that are now another node's may run already, on the same folder.
+void Agent::remove_old_flights(const NodePlace& place) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
+  if (generation_) {
+    for (const int rank : generation_->ranks()) {
+      if (rank >= place.world_size) ranks.push_back(rank);
+    }
+  }
+  flights_.remove(ranks);
+}
+
+void Agent::obey(const StopOrder& order) {
+  if (!generation_ || stops()) return;
+  stopped_for_ = order.reason;
+  if (stage_ == Stage::kFinished) return report_stopped();
+  stage_ = Stage::kStopping;
+  generation_->look_for_deaths();  // those who were told first may only have noticed
+  // A shared console shows the report of the rank that failed.
+  const bool shown = shares_console() && order.failed == Failure::Kind::kRank;
+  if (!generation_->culprit() && !shown) {
+    say_of_job(fmt::format("paceline: {}; stopping the ranks of {}\n", order.reason,
+                           shares_console() ? "all hosts" : "this node"));
+  }
+  stop_others(order.failed == Failure::Kind::kHost ? kGraceAfterLoss : kGraceOfOthers);
+}
+
+void Agent::obey(const WaitOrder& order) {
+  say_of_job(fmt::format("paceline: {}\n", order.reason));
+}
+
+void Agent::obey(HangOrder order) {
+  if (shares_console() && !membership_.leads()) order.sentence.clear();
+  watch_.show(order);
+}
+
+void Agent::obey(const FirstFailureOrder& order) {
+  if (!generation_ || generation_->place().generation != order.generation) return;
+  failed_first_ = true;
+  say_held_back();
+}
+
+// No rank runs here then, because the coordinator that gives way was gathering nodes.
+void Agent::obey(const FollowOrder& order) {
+  if (ending()) return;
+  consoles_.say(fmt::format("paceline: the job goes on with more nodes at {}; joining them\n",
+                            to_string(order.leader)));
+  membership_.follow(order.leader);
+}
+
+void Agent::obey(const WindUpOrder& order) {
+  if (!running() || generation_->place().generation != order.generation || stops()) return;
+  if (generation_->num_running() > 0) {
+    say_of_job(
+        "paceline: the ranks that the job waits for have ended; stopping those that serve\n");
+  }
+  generation_->wind_up(plan_.options.shutdown_timeout);
+}
+
+void Agent::obey(const EndOrder& order) {
+  if (end_) return;
+  end_ = order;
+  held_back_.clear();
+  if (!order.alone) launcher_.say_over(order.exit_code);
+  if (running()) stop_others(kGraceOfOthers);
+}
+
+void Agent::stop_others(std::chrono::nanoseconds grace) {
+  generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
+}
+
+// The ranks of its host are dead or on their own; whoever takes over begins a new generation.
+void Agent::on_coordinator_lost() {
+  const std::string cause = membership_.lose_coordinator();
+  say_held_back();
+  if (ending()) return;
+  if (!membership_.has_begun()) {
+    consoles_.say(
+        fmt::format("paceline: lost {}, before the job began; looking for it again\n", cause));
+    return;
+  }
+  stage_ = seen_to() ? Stage::kStopped : Stage::kStopping;
+  if (running()) stop_others(kGraceAfterLoss);
+  if (!membership_.may_have_a_successor()) {
+    return obey(EndOrder{.exit_code = kExitEnvironment, .cause = "the loss of " + cause});
+  }
+  consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
+}
+
+// What concerns all nodes is printed once, by the node that leads, or by all when none does.
+void Agent::say_of_job(const std::string& text) {
+  const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
+  if (!shares_console() || !others_say_it) consoles_.announce(text);
+}
+
+// Failures of other ranks mostly follow from the first.
+void Agent::say_of_failure(const std::string& text) {
+  if (!shares_console() || failed_first_) return consoles_.announce(text);
+  held_back_ += text;
+}
+
+void Agent::say_held_back() { consoles_.announce(std::exchange(held_back_, "")); }
+
+void Agent::report_stopped() {
+  stage_ = Stage::kStopped;
+  const Offer offer = membership_.offer_anew();
+  const auto steps = flights_.steps(generation_->ranks());
+  membership_.report(
+      Stopped{.generation = generation_->place().generation,
+              .lived = std::chrono::duration_cast<std::chrono::milliseconds>(generation_->age()),
+              .steps = steps ? std::optional(steps->steps) : std::nullopt,
+              .offer = offer});
+}
+
+Absence Agent::meeting() {
+  if (!generation_) return {};
+  return membership_.services().meeting(generation_->place().generation,
+                                        generation_->place().world_size);
+}
+
+// --- The ranks ---
+
+void Agent::on_failure() {
+  const RankEnd& culprit = *generation_->culprit();
+  own_cause_ = fmt::format("{} on host {}: {}", generation_->place().name_of(culprit.rank),
+                           membership_.host(), describe(culprit));
+  membership_.report(RankFailure{generation_->place().generation,
+                                 {.cause = own_cause_,
+                                  .end = describe(culprit),
+                                  .exit_code = culprit.status(),
+                                  .signal = culprit.signal,
+                                  .reason = short_reason(generation_->cause()),
+                                  .on_purpose = generation_->was_struck(culprit.rank),
+                                  .at = clock_reading(culprit.at)}});
+}
+
+// Without waiting for the ranks that serve.
+void Agent::on_work_done() {
+  work_done_ = true;
+  membership_.report(WorkDone{generation_->place().generation});
+}
+
+void Agent::on_generation_over() {
+  const bool in_order = !generation_->culprit() && !stops();
+  stage_ = in_order ? Stage::kFinished : Stage::kStopped;
+  tally_.ended(seconds(), flights_.steps(generation_->ranks()));
+  if (generation_->culprit()) {
+    say_of_failure(generation_->closing_words());
+  } else {
+    consoles_.say(generation_->closing_words());
+  }
+  if (ending() || membership_.coordinator() == nullptr) return;
+  if (!in_order) return report_stopped();
+  membership_.report(Finished{generation_->place().generation, generation_->stopped_as_agreed()});
+}
+
+// --- The process ---
+
+void Agent::loop() {
+  while (!finished()) {
+    loop_.turn(next_deadline());
+    reap_orphans();
+    if (running()) rehearsal_.tend(*generation_);
+    if (generation_) generation_->tend();
+    warnings_.tend(generation_.get());
+    if (stage_ == Stage::kRunning && !work_done_ && generation_->work_is_done()) on_work_done();
+    if (!seen_to() && generation_->over()) on_generation_over();
+    if (JobControl* const coordinator = membership_.coordinator()) {
+      coordinator->tend();
+      follow_orders();
+      if (membership_.coordinator_is_lost()) on_coordinator_lost();
+    } else if (!running() && !ending() && membership_.seek_at().expired()) {
+      membership_.seek();
+      follow_orders();
+    }
+    if (!concluded_ && !running() && ending()) conclude();
+    consoles_.watch_for_room();
+  }
+}
+
+Deadline Agent::next_deadline() const {
+  const JobControl* const coordinator = membership_.coordinator();
+  Deadline next = running() ? Deadline::never() : membership_.seek_at();
+  if (coordinator != nullptr) next = coordinator->next_deadline();
+  if (generation_) next = sooner(next, generation_->next_deadline());
+  next = sooner(next, rehearsal_.next_deadline(running()));
+  return concluded_ ? sooner(next, *concluded_) : next;
+}
+
+bool Agent::finished() const {
+  if (abandoned_) return true;
+  if (!concluded_ || !consoles_.empty()) return false;
+  const JobControl* const coordinator = membership_.coordinator();
+  return coordinator == nullptr || coordinator->flushed() || concluded_->expired();
+}
+
+void Agent::on_control() {
+  std::byte first{};
+  const ssize_t length = read_some(channel_.control.get(), {&first, 1});
+  if (length < 0 && errno == EAGAIN) return;
+  if (length != 1) {
+    abandoned_ = true;
+    return;
+  }
+  const int signal = std::to_integer<int>(first);
+  if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
+  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+    if (generation_) generation_->send(signal);
+  } else {
+    on_signal(signal);
+  }
+}
+
+void Agent::on_signal(int signal) {
+  if (stop_signal_ == 0) {
+    stop_signal_ = signal;
+    if (running()) generation_->stop(signal, plan_.options.shutdown_timeout);
+    membership_.report(Leaving{signal});
+  } else if (signal == SIGINT) {
+    if (generation_) generation_->kill("before the second SIGINT");
+    // There is no reader for what is left to print.
+    if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
+  }
+}
+
+// A rank itself is left to its generation, which keeps the order of deaths.
+void Agent::reap_orphans() {
+  if (!orphans_.may_wait()) return;
+  seeds_.pids();  // a seed that has ended is known before it is waited for
+  orphans_.reap([this](pid_t pid) { return generation_ && generation_->owns(pid); });
+}
+
+// --- The end ---
+
+NodeEnd Agent::node_end() const {
+  NodeEnd end{.order = end_, .stop_signal = stop_signal_, .is_abandoned = abandoned_};
+  if (generation_) {
+    end.ranks_agreed = generation_->stopped_as_agreed();
+    end.culprit = generation_->culprit();
+  }
+  return end;
+}
+
+void Agent::conclude() {
+  concluded_ = Deadline::after(kLastWords);
+  say_held_back();
+  finish_timeline();
+  say_tally();
+  const NodeEnd end = node_end();
+  switch (end.manner()) {
+    case NodeEnd::Manner::kAgreed:
+      say_of_job(
+          fmt::format("paceline: all ranks stopped as agreed; start the job again to continue "
+                      "(exit code {})\n",
+                      kStoppedAsAgreed));
+      return remove_records();
+    case NodeEnd::Manner::kStopped: {
+      const std::string logs = logs_.usable_path();
+      consoles_.say(fmt::format("paceline: stopped by {}; all ranks have ended{}\n",
+                                signal_name(stop_signal_),
+                                logs.empty() ? "" : fmt::format(" (logs: {})", logs)));
+      consoles_.say(flights_.text(true));
+      return;
+    }
+    case NodeEnd::Manner::kDone:
+      explain_end();
+      return remove_records();
+    case NodeEnd::Manner::kFailed:
+      if (!shares_console() || failed_first_) consoles_.say(flights_.text(!end.culprit));
+      if (end_) explain_end();
+      if (!generation_) remove_records();
+      return;
+  }
+}
+
+// The trace of a job of --hosts is made by its launcher.
+void Agent::finish_timeline() {
+  consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
+    launcher_.send_timeline(packed);
+  })
+                                   : timeline_.finish());
+}
+
+// Of a run that did not go straight through, or was not meant to.
+void Agent::say_tally() {
+  const std::string faults = rehearsal_.summary();
+  if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
+  consoles_.say(fmt::format(
+      "paceline: the run on this node\n{}{}",
+      faults.empty() ? "" : fmt::format("  faults                {}\n", faults), tally_.text()));
+}
+
+void Agent::explain_end() {
+  const bool said = end_->cause == own_cause_ || (shares_console() && end_->cause == stopped_for_);
+  if (!end_->cause.empty() && !said) {
+    say_of_job(fmt::format("paceline: the job ended because of {}\n", end_->cause));
+  }
+  if (!end_->reason.empty()) say_of_job(fmt::format("paceline: {}\n", end_->reason));
+}
+
+void Agent::remove_records() {
+  if (generation_) flights_.remove(generation_->ranks());
+  // What was said about a failure names its log.
+  if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
+}
+
+// Whoever reads the output must not take half of it for the whole.
+int Agent::exit_code() const {
+  const int code = node_end().exit_code();
+  return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;
+}
+
+}  // namespace
+
+int run_agent(const LaunchPlan& plan, AgentChannel channel) {
+  return Agent(plan, std::move(channel)).run();
+}
+
+}  // namespace paceline::launcher

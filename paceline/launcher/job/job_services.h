@@ -1,0 +1,61 @@
+#pragma once
+
+// What the launcher offers to its ranks besides starting them: the job's store (on the first node),
+// a port for programs that bring a store of their own, and the secret that only this job knows.
+//
+// One node: the store listens on loopback, on a port the kernel picks; MASTER_PORT is another, kept
+// free (launcher/process/reserved_port.h). Several nodes: the same at every node, on the address by
+// which the others reach it, and all use those of the node with rank 0. Each generation has
+// services of its own, so that what an older one left reaches no rank.
+//
+// The secret travels in a memfd that each rank inherits, never in an argument or a variable.
+
+#include <memory>
+#include <string>
+
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/engine/rendezvous/arrival.h"
+#include "paceline/engine/store/tcp_store.h"
+#include "paceline/engine/store/tcp_store_server.h"
+#include "paceline/launcher/job/launch_options.h"
+#include "paceline/launcher/job/worker_environment.h"
+#include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/process/reserved_port.h"
+
+namespace paceline::launcher {
+
+class JobServices {
+ public:
+  // For ranks on one node, with a secret of their own. Claims ports; starts no thread yet.
+  // Error(kSystem) for a port that is taken.
+  explicit JobServices(const LaunchOptions& options);
+  // For a node of several, which the others reach at `host`.
+  JobServices(const std::string& host, const Secret& secret);
+
+  // A fresh descriptor with the secret for one rank (each has a read position of its own).
+  Fd make_secret_fd() const;
+  JobAddresses addresses() const { return addresses_; }
+  Offer offer() const { return offer_; }
+  // Uses another node's services and gives up the claims of this one.
+  void use(const Offer& others);
+  // Which ranks wait, and for which, in the first meeting of a generation. None where another
+  // node's store is used, or this one does not answer within a second.
+  Absence meeting(int generation, int world_size);
+  // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
+  void start_store();
+
+ private:
+  void claim(const std::string& host, const std::string& master_addr, std::uint16_t master_port);
+  void set_addresses();
+
+  Secret secret_;
+  Offer offer_;
+  JobAddresses addresses_;
+  ReservedPort reserved_;
+  Fd store_listener_;  // until the store takes it
+  std::unique_ptr<TcpStoreServer> store_;
+  std::unique_ptr<TcpStore> onlooker_;  // of that store
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,87 @@
+#include "paceline/launcher/job/rehearsal.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include <fmt/format.h>
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+// While a fault waits for a step, which is not announced.
+constexpr std::chrono::nanoseconds kStepInterval = 10ms;
+
+}  // namespace
+
+Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
+                     const JobFlights& flights)
+    : consoles_(consoles),
+      flights_(flights),
+      seed_(seed),
+      active_(!faults.empty()),
+      plan_(faults, seed) {
+  for (const Fault& fault : faults) {
+    if (fault.rank) named_.insert(*fault.rank);
+  }
+}
+
+double Rehearsal::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - *started_).count();
+}
+
+void Rehearsal::tend(Generation& running) {
+  if (!active_) return;
+  if (!started_) started_ = Clock::now();
+  largest_world_ = std::max(largest_world_, running.place().world_size);
+  const auto steps = [this](int rank) {
+    const auto reading = flights_.steps({rank});
+    return reading ? reading->steps : 0;
+  };
+  for (const auto& action : plan_.due(seconds(), running.place().world_size, steps)) {
+    apply(action, running);
+  }
+}
+
+void Rehearsal::apply(const ChaosPlan::Action& action, Generation& running) {
+  const bool done = action.signal == SIGKILL ? running.strike(action.rank, "killed by --chaos")
+                                             : running.send_to(action.rank, action.signal);
+  if (!done || action.fault.empty()) return;
+  ++faults_[action.fault];
+  consoles_.say(fmt::format("paceline: chaos: {} of rank {} after {:.1f} s\n", action.fault,
+                            action.rank, seconds()));
+}
+
+Deadline Rehearsal::next_deadline(bool running) const {
+  if (!active_ || !running) return Deadline::never();
+  if (!started_) return Deadline::after(std::chrono::milliseconds(0));
+  const double next = plan_.next_moment();
+  const Deadline step =
+      plan_.waits_for_steps() ? Deadline::after(kStepInterval) : Deadline::never();
+  if (next >= ChaosPlan::kNever) return step;
+  const Deadline moment = Deadline::after(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(std::max(0.0, next - seconds()))));
+  return step.moment() < moment.moment() ? step : moment;
+}
+
+std::string Rehearsal::summary() const {
+  if (!active_) return "";
+  int count = 0;
+  std::string kinds;
+  for (const auto& [name, times] : faults_) {
+    count += times;
+    kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", name, times);
+  }
+  return fmt::format("{}{}, seed {}{}", count, kinds.empty() ? "" : fmt::format(" ({})", kinds),
+                     seed_, missing_ranks());
+}
+
+std::string Rehearsal::missing_ranks() const {
+  const std::vector<int> missing(named_.lower_bound(largest_world_), named_.end());
+  if (missing.empty()) return "";
+  return fmt::format("; of the ranks that --chaos names the job never had {}",
+                     fmt::join(missing, ", "));
+}
+
+}  // namespace paceline::launcher

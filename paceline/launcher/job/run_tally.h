@@ -1,0 +1,83 @@
+#pragma once
+
+// What a job with several generations came to on this node: how long it took, how many steps its
+// ranks made, and where the time went. From the ranks' step gauges (engine/telemetry/step_gauge.h),
+// where they keep one.
+//
+//   steps made   of all generations together; the step in which a rank died is none
+//   steps kept   from where the training stood at the first count to where it stands at the last
+//   lost         made - kept: what a restart had to make again
+//
+// The time from the first start to the last end is divided without a rest:
+//
+//   kept         time of the steps made x kept / made
+//   made again   time of the steps made x lost / made
+//   recovering   from the end of the last step before a restart to the begin of the first one after
+//                it: the step that was cut off, stopping, pausing, starting and restoring
+//   own          everything else, which an undisturbed run has too: its start, up to the first
+//                step, and evaluating and saving between steps and at the end
+//
+//   goodput      kept / all
+//   relative     goodput by that of a run without restarts: 1 - (made again + recovering) / all
+//
+// Thread safety: none. Pure; time comes in as seconds on this host's monotonic clock.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "paceline/engine/telemetry/step_gauge.h"
+
+namespace paceline::launcher {
+
+// Seconds.
+struct TimeSpent {
+  double kept = 0, made_again = 0, recovering = 0, own = 0;
+
+  double all() const { return kept + made_again + recovering + own; }
+  double lost() const { return made_again + recovering; }
+  double goodput() const { return kept / all(); }
+  double relative_goodput() const { return 1 - lost() / all(); }
+};
+
+class RunTally {
+ public:
+  void started(double seconds);
+  // Nothing of the generation runs any more. `steps`: of one of its ranks; nothing when none of
+  // them counts.
+  void ended(double seconds, const std::optional<StepReading>& steps);
+
+  int num_generations() const { return num_generations_; }
+  // Nothing where the ranks do not count, or do not say where they began.
+  std::optional<std::uint64_t> steps_lost() const;
+  std::optional<double> goodput() const;
+  // Nothing where they do not say either when they made their steps.
+  std::optional<TimeSpent> time_spent() const;
+  // Several lines, each after two spaces.
+  std::string text() const;
+
+ private:
+  struct Steps {
+    std::uint64_t made = 0;
+    double seconds = 0;                  // of them
+    std::optional<std::uint64_t> first;  // where the training stood at the first count
+    std::uint64_t last = 0;              // and at the last one
+    bool placed = true;                  // every generation that made steps said where it began
+    bool timed = true;                   // and when
+    double last_ended = 0;               // the step before
+  };
+
+  void add_times(const StepReading& steps);
+  double total() const { return end_ - begin_; }
+  std::string steps_text() const;
+
+  int num_generations_ = 0;
+  double begin_ = 0, end_ = 0;
+  double generation_begin_ = 0;
+  double idle_ = 0;        // from the end of a generation to the start of the next
+  double recovering_ = 0;  // as far as the last step made
+  bool last_made_steps_ = false;
+  std::optional<Steps> steps_;
+};
+
+}  // namespace paceline::launcher

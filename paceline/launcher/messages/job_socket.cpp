@@ -1,0 +1,93 @@
+#include "paceline/launcher/messages/job_socket.h"
+
+#include <cerrno>
+#include <chrono>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/peer_credentials.h"
+#include "paceline/engine/core/socket.h"
+#include "paceline/launcher/messages/running_jobs.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr std::size_t kLongestRequest = 255;
+constexpr std::size_t kMostAsking = 64;
+constexpr std::chrono::seconds kLongestTaking{1};  // for a reader that does not read
+
+}  // namespace
+
+JobSocket::JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler,
+                     const Say& say)
+    : loop_(loop), handler_(std::move(handler)) {
+  try {
+    JobMark mark = mark_running_job(num_ranks, num_threads);
+    name_ = std::move(mark.name);
+    listener_ = std::move(mark.listener);
+  } catch (const Error& error) {
+    say(fmt::format("paceline: warning: ps, top, logs, stacks and stop will not see this job: {}\n",
+                    error.what()));
+    return;
+  }
+  loop_.watch(listener_.get(), [this] { accept_all(); });
+}
+
+JobSocket::~JobSocket() {
+  while (!asking_.empty()) close(asking_.begin()->first);
+  if (listener_) loop_.forget(listener_.get());
+}
+
+void JobSocket::accept_all() {
+  for (;;) {
+    Fd connection(accept_one(listener_.get()));
+    if (!connection) return;
+    const auto peer = peer_credentials(connection.get());
+    if (!peer || (peer->uid != getuid() && peer->uid != 0)) continue;
+    if (asking_.size() >= kMostAsking) close(asking_.begin()->first);
+    const int fd = connection.get();
+    asking_[fd] = {std::move(connection), peer->pid, {}};
+    loop_.watch(fd, [this, fd] { read(fd); });
+  }
+}
+
+void JobSocket::read(int fd) {
+  Asking& asking = asking_.at(fd);
+  char bytes[kLongestRequest + 1];
+  const ssize_t length = receive_some(fd, std::as_writable_bytes(std::span(bytes)));
+  if (length < 0 && errno == EAGAIN) return;
+  if (length <= 0) return close(fd);
+  asking.text.append(bytes, static_cast<std::size_t>(length));
+  const auto end = asking.text.find('\n');
+  if (end == std::string::npos && asking.text.size() <= kLongestRequest) return;
+  if (end == std::string::npos) return close(fd);
+  JobRequest request;
+  std::istringstream words(asking.text.substr(0, end));
+  for (std::string word; words >> word;) request.words.push_back(word);
+  request.sender = asking.sender;
+  request.connection = std::move(asking.connection);
+  loop_.forget(fd);
+  asking_.erase(fd);
+  handler_(std::move(request));
+}
+
+void JobSocket::close(int fd) {
+  loop_.forget(fd);
+  asking_.erase(fd);
+}
+
+void send_answer(const JobRequest& request, const std::string& text) {
+  try {
+    send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
+  } catch (const Error&) {
+    // Whoever asked has gone.
+  }
+}
+
+}  // namespace paceline::launcher

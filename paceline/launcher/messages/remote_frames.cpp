@@ -1,0 +1,100 @@
+#include "paceline/launcher/messages/remote_frames.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr std::string_view kKinds = "HAKJSIEP12WNMODTX";
+constexpr std::size_t kFrameHeader = 1 + sizeof(std::uint32_t);
+constexpr std::uint32_t kMaxPayload = 32 << 20;
+constexpr std::size_t kKeptSkipped = 2000;
+
+}  // namespace
+
+// When it returned is known where it was asked.
+std::string encode(const ClockExchange& exchange) {
+  const std::array<std::int64_t, 3> readings = {exchange.asked.count(), exchange.heard.count(),
+                                                exchange.answered.count()};
+  ByteWriter writer;
+  writer.put_bytes(std::as_bytes(std::span(readings)));
+  return to_string(writer.bytes());
+}
+
+ClockExchange decode_clock_exchange(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  const auto reading = [&] { return std::chrono::nanoseconds(reader.get<std::int64_t>()); };
+  return {.asked = reading(), .heard = reading(), .answered = reading()};
+}
+
+std::string encode(const Endpoint& endpoint) {
+  ByteWriter writer;
+  writer.put_string(endpoint.host);
+  writer.put(endpoint.port);
+  return to_string(writer.bytes());
+}
+
+Endpoint decode_endpoint(const std::string& bytes) {
+  ByteReader reader(as_bytes(bytes));
+  std::string host = reader.get_string(kMaxPayload);
+  return {std::move(host), reader.get<std::uint16_t>()};
+}
+
+std::string encode_frame(FrameKind kind, std::string_view payload) {
+  check(payload.size() <= kMaxPayload, "a message for another host is larger than {} bytes",
+        kMaxPayload);
+  const auto length = static_cast<std::uint32_t>(payload.size());
+  std::string bytes(kFrameHeader, static_cast<char>(kind));
+  std::memcpy(bytes.data() + 1, &length, sizeof length);
+  return bytes.append(payload);
+}
+
+void FrameReader::feed(std::string_view bytes) {
+  if (taken_ == buffer_.size()) {
+    buffer_.clear();
+    taken_ = 0;
+  }
+  buffer_.append(bytes);
+}
+
+bool FrameReader::find_greeting() {
+  const auto found = buffer_.find(greeting_);
+  // The greeting's beginning may be at the end of what has arrived.
+  const auto end = found != std::string::npos
+                       ? found
+                       : buffer_.size() - std::min(buffer_.size(), greeting_.size() - 1);
+  skipped_.append(buffer_, 0, end);
+  if (skipped_.size() > kKeptSkipped) skipped_.erase(0, skipped_.size() - kKeptSkipped);
+  buffer_.erase(0, end);
+  if (found == std::string::npos) return false;
+  buffer_.erase(0, greeting_.size());
+  greeting_ = {};
+  return true;
+}
+
+std::optional<Frame> FrameReader::next() {
+  if (!greeting_.empty() && !find_greeting()) return std::nullopt;
+  if (buffer_.size() - taken_ < kFrameHeader) return std::nullopt;
+  const char kind = buffer_[taken_];
+  std::uint32_t length = 0;
+  std::memcpy(&length, buffer_.data() + taken_ + 1, sizeof length);
+  if (kKinds.find(kind) == std::string_view::npos || length > kMaxPayload) {
+    fail(ErrorCode::kCorrupt, "received bytes that are not a launcher's message");
+  }
+  if (buffer_.size() - taken_ - kFrameHeader < length) return std::nullopt;
+  Frame frame{static_cast<FrameKind>(kind), buffer_.substr(taken_ + kFrameHeader, length)};
+  taken_ += kFrameHeader + length;
+  if (taken_ > buffer_.size() / 2) {
+    buffer_.erase(0, taken_);
+    taken_ = 0;
+  }
+  return frame;
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,78 @@
+#pragma once
+
+// What a launcher and its end on another host say to each other over the standard streams of the
+// command that connects them (ssh, srun): frames of a kind, a length and that many bytes, in both
+// directions, on stdin and stdout. docs/formats/agents.md has the kinds.
+//
+// Shells and login scripts of the other host may print before the first frame, so that direction
+// begins with a greeting; what comes before it is skipped. Pure, no input or output.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "paceline/engine/core/socket.h"
+#include "paceline/launcher/messages/clock_comparison.h"
+
+namespace paceline::launcher {
+
+enum class FrameKind : char {
+  kHello = 'H',  // both: the version of Paceline; the first frame
+  kAlive = 'A',  // both, every few seconds: still there
+  kClock = 'K',  // to the host: what time is it there? From it: the answer. A ClockExchange
+  // To the host.
+  kJob = 'J',     // a RemoteJob
+  kSignal = 'S',  // one byte: a signal for the ranks
+  kInput = 'I',   // bytes for rank 0's stdin
+  kInputEnd = 'E',
+  // From the host.
+  kPort = 'P',        // u16: the one that host 0 holds for the agents to meet at
+  kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
+  kErr = '2',         // bytes for stderr
+  kSay = 'W',         // the words of its agent, of this host
+  kAnnounce = 'N',    // of the whole job
+  kLeads = 'M',       // its agent leads the job now, and meets others there: an Endpoint
+  kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
+  kTimeline = 'D',    // a rank's timeline, packed (engine/telemetry/timeline_file.h)
+  kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
+  kExit = 'X',        // one byte: the exit code; the last frame
+};
+
+struct Frame {
+  FrameKind kind;
+  std::string payload;
+};
+
+std::string encode(const ClockExchange& exchange);
+std::string encode(const Endpoint& endpoint);
+// Error(kCorrupt) when the bytes are not such a value.
+ClockExchange decode_clock_exchange(const std::string& bytes);
+Endpoint decode_endpoint(const std::string& bytes);
+
+std::string encode_frame(FrameKind kind, std::string_view payload = {});
+
+// What comes from a host begins with this.
+inline constexpr std::string_view kGreeting = "\x01paceline-remote-1\n";
+
+class FrameReader {
+ public:
+  // With a greeting, skips what comes before it.
+  explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
+
+  void feed(std::string_view bytes);
+  // The next whole frame. Error(kCorrupt) for a kind or length that is never sent.
+  std::optional<Frame> next();
+  // What came before the greeting: the end of it, for messages.
+  const std::string& skipped() const { return skipped_; }
+  bool greeted() const { return greeting_.empty(); }
+
+ private:
+  bool find_greeting();
+
+  std::string_view greeting_;  // empty once it was found
+  std::string buffer_, skipped_;
+  std::size_t taken_ = 0;  // of buffer_
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,126 @@
+#include "paceline/launcher/output/rank_output.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/io.h"
+
+namespace paceline::launcher {
+namespace {
+
+constexpr std::size_t kPipeReadSize = 64 << 10;
+constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
+constexpr std::size_t kTailSize = 16 << 10;
+constexpr std::size_t kShownLine = 2000;
+
+}  // namespace
+
+Pipe make_output_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output");
+  Pipe pipe{Fd(ends[0]), Fd(ends[1])};
+  fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
+}
+
+RankOutput::RankOutput(Fd log, std::array<Console*, kNumStreams> console, const std::string& prefix)
+    : log_(std::move(log)) {
+  for (int i = 0; i < kNumStreams; ++i) {
+    streams_[i].console = console[i];
+    if (console[i] != nullptr && !prefix.empty()) streams_[i].formatter.emplace(prefix);
+  }
+}
+
+bool RankOutput::is_held_up(int stream) const {
+  const Console* console = streams_[stream].console;
+  return console != nullptr && console->saturated();
+}
+
+bool RankOutput::hold_changed(int stream) {
+  const bool now = is_held_up(stream);
+  return std::exchange(streams_[stream].held_up, now) != now;
+}
+
+bool RankOutput::read_some(int stream) {
+  static char buffer[kPipeReadSize];  // one event loop, one reader
+  Stream& from = streams_[stream];
+  if (!from.pipe) return false;
+  const auto into = std::as_writable_bytes(std::span(buffer));
+  std::size_t length = 0;
+  ssize_t got = 0;
+  do {  // a terminal gives 4 KiB at a time
+    got = read_ready(from.pipe.get(), into.subspan(length));
+    length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  } while (got > 0 && length < into.size());
+  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal's end is EIO
+  const std::string_view bytes(buffer, length);
+  write_log(bytes);
+  remember(bytes);
+  show(from, bytes);
+  if (at_end) close(stream);
+  return length > 0;
+}
+
+void RankOutput::drain() {
+  for (int i = 0; i < kNumStreams; ++i) {
+    for (int reads = 0; reads < kPipeDrainReads && !is_held_up(i) && read_some(i); ++reads) {
+    }
+  }
+}
+
+void RankOutput::close(int stream) {
+  Stream& ended = streams_[stream];
+  if (!ended.pipe) return;
+  ended.pipe.reset();
+  if (ended.formatter) {
+    std::string text;
+    ended.formatter->finish(text);
+    ended.console->write(text);
+  }
+}
+
+void RankOutput::write_log(std::string_view bytes) {
+  if (!log_ || write_whole(log_.get(), as_bytes(bytes))) return;
+  log_problem_ = std::strerror(errno);
+  log_.reset();
+}
+
+void RankOutput::remember(std::string_view bytes) {
+  if (bytes.size() > kTailSize) bytes.remove_prefix(bytes.size() - kTailSize);
+  tail_ += bytes;
+  if (tail_.size() > 4 * kTailSize) tail_.erase(0, tail_.size() - kTailSize);
+}
+
+void RankOutput::show(Stream& stream, std::string_view bytes) {
+  if (stream.console == nullptr) return;
+  if (!stream.formatter) return stream.console->write(bytes);
+  std::string text;
+  stream.formatter->feed(bytes, text);
+  stream.console->write(text);
+}
+
+std::string RankOutput::last_lines(int count) const {
+  std::vector<std::string> lines;
+  for (std::size_t end = tail_.size(); end > 0 && static_cast<int>(lines.size()) < count;) {
+    if (tail_[end - 1] == '\n') --end;
+    const auto newline = end == 0 ? std::string::npos : tail_.rfind('\n', end - 1);
+    const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    std::string line = neutralise(std::string_view(tail_).substr(begin, end - begin));
+    if (line.size() > kShownLine) line = "..." + line.substr(line.size() - kShownLine);
+    lines.push_back(std::move(line));
+    end = begin;
+  }
+  std::string text;
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) text += "  | " + *line + "\n";
+  return text;
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,70 @@
+#pragma once
+
+// What one rank writes: two streams in, each a pipe or a terminal (rank_stdout.h); its log, the
+// last lines for a failure report, and perhaps the console out.
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/engine/core/fd.h"
+#include "paceline/launcher/output/console.h"
+#include "paceline/launcher/output/line_formatter.h"
+
+namespace paceline::launcher {
+
+// The reading end and the writing end of a pipe, both close-on-exec, the reading end non-blocking.
+// Error(kSystem).
+struct Pipe {
+  Fd read_end, write_end;
+};
+Pipe make_output_pipe();
+
+class RankOutput {
+ public:
+  static constexpr int kNumStreams = 2;  // stdout, stderr
+
+  // `console[i]` is where stream i also goes, or null. With a prefix, lines are formatted; without
+  // one, bytes pass as they are.
+  RankOutput(Fd log, std::array<Console*, kNumStreams> console, const std::string& prefix);
+
+  void set_pipe(int stream, Fd read_end) { streams_[stream].pipe = std::move(read_end); }
+  int pipe(int stream) const { return streams_[stream].pipe.get(); }
+  bool is_open(int stream) const { return static_cast<bool>(streams_[stream].pipe); }
+  // True while the stream's console has more than it can take.
+  bool is_held_up(int stream) const;
+  // True once after each change of is_held_up().
+  bool hold_changed(int stream);
+
+  // Takes what is there, 64 KiB at most; false when there was nothing to take. Closes the stream at
+  // its end.
+  bool read_some(int stream);
+  // Takes what is there now from both streams, up to a full pipe's worth of each.
+  void drain();
+  void close(int stream);
+
+  // Why the log is incomplete; empty when it is whole.
+  const std::string& log_problem() const { return log_problem_; }
+  // The last `count` lines of both streams, in the order they came, made harmless and short enough
+  // to print.
+  std::string last_lines(int count) const;
+
+ private:
+  struct Stream {
+    Fd pipe;
+    Console* console = nullptr;
+    std::optional<LineFormatter> formatter;
+    bool held_up = false;
+  };
+  void write_log(std::string_view bytes);
+  void remember(std::string_view bytes);
+  void show(Stream& stream, std::string_view bytes);
+
+  Fd log_;
+  std::string log_problem_;
+  std::array<Stream, kNumStreams> streams_;
+  std::string tail_;  // the end of what both streams wrote
+};
+
+}  // namespace paceline::launcher

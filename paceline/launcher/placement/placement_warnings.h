@@ -1,0 +1,46 @@
+#pragma once
+
+// Settings that make a job slower than it has to be, each with its price and its cure. Nothing is
+// changed: what the user set stands.
+//
+// Pure.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/launcher/messages/running_jobs.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/environment.h"
+
+namespace paceline::launcher {
+
+struct Warning {
+  std::string what;   // "OMP_NUM_THREADS=1 is inherited"
+  std::string price;  // "3 of every rank's 4 cores stay idle"
+  std::string cure;   // "unset it, or give --threads-per-rank 4"
+  bool operator==(const Warning&) const = default;
+};
+
+// "what: price; cure"
+std::string to_text(const Warning& warning);
+
+// The number in OMP_NUM_THREADS; nothing when it is not set or no number.
+std::optional<int> inherited_threads(const Environment& inherited);
+
+struct PlacementFacts {
+  const Topology& topology;
+  const PlacementRequest& request;  // threads as in effect, whoever chose them
+  const Placement& placement;
+  const Environment& inherited;
+  bool threads_by_option = false;  // --threads-per-rank
+  std::vector<RunningJob> other_jobs;
+};
+
+// Of a job that is about to start.
+std::vector<Warning> placement_warnings(const PlacementFacts& facts);
+
+// Of variables alone, whatever job comes: those that override or pin the threads of every rank.
+std::vector<Warning> variable_warnings(const Environment& inherited);
+
+}  // namespace paceline::launcher

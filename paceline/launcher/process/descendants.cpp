@@ -1,0 +1,108 @@
+#include "paceline/launcher/process/descendants.h"
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/io.h"
+
+namespace paceline::launcher {
+namespace {
+
+// The parent of `pid` as /proc/PID/stat tells it; -1 when it is gone.
+pid_t parent_of(const char* pid) {
+  char text[512];
+  const Fd file(open((std::string("/proc/") + pid + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  const auto room = std::as_writable_bytes(std::span(text)).first(sizeof text - 1);
+  const ssize_t length = file ? read_some(file.get(), room) : -1;
+  if (length <= 0) return -1;
+  text[length] = '\0';
+  // "pid (name) state ppid": the name may hold anything, so look for its last parenthesis.
+  const char* end = std::strrchr(text, ')');
+  return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
+}
+
+// The master of a connection that a user's sessions share (ControlPersist in ssh_config(5)): an ssh
+// on the way to a host leaves it behind, as "ssh: PATH [mux]". The sessions would end with it.
+bool is_shared_connection(const char* pid) {
+  constexpr std::string_view kBegin = "ssh: ", kEnd = " [mux]";
+  char text[4096];
+  const Fd file(open((std::string("/proc/") + pid + "/cmdline").c_str(), O_RDONLY | O_CLOEXEC));
+  const ssize_t length = file ? read_some(file.get(), std::as_writable_bytes(std::span(text))) : -1;
+  if (length <= 0) return false;
+  const std::string_view title(text, strnlen(text, static_cast<std::size_t>(length)));
+  return title.starts_with(kBegin) && title.ends_with(kEnd);
+}
+
+struct Children {
+  std::vector<pid_t> rest;
+  bool spares_some = false;
+};
+
+Children own_children(const std::vector<pid_t>& spared) {
+  Children children;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
+  if (!proc) return children;
+  while (const dirent* entry = readdir(proc.get())) {
+    const char* end = entry->d_name + std::strlen(entry->d_name);
+    pid_t pid = 0;
+    const auto [stop, status] = std::from_chars(entry->d_name, end, pid);
+    if (status != std::errc() || stop != end || parent_of(entry->d_name) != getpid()) continue;
+    if (std::find(spared.begin(), spared.end(), pid) != spared.end() ||
+        is_shared_connection(entry->d_name)) {
+      children.spares_some = true;
+    } else {
+      children.rest.push_back(pid);
+    }
+  }
+  return children;
+}
+
+// Waits for everything that has ended; false when no child is left at all.
+bool reap() {
+  pid_t pid = 0;
+  while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) {
+  }
+  return pid == 0;
+}
+
+}  // namespace
+
+void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+bool await_all_descendants(Deadline deadline) {
+  while (reap()) {
+    if (deadline.expired()) return false;
+    poll(nullptr, 0, 1);
+  }
+  return true;
+}
+
+bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
+  while (reap()) {
+    const Children children = own_children(spared);
+    if (children.rest.empty() && (children.spares_some || !spared.empty())) return true;
+    if (deadline.expired()) return false;
+    for (const pid_t pid : children.rest) kill(pid, SIGKILL);
+    // No descriptor says that "some child ended, or a grandchild became one", so look again soon.
+    poll(nullptr, 0, 1);
+  }
+  return true;
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,56 @@
+#pragma once
+
+// Waits for descriptors of every kind (pipes, pidfds, timers, sockets) in one place and calls the
+// handler of each that is ready, in the order in which epoll says they became so. Parts of the
+// agent that know nothing of each other share one loop and so one thread. It notices when this
+// process stood still (engine/core/awake_clock.h), before it calls any handler.
+//
+// Thread safety: none. Descriptors stay their owners'; forget() one before closing it. A handler
+// may watch and forget others and itself; one that was forgotten is not called any more, also when
+// its event had already been fetched.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+
+#include <sys/epoll.h>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/vigil.h"
+
+namespace paceline::launcher {
+
+class EventLoop {
+ public:
+  using Handler = std::function<void()>;
+
+  // Error(kSystem).
+  EventLoop();
+
+  // Error(kSystem) for a descriptor that cannot be waited for, such as a plain file's.
+  void watch(int fd, Handler handler, std::uint32_t events = EPOLLIN);
+  // Nothing when `fd` is not watched.
+  void change(int fd, std::uint32_t events);
+  void forget(int fd);
+
+  // Waits until something is ready, at most until the deadline, and calls the handlers.
+  void turn(Deadline deadline);
+  // For callers that judge after a turn whether others are silent: whether this process stood still
+  // meanwhile.
+  void look() { vigil_.look(); }
+
+ private:
+  struct Watched {
+    std::uint32_t id;  // tells it from an earlier one with the same descriptor number
+    std::shared_ptr<Handler> handler;  // the map, and the call under way
+  };
+
+  Fd epoll_;
+  Vigil vigil_;
+  std::uint32_t last_id_ = 0;
+  std::unordered_map<int, Watched> watched_;
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,130 @@
+#include "paceline/launcher/process/process.h"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/launcher/process/descriptor_limit.h"
+#include "paceline/launcher/process/memory_binding.h"
+
+namespace paceline::launcher {
+namespace {
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> lines_of(const Environment& environment) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : environment) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+void restore_signals() {
+  signal(SIGPIPE, SIG_DFL);
+  signal(SIGTTOU, SIG_DFL);
+  signal(SIGXFSZ, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+void bind_to(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  const int limit = cpus.back() + 1;
+  cpu_set_t* set = CPU_ALLOC(limit);
+  const std::size_t size = CPU_ALLOC_SIZE(limit);
+  CPU_ZERO_S(size, set);
+  for (const int cpu : cpus) CPU_SET_S(cpu, size, set);
+  if (sched_setaffinity(0, size, set) != 0) {
+    dprintf(STDERR_FILENO, "paceline: could not bind to the chosen cpus: %s; continuing unbound\n",
+            std::strerror(errno));
+  }
+  CPU_FREE(set);
+}
+
+[[noreturn]] void become(const ProcessSpec& spec, pid_t parent, char** argv, char** envp) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above took effect
+  prctl(PR_SET_PTRACER, parent, 0, 0, 0);         // it and its helpers may read where the rank is
+  dup2(spec.stdin_fd, STDIN_FILENO);
+  dup2(spec.stdout_fd, STDOUT_FILENO);
+  dup2(spec.stderr_fd, STDERR_FILENO);
+  for (const int fd : spec.inherited) fcntl(fd, F_SETFD, 0);
+  bind_to(spec.cpus);
+  prefer_memory_of(spec.numa_nodes);
+  restore_signals();
+  restore_descriptor_limit();
+  execve(spec.path.c_str(), argv, envp);
+  const int error = errno;
+  const char* hint = "";
+  if (error == ENOEXEC) hint = " (another machine's binary, or a script without a #! line)";
+  if (error == ENOENT && access(spec.path.c_str(), F_OK) == 0) {
+    hint = " (it is there, but not what its #! line names, or the loader that the binary needs)";
+  }
+  dprintf(STDERR_FILENO, "paceline: cannot execute %s: %s%s\n", spec.path.c_str(),
+          std::strerror(error), hint);
+  _exit(error == ENOENT ? kExitNotFound : kExitNotExecutable);
+}
+
+}  // namespace
+
+Process start_process(const ProcessSpec& spec) {
+  std::vector<std::string> command = spec.command;
+  std::vector<std::string> lines = lines_of(spec.environment);
+  auto argv = pointers_to(command);
+  auto envp = pointers_to(lines);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw system_error("starting a process (see ulimit -u and the pids cgroup)");
+  if (pid == 0) become(spec, parent, argv.data(), envp.data());
+  // Parent and child both do: the group exists before any signal is sent to it.
+  setpgid(pid, pid);
+  return {pid, open_pidfd(pid)};
+}
+
+const std::vector<int>& handled_signals() {
+  static const auto& signals = *[] {
+    auto all = new std::vector<int>(kStopSignals.begin(), kStopSignals.end());
+    all->insert(all->end(), {SIGUSR1, SIGUSR2, SIGCHLD});
+    return all;
+  }();
+  return signals;
+}
+
+// Not SIGTERM: a job must be possible to end.
+bool stays_ignored(int signal) {
+  const bool of_terminal =
+      signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP;
+  struct sigaction action {};
+  return of_terminal && sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+void block_handled_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : handled_signals()) {
+    if (!stays_ignored(signal)) sigaddset(&set, signal);
+  }
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+}
+
+Fd open_pidfd(pid_t pid) {
+  Fd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd) throw system_error("pidfd_open (Linux 5.3 or newer is needed)");
+  return fd;
+}
+
+}  // namespace paceline::launcher

@@ -1,0 +1,250 @@
+#include "paceline/launcher/process/supervisor.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/process/descendants.h"
+#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/rank_end.h"
+#include "paceline/launcher/process/signal_end.h"
+#include "paceline/launcher/process/stdin_relay.h"
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kInterruptsBeforeForce = 3;
+constexpr std::chrono::milliseconds kForegroundPause = 250ms;
+
+struct BarePipe {
+  Fd read_end, write_end;
+};
+
+BarePipe make_pipe(int write_flags) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe");
+  fcntl(ends[1], F_SETFL, write_flags);
+  return {Fd(ends[0]), Fd(ends[1])};
+}
+
+sigset_t only(int signal) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, signal);
+  return set;
+}
+
+Fd make_signal_fd() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : handled_signals()) {
+    if (signal != SIGCHLD) sigaddset(&set, signal);
+  }
+  // The agent is in no foreground: these are the supervisor's alone.
+  if (!stays_ignored(SIGTSTP)) {
+    const sigset_t stop = only(SIGTSTP);
+    sigprocmask(SIG_BLOCK, &stop, nullptr);
+    sigaddset(&set, SIGTSTP);
+  }
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) throw system_error("signalfd()");
+  return fd;
+}
+
+class Supervisor {
+ public:
+  Supervisor(pid_t agent, Fd control, StdinRelay relay, Fd signals)
+      : agent_(agent),
+        pidfd_(open_pidfd(agent)),
+        control_(std::move(control)),
+        relay_(std::move(relay)),
+        signals_(std::move(signals)) {}
+
+  int wait();
+
+ private:
+  void pass_signals_on();
+  void note_signals();
+  void pass_on(unsigned char signal);
+  void suspend();
+  int finish();
+
+  pid_t agent_;
+  Fd pidfd_, control_;
+  StdinRelay relay_;
+  Fd signals_;
+  int interrupts_ = 0;
+  int stop_signal_ = 0;  // the first that asks for the end; 0: none
+};
+
+int Supervisor::wait() {
+  for (;;) {
+    std::array<pollfd, 3> entries{pollfd{pidfd_.get(), POLLIN, 0},
+                                  pollfd{signals_.get(), POLLIN, 0},
+                                  pollfd{relay_.poll_fd(), relay_.poll_events(), 0}};
+    const auto pause = relay_.waits_for_foreground() ? kForegroundPause : -1ms;
+    if (poll_for(entries, pause) < 0) continue;
+    if (entries[1].revents != 0) pass_signals_on();
+    if (entries[2].revents != 0) relay_.pass_on();
+    if (entries[0].revents != 0) return finish();
+  }
+}
+
+void Supervisor::pass_signals_on() {
+  signalfd_siginfo info;
+  while (read_record(signals_.get(), info)) {
+    const auto signal = static_cast<unsigned char>(info.ssi_signo);
+    if (signal == SIGTSTP) {
+      suspend();
+      continue;
+    }
+    if (stop_signal_ == 0 && signal != SIGUSR1 && signal != SIGUSR2) stop_signal_ = signal;
+    if (signal == SIGINT && ++interrupts_ >= kInterruptsBeforeForce) kill(agent_, SIGKILL);
+    pass_on(signal);
+  }
+}
+
+// When the agent has ended: a signal that came before counts.
+void Supervisor::note_signals() {
+  signalfd_siginfo info;
+  while (read_record(signals_.get(), info)) {
+    const auto signal = static_cast<int>(info.ssi_signo);
+    if (stop_signal_ == 0 && std::ranges::find(kStopSignals, signal) != kStopSignals.end())
+      stop_signal_ = signal;
+  }
+}
+
+// Once the agent is ending it acts on none; one that does not read the pipe full is not waited for.
+void Supervisor::pass_on(unsigned char signal) {
+  write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
+}
+
+// Where no shell could continue this process the kernel does not stop it, and the ranks go on at
+// once.
+void Supervisor::suspend() {
+  const sigset_t stop = only(SIGTSTP);
+  pass_on(SIGTSTP);
+  raise(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  sigprocmask(SIG_BLOCK, &stop, nullptr);
+  pass_on(SIGCONT);
+}
+
+int Supervisor::finish() {
+  int status = 0;
+  while (waitpid(agent_, &status, 0) < 0 && errno == EINTR) {
+  }
+  end_all_descendants(Deadline::after(5s));
+  if (!WIFSIGNALED(status)) {
+    const int code = WEXITSTATUS(status);
+    note_signals();
+    if (stop_signal_ != 0 && code == 128 + stop_signal_) end_by_signal(stop_signal_);
+    // The ranks got the same signal, saved, and were gone before the agent heard of it.
+    if (stop_signal_ != 0 && code == 0) {
+      std::fprintf(stderr, "paceline: stopped by %s; all ranks have ended\n",
+                   signal_name(stop_signal_).c_str());
+      end_by_signal(stop_signal_);
+    }
+    return code;
+  }
+  if (WTERMSIG(status) == SIGKILL && interrupts_ >= kInterruptsBeforeForce) {
+    std::fprintf(stderr, "paceline: received SIGINT %d times; all ranks were killed\n",
+                 interrupts_);
+    end_by_signal(SIGINT);
+  }
+  std::fprintf(stderr,
+               "paceline: the launcher's agent (pid %d) was killed by %s; all ranks were ended\n",
+               static_cast<int>(agent_), signal_name(WTERMSIG(status)).c_str());
+  return 128 + WTERMSIG(status);
+}
+
+// Only rank 0 holds the input, so that its writer notices when no process reads any more.
+void let_go_of_input() {
+  const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  dup2(nothing.get(), STDIN_FILENO);
+}
+
+// What the terminal has sent to this process until then was meant for the supervisor.
+void leave_foreground() {
+  setpgid(0, 0);
+  if (stays_ignored(SIGTSTP)) return;
+  signal(SIGTSTP, SIG_IGN);  // drops one that waits
+  signal(SIGTSTP, SIG_DFL);
+  const sigset_t stop = only(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);
+}
+
+[[noreturn]] void be_agent(const std::function<int(AgentChannel)>& agent, AgentChannel channel) {
+  int status = 0;
+  leave_foreground();
+  adopt_orphans();
+  try {
+    status = agent(std::move(channel));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "paceline run: %s\n", error.what());
+    status = error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
+    end_all_descendants(Deadline::after(5s));
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(stderr, "paceline run: %s\n", error.what());
+    status = kExitEnvironment;
+    end_all_descendants(Deadline::after(5s));
+  } catch (const std::system_error& error) {  // of a std::jthread
+    std::fprintf(stderr,
+                 "paceline run: starting a thread: %s (see ulimit -u and the pids cgroup)\n",
+                 error.code().message().c_str());
+    status = kExitEnvironment;
+    end_all_descendants(Deadline::after(5s));
+  }
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace
+
+int run_supervised(const std::function<int(AgentChannel)>& agent) {
+  block_handled_signals();
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGTTOU, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is like a full disk
+  adopt_orphans();
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  BarePipe control = make_pipe(O_NONBLOCK);
+  BarePipe typed = terminal ? make_pipe(O_NONBLOCK) : BarePipe{};
+  Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
+  Fd signals = make_signal_fd();  // before there are ranks that a Ctrl-Z must reach
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid < 0)
+    throw system_error("starting the launcher's agent (see ulimit -u and the pids cgroup)");
+  if (pid == 0) {
+    control.write_end.reset();
+    typed.write_end.reset();
+    signals.reset();
+    let_go_of_input();
+    be_agent(agent, {std::move(control.read_end), std::move(stdin_fd)});
+  }
+  stdin_fd.reset();
+  control.read_end.reset();
+  if (!terminal) let_go_of_input();
+  return Supervisor(pid, std::move(control.write_end),
+                    StdinRelay(STDIN_FILENO, std::move(typed.write_end)), std::move(signals))
+      .wait();
+}
+
+}  // namespace paceline::launcher

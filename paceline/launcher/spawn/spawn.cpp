@@ -1,0 +1,229 @@
+#include "paceline/launcher/spawn/spawn.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/io.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
+#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/job/worker_environment.h"
+#include "paceline/launcher/output/rank_output.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/process/process.h"
+
+namespace paceline {
+namespace {
+
+using namespace launcher;
+
+// What a rank says about its exception fits into a pipe, so that it never waits to say it.
+constexpr std::size_t kMaxMessage = 32 << 10;
+constexpr int kEventsAtOnce = 64;
+
+struct SpawnedRank {
+  pid_t pid = -1;
+  Fd pidfd;
+  Fd message;  // the code of its Error as one byte, then the text
+  std::optional<RankEnd> end;
+};
+
+void send_message(int fd, ErrorCode code, std::string text) {
+  text.resize(std::min(text.size(), kMaxMessage));
+  text.insert(text.begin(), static_cast<char>(code));
+  if (!write_whole(fd, as_bytes(text))) _exit(1);
+}
+
+// What is there: a process that the rank has left may keep the pipe open.
+std::size_t read_message(const Fd& pipe, std::span<char> into) {
+  std::size_t length = 0;
+  ssize_t got = 0;
+  do {
+    got = read_ready(pipe.get(), std::as_writable_bytes(into.subspan(length)));
+    length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  } while (got > 0);
+  return length;
+}
+
+int run_body(const std::function<void(int)>& body, int rank, int message_fd) {
+  try {
+    body(rank);
+    return 0;
+  } catch (const Error& error) {
+    send_message(message_fd, error.code(), error.what());
+  } catch (...) {
+    send_message(message_fd, ErrorCode::kAborted, describe_current_exception());
+  }
+  return 1;
+}
+
+class SpawnedJob {
+ public:
+  SpawnedJob(int num_ranks, const SpawnOptions& options)
+      : options_(options), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_) throw system_error("epoll_create1()");
+    job_.num_local_ranks = num_ranks;
+    job_.run_id = random_hex(8);
+  }
+  SpawnedJob(const SpawnedJob&) = delete;
+  SpawnedJob& operator=(const SpawnedJob&) = delete;
+  ~SpawnedJob() { kill_all(); }
+
+  void run(const std::function<void(int)>& body);
+
+ private:
+  void start(int rank, const std::function<void(int)>& body, const JobServices& services,
+             const Placement& plan);
+  void wait();
+  void collect(SpawnedRank& rank, int number);
+  void signal_all(int signal);
+  void kill_all();
+  std::vector<int> running() const;
+  [[noreturn]] void throw_failure();
+
+  const SpawnOptions& options_;
+  LaunchOptions job_;
+  Fd epoll_;
+  std::vector<SpawnedRank> ranks_;
+  std::optional<RankEnd> culprit_;
+  std::vector<int> timed_out_;
+};
+
+void SpawnedJob::run(const std::function<void(int)>& body) {
+  JobServices services(job_);
+  const Placement plan =
+      plan_placement(discover_topology(),
+                     {.num_local_ranks = job_.num_local_ranks, .binding = {.to = BindTo::kNone}});
+  std::fflush(nullptr);  // or every rank would print what is buffered here once more
+  for (int rank = 0; rank < job_.num_local_ranks; ++rank) start(rank, body, services, plan);
+  services.start_store();
+  wait();
+  if (culprit_ || !timed_out_.empty()) throw_failure();
+}
+
+void SpawnedJob::start(int rank, const std::function<void(int)>& body, const JobServices& services,
+                       const Placement& plan) {
+  Pipe message = make_output_pipe();
+  const Fd secret = services.make_secret_fd();
+  JobAddresses addresses = services.addresses();
+  addresses.secret_fd = secret.get();
+  const Environment environment =
+      worker_environment(inherited_environment(), job_, job_.place(), rank, plan, addresses);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw system_error("spawn: starting a rank");
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(128 + SIGKILL);
+    for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+    const int status = run_body(body, rank, message.write_end.get());
+    std::fflush(nullptr);
+    _exit(status);  // what the parent registered to run at its end is not for its ranks
+  }
+  ranks_.push_back({pid, open_pidfd(pid), std::move(message.read_end), {}});
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, ranks_.back().pidfd.get(), &event);
+}
+
+void SpawnedJob::wait() {
+  Deadline deadline = Deadline::after(options_.timeout);
+  bool stopping = false;
+  std::array<epoll_event, kEventsAtOnce> events;
+  while (!running().empty()) {
+    const int count =
+        epoll_wait(epoll_.get(), events.data(), events.size(), deadline.poll_timeout_ms());
+    for (int i = 0; i < count; ++i) {
+      const int number = static_cast<int>(events[i].data.u64);
+      collect(ranks_[number], number);
+    }
+    if (deadline.expired()) {
+      if (!stopping) timed_out_ = running();
+      return kill_all();
+    }
+    if (culprit_ && options_.stop_others && !stopping) {
+      stopping = true;
+      deadline = Deadline::after(options_.grace);
+      signal_all(SIGTERM);
+      signal_all(SIGCONT);
+    }
+  }
+}
+
+void SpawnedJob::collect(SpawnedRank& rank, int number) {
+  int status = 0;
+  while (waitpid(rank.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  rank.pidfd.reset();
+  rank.end = rank_end(number, rank.pid, status, {});
+  if (rank.end->failed() && !culprit_) culprit_ = rank.end;
+}
+
+std::vector<int> SpawnedJob::running() const {
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!ranks_[i].end) numbers.push_back(static_cast<int>(i));
+  }
+  return numbers;
+}
+
+void SpawnedJob::signal_all(int signal) {
+  for (const int number : running()) kill(ranks_[number].pid, signal);
+}
+
+void SpawnedJob::kill_all() {
+  signal_all(SIGKILL);
+  for (const int number : running()) {
+    int status = 0;
+    while (waitpid(ranks_[number].pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    ranks_[number].end = rank_end(number, ranks_[number].pid, status, {});
+  }
+}
+
+void SpawnedJob::throw_failure() {
+  const int count = job_.num_local_ranks;
+  if (!culprit_) {
+    fail(ErrorCode::kTimeout, "spawn: of {} ranks, {} still ran after {} ms and were killed", count,
+         format_ranks(timed_out_), options_.timeout.count());
+  }
+  std::string text(kMaxMessage + 1, '\0');
+  const std::size_t length = read_message(ranks_[culprit_->rank].message, text);
+  if (length > 0) {
+    text.resize(length);
+    fail(static_cast<ErrorCode>(text[0]), "spawn: rank {} of {} failed first: {}", culprit_->rank,
+         count, text.substr(1));
+  }
+  const std::string how = culprit_->signal != 0
+                              ? fmt::format("killed by {}", signal_name(culprit_->signal))
+                              : fmt::format("exit code {}", culprit_->exit_code);
+  const std::string hint = hint_for(*culprit_);
+  fail(ErrorCode::kAborted, "spawn: rank {} of {} failed first: {}{}", culprit_->rank, count, how,
+       hint.empty() ? "" : fmt::format(" ({})", hint));
+}
+
+}  // namespace
+
+void spawn(int num_ranks, const std::function<void(int rank)>& body, const SpawnOptions& options) {
+  check(num_ranks >= 1, "spawn: {} ranks; at least 1 is needed", num_ranks);
+  check(options.kind == RanksAs::kProcesses,
+        "spawn: ranks as threads need a body that takes its ProcessGroup");
+  SpawnedJob(num_ranks, options).run(body);
+}
+
+}  // namespace paceline

@@ -1,0 +1,50 @@
+#pragma once
+
+// Runs a function as several ranks from inside a program: the start of a job without the command.
+//
+//   paceline::spawn(4, [](int rank) {
+//     auto group = paceline::init_process_group();
+//     ...
+//   });
+//   paceline::spawn(4, [](paceline::ProcessGroup& group) { ... }, {.kind = RanksAs::kThreads});
+//
+// Ranks as threads share the process: they start in a millisecond, a debugger sees them all, and
+// the thread sanitizer checks them. Ranks as processes are what a job has: each is a forked process
+// with torchrun's variables, the job's store and secret in its environment, so whatever looks for a
+// launcher finds one. fork() copies only the calling thread: call it before LibTorch's or OpenMP's
+// threads have started. The ranks die with the thread that called spawn.
+
+#include <chrono>
+#include <functional>
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+namespace paceline {
+
+enum class RanksAs {
+  kProcesses,  // forked from this one
+  kThreads,    // of this one; only for a body that takes its group
+};
+
+struct SpawnOptions {
+  RanksAs kind = RanksAs::kProcesses;
+  // Ranks that still run after this time are killed.
+  std::chrono::milliseconds timeout = std::chrono::hours(24);
+  // After the first failure the other ranks get SIGTERM, and SIGKILL after `grace`. Switch it off
+  // to see how they cope.
+  bool stop_others = true;
+  std::chrono::milliseconds grace = std::chrono::seconds(5);
+};
+
+// Returns when all ranks have returned from `body`. Error names the first rank that failed and
+// carries its message (and, if it threw an Error, its code; otherwise kAborted); kTimeout names the
+// ranks that had to be killed; kInvalid for a count below 1.
+void spawn(int num_ranks, const std::function<void(int rank)>& body,
+           const SpawnOptions& options = {});
+
+// As above, with the group of all ranks made for each. Threads cannot be killed: `timeout` is their
+// group's limit for a collective, and a rank that throws aborts the group, which ends the others.
+void spawn(int num_ranks, const std::function<void(ProcessGroup& group)>& body,
+           const SpawnOptions& options = {});
+
+}  // namespace paceline

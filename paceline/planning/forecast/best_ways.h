@@ -1,0 +1,34 @@
+#pragma once
+
+// The search over all ways to divide a job among the ranks of a machine: every mesh of the right
+// size whose parts stay within a host, every stage of sharding and every schedule that the program
+// runs, and several numbers of micro-batches.
+//
+// Cost: a forecast for each; of a pipeline a simulated step, a few milliseconds for the largest. A
+// mesh of 100,000 ranks has a few hundred. Of the fastest pipelines a few are searched for a better
+// schedule, where the program can (kSearched), if they are not large: about a tenth of a second
+// each.
+//
+// Thread safety: pure functions.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/planning/forecast/step_forecast.h"
+
+namespace paceline::planning {
+
+struct Search {
+  std::vector<Forecast> ways;  // those that fit into memory first, then the fastest
+  std::int64_t num_simulations = 0;
+};
+
+// Error(kInvalid) that says what to change when there is no way at all.
+Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
+
+// Why the first is the best, a sentence each: what divides the model would cost instead, what
+// limits the step. Requires: a way.
+std::vector<std::string> reasons_for(const Search& search);
+
+}  // namespace paceline::planning

@@ -1,0 +1,227 @@
+#include "paceline/planning/forecast/job_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/file_draft.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/planning/schedules/named_plans.h"
+
+namespace paceline::planning {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "paceline profile";
+constexpr int kVersion = 1;
+
+// Fields that are finite and not negative, by their names in the file.
+constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
+    {"units_per_sample", &JobProfile::units_per_sample},
+    {"parameter_bytes", &JobProfile::parameter_bytes},
+    {"gradient_bytes", &JobProfile::gradient_bytes},
+    {"optimizer_bytes", &JobProfile::optimizer_bytes},
+    {"optimizer_s_a_parameter", &JobProfile::optimizer_s_a_parameter},
+    {"data_s", &JobProfile::data_s},
+    {"other_s", &JobProfile::other_s},
+    {"bucket_bytes", &JobProfile::bucket_bytes},
+    {"unit_bytes", &JobProfile::unit_bytes},
+    {"working_bytes", &JobProfile::working_bytes},
+    {"process_bytes", &JobProfile::process_bytes},
+    {"library_bytes", &JobProfile::library_bytes},
+};
+
+Json to_json(const PassCost& cost) {
+  return {{"fixed_s", cost.fixed_s}, {"sample_s", cost.sample_s}};
+}
+
+PassCost pass_from(const Json& json) {
+  return {.fixed_s = json.at("fixed_s").get<double>(),
+          .sample_s = json.at("sample_s").get<double>()};
+}
+
+Json to_json(const LayerProfile& layer) {
+  Json json = {{"name", layer.name},
+               {"is_block", layer.is_block},
+               {"parameters", layer.parameters},
+               {"tied_parameters", layer.tied_parameters},
+               {"forward", to_json(layer.forward)},
+               {"backward", to_json(layer.backward)},
+               {"add_s", layer.add_s},
+               {"activation_bytes", layer.activation_bytes},
+               {"output_bytes", layer.output_bytes},
+               {"divisible_time", layer.divisible.time},
+               {"divisible_parameters", layer.divisible.parameters},
+               {"divisible_activations", layer.divisible.activations},
+               {"exchanges", layer.exchanges}};
+  if (layer.input_half) json["input_half"] = to_json(*layer.input_half);
+  if (layer.weight_half) json["weight_half"] = to_json(*layer.weight_half);
+  if (layer.deferred_bytes) json["deferred_bytes"] = *layer.deferred_bytes;
+  return json;
+}
+
+std::optional<PassCost> half_from(const Json& json, const char* name) {
+  return json.contains(name) ? std::optional(pass_from(json.at(name))) : std::nullopt;
+}
+
+LayerProfile layer_from(const Json& json) {
+  const LayerProfile usual;
+  return {.name = json.at("name").get<std::string>(),
+          .is_block = json.value("is_block", usual.is_block),
+          .parameters = json.at("parameters").get<std::int64_t>(),
+          .tied_parameters = json.value("tied_parameters", usual.tied_parameters),
+          .forward = pass_from(json.at("forward")),
+          .backward = pass_from(json.at("backward")),
+          .input_half = half_from(json, "input_half"),
+          .weight_half = half_from(json, "weight_half"),
+          .add_s = json.value("add_s", usual.add_s),
+          .activation_bytes = json.at("activation_bytes").get<double>(),
+          .deferred_bytes = json.contains("deferred_bytes")
+                                ? std::optional(json.at("deferred_bytes").get<double>())
+                                : std::nullopt,
+          .output_bytes = json.value("output_bytes", usual.output_bytes),
+          .divisible = {.time = json.value("divisible_time", 0.0),
+                        .parameters = json.value("divisible_parameters", 0.0),
+                        .activations = json.value("divisible_activations", 0.0)},
+          .exchanges = json.value("exchanges", usual.exchanges)};
+}
+
+JobProfile from_json(const Json& json) {
+  check(json.at("format") == kFormat && json.at("version") == kVersion,
+        "it is another kind of file");
+  const JobProfile usual;
+  JobProfile profile;
+  profile.program = json.value("program", usual.program);
+  profile.unit = json.value("unit", usual.unit);
+  profile.samples_per_step = json.at("samples_per_step").get<std::int64_t>();
+  profile.threads = json.value("threads", usual.threads);
+  profile.ranks_at_once = json.value("ranks_at_once", usual.ranks_at_once);
+  for (const Json& layer : json.at("layers")) profile.layers.push_back(layer_from(layer));
+  for (const auto& [name, amount] : kAmounts) profile.*amount = json.value(name, usual.*amount);
+  profile.shard_stages = json.value("shard_stages", usual.shard_stages);
+  profile.schedules = json.value("schedules", usual.schedules);
+  profile.most_parts = json.value("most_parts", usual.most_parts);
+  require_valid(profile);
+  return profile;
+}
+
+void require_amount(const std::string& of, const char* field, double value) {
+  check(std::isfinite(value) && value >= 0, "{}: {} is {}; it is finite and not negative", of,
+        field, value);
+}
+
+void require_share(const std::string& of, const char* field, double value) {
+  check(value >= 0 && value <= 1, "{}: {} is {}; it is a share from 0 to 1", of, field, value);
+}
+
+void require_valid(const LayerProfile& layer) {
+  const std::string of = "layer '" + layer.name + "'";
+  require_amount(of, "parameters", static_cast<double>(layer.parameters));
+  check(layer.tied_parameters >= 0 && layer.tied_parameters <= layer.parameters,
+        "{}: tied_parameters is {} of {} parameters", of, layer.tied_parameters, layer.parameters);
+  for (const PassCost& cost : {layer.forward, layer.backward, layer.input_half.value_or(PassCost()),
+                               layer.weight_half.value_or(PassCost())}) {
+    require_amount(of, "fixed_s", cost.fixed_s);
+    require_amount(of, "sample_s", cost.sample_s);
+  }
+  require_amount(of, "add_s", layer.add_s);
+  require_amount(of, "activation_bytes", layer.activation_bytes);
+  require_amount(of, "deferred_bytes", layer.deferred_bytes.value_or(0));
+  require_amount(of, "output_bytes", layer.output_bytes);
+  require_share(of, "divisible_time", layer.divisible.time);
+  require_share(of, "divisible_parameters", layer.divisible.parameters);
+  require_share(of, "divisible_activations", layer.divisible.activations);
+  require_amount(of, "exchanges", layer.exchanges);
+}
+
+}  // namespace
+
+PassCost line_through(double few, double seconds_of_few, double many, double seconds_of_many) {
+  const double slope = (seconds_of_many - seconds_of_few) / (many - few);
+  const double sample = std::clamp(slope, 0.0, seconds_of_many / many);
+  return {.fixed_s = seconds_of_many - sample * many, .sample_s = sample};
+}
+
+std::int64_t JobProfile::parameters() const {
+  std::int64_t sum = 0;
+  for (const LayerProfile& layer : layers) sum += layer.parameters - layer.tied_parameters;
+  return sum;
+}
+
+int JobProfile::num_blocks() const {
+  return static_cast<int>(std::count_if(layers.begin(), layers.end(),
+                                        [](const LayerProfile& layer) { return layer.is_block; }));
+}
+
+void require_valid(const JobProfile& profile) {
+  const std::string of = "profile";
+  check(!profile.layers.empty(), "{}: there are no layers", of);
+  for (const LayerProfile& layer : profile.layers) require_valid(layer);
+  check(profile.samples_per_step >= 1, "{}: samples_per_step is {}", of, profile.samples_per_step);
+  check(profile.threads >= 1, "{}: threads is {}", of, profile.threads);
+  check(profile.ranks_at_once >= 1, "{}: ranks_at_once is {}", of, profile.ranks_at_once);
+  check(profile.most_parts >= 1, "{}: most_parts is {}", of, profile.most_parts);
+  check(!profile.shard_stages.empty(), "{}: shard_stages is empty; 0 is without", of);
+  for (const int stage : profile.shard_stages)
+    check(stage >= 0 && stage <= 3, "{}: shard_stages has {}; stages are 0 to 3", of, stage);
+  const auto known = pipeline::plan_names();
+  for (const std::string& name : profile.schedules) {
+    check(name == kSearched || std::find(known.begin(), known.end(), name) != known.end(),
+          "{}: unknown schedule '{}'", of, name);
+  }
+  check(profile.schedules.size() != 1 || profile.schedules.front() != kSearched,
+        "{}: schedules has '{}' alone; give a name, too", of, kSearched);
+  for (const auto& [name, amount] : kAmounts) require_amount(of, name, profile.*amount);
+}
+
+std::string to_text(const JobProfile& profile) {
+  Json layers = Json::array();
+  for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"program", profile.program},
+               {"unit", profile.unit},
+               {"samples_per_step", profile.samples_per_step},
+               {"threads", profile.threads},
+               {"ranks_at_once", profile.ranks_at_once},
+               {"layers", layers},
+               {"shard_stages", profile.shard_stages},
+               {"schedules", profile.schedules},
+               {"most_parts", profile.most_parts}};
+  for (const auto& [name, amount] : kAmounts) json[name] = profile.*amount;
+  return json_text(json, 2) + "\n";
+}
+
+JobProfile profile_from_text(const std::string& text) {
+  try {
+    return from_json(parse_json(text));
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kCorrupt, "this is no profile of a program: {}", error.what());
+  }
+}
+
+void save_profile(const JobProfile& profile, const std::filesystem::path& path) {
+  try {
+    replace_file(path.string(), to_text(profile));
+  } catch (const Error& error) {
+    fail(error.code(), "the profile cannot be saved: {}", error.what());
+  }
+}
+
+JobProfile load_profile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) throw system_error("reading the profile " + path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  try {
+    return profile_from_text(text.str());
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}; measure again or remove the file", path.string(), error.what());
+  }
+}
+
+}  // namespace paceline::planning

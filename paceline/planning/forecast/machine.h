@@ -1,0 +1,46 @@
+#pragma once
+
+// The hosts that a job is planned for: those that are here, or others in words:
+// "hosts=64,ranks=8,link=100Gbit,latency=20us,cores=64,memory=512GB,mtbf=5000h,stragglers=5%".
+//
+// Thread safety: values and pure functions.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "paceline/engine/collectives/planning/cost_model.h"
+
+namespace paceline::planning {
+
+struct Machine {
+  int hosts = 1;
+  int ranks_a_host = 1;
+  // That compute, of each host; 0: enough for all threads of all ranks.
+  double cores_a_host = 0;
+  double memory_bytes = 0;  // of each host; 0: not known, everything fits
+  CostModel links;
+
+  // What goes wrong.
+  double mtbf_s = 0;         // mean time between failures of one host; 0: there are none
+  double checkpoint_s = 30;  // for which saving stops the training
+  double restart_s = 120;    // from a failure to the next step
+  double interval_s = 0;     // between checkpoints; 0: the best one
+  // Standard deviation of a rank's time for the same work, as a share of it.
+  double stragglers = 0;
+
+  int world_size() const { return hosts * ranks_a_host; }
+  bool operator==(const Machine&) const = default;
+};
+
+// The most ranks that are planned for.
+inline constexpr int kMostPlannedRanks = 1'000'000;
+
+// `usual` with what the text says; hosts must be given. Throws SettingError
+// (engine/core/settings.h) with the part that is wrong, and what is allowed.
+Machine parse_machine(std::string_view text, const Machine& usual);
+
+// "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".
+std::string describe(const Machine& machine);
+
+}  // namespace paceline::planning

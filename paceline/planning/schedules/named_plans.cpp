@@ -1,0 +1,141 @@
+#include "paceline/planning/schedules/named_plans.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include <fmt/ranges.h>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline::pipeline {
+namespace {
+
+constexpr std::array<std::string_view, 4> kNames = {"gpipe", "1f1b", "interleaved-1f1b",
+                                                    "zero-bubble"};
+
+Plan empty_plan(std::string_view name, const PlanSize& size) {
+  check(size.num_micro_batches >= 1, "{}: {} micro-batches; at least one is needed", name,
+        size.num_micro_batches);
+  Plan plan{.name = std::string(name),
+            .num_micro_batches = size.num_micro_batches,
+            .rank_of_stage = looped_layout(size.num_ranks, size.stages_per_rank),
+            .ranks = {}};
+  plan.ranks.resize(static_cast<std::size_t>(size.num_ranks));
+  return plan;
+}
+
+// Which of its stages a rank works on in step t of its forward or backward passes, by turns of
+// `per_turn` micro-batches, and on which micro-batch.
+class Turns {
+ public:
+  Turns(const PlanSize& size, int rank, int per_turn, ActionKind kind)
+      : size_(size), rank_(rank), per_turn_(per_turn), kind_(kind) {}
+
+  Action next() {
+    const int turn = step_ / per_turn_ % size_.stages_per_rank;
+    const int round = step_ / (per_turn_ * size_.stages_per_rank);
+    const int local = kind_ == ActionKind::kForward ? turn : size_.stages_per_rank - 1 - turn;
+    const int micro_batch = round * per_turn_ + step_ % per_turn_;
+    ++step_;
+    return {kind_, local * size_.num_ranks + rank_, micro_batch};
+  }
+
+ private:
+  const PlanSize size_;
+  const int rank_;
+  const int per_turn_;
+  const ActionKind kind_;
+  int step_ = 0;
+};
+
+int round_size(std::string_view name, const PlanSize& size) {
+  const int rounds = std::max(1, size.num_micro_batches / size.num_ranks);
+  check(size.num_micro_batches % rounds == 0,
+        "{}: {} micro-batches on {} ranks do not make {} rounds of equal size; choose a multiple "
+        "of {}",
+        name, size.num_micro_batches, size.num_ranks, rounds, size.num_ranks);
+  return size.num_micro_batches / rounds;
+}
+
+// Rank `rank`'s actions: `warmup` forward passes, a forward and a backward pass in turn, the other
+// backward passes. With `weight_delay` these make input gradients, each followed by the oldest
+// weight gradient that is so many slots back.
+std::vector<Action> in_turns(const PlanSize& size, int rank, int per_turn, int warmup,
+                             std::optional<int> weight_delay) {
+  const int total = size.num_micro_batches * size.stages_per_rank;
+  const auto backward = weight_delay ? ActionKind::kInputGradient : ActionKind::kBackward;
+  Turns forwards(size, rank, per_turn, ActionKind::kForward);
+  Turns backwards(size, rank, per_turn, backward);
+  Turns weights(size, rank, per_turn, ActionKind::kWeightGradient);
+  warmup = std::min(warmup, total);
+  std::vector<Action> actions;
+  for (int i = 0; i < warmup; ++i) actions.push_back(forwards.next());
+  for (int i = 0; i < total; ++i) {
+    if (warmup + i < total) actions.push_back(forwards.next());
+    actions.push_back(backwards.next());
+    if (weight_delay && i >= *weight_delay) actions.push_back(weights.next());
+  }
+  for (int i = 0; weight_delay && i < std::min(*weight_delay, total); ++i)
+    actions.push_back(weights.next());
+  return actions;
+}
+
+}  // namespace
+
+Plan gpipe(const PlanSize& size) {
+  Plan plan = empty_plan("gpipe", size);
+  const int total = size.num_micro_batches * size.stages_per_rank;
+  for (int rank = 0; rank < size.num_ranks; ++rank) {
+    plan.ranks[static_cast<std::size_t>(rank)] =
+        in_turns(size, rank, size.num_micro_batches, total, std::nullopt);
+  }
+  return plan;
+}
+
+Plan one_f_one_b(const PlanSize& size) {
+  Plan plan = empty_plan("1f1b", size);
+  check(size.stages_per_rank == 1,
+        "1f1b: {} stages a rank; it takes one, interleaved-1f1b takes several",
+        size.stages_per_rank);
+  // in_turns() adds the forward pass that is the last of the min(M, S - s) of the warm-up.
+  for (int rank = 0; rank < size.num_ranks; ++rank) {
+    plan.ranks[static_cast<std::size_t>(rank)] =
+        in_turns(size, rank, size.num_micro_batches, size.num_ranks - 1 - rank, std::nullopt);
+  }
+  return plan;
+}
+
+Plan interleaved_one_f_one_b(const PlanSize& size) {
+  Plan plan = empty_plan("interleaved-1f1b", size);
+  const int per_round = round_size(plan.name, size);
+  for (int rank = 0; rank < size.num_ranks; ++rank) {
+    const int warmup = (size.stages_per_rank - 1) * per_round + 2 * (size.num_ranks - 1 - rank);
+    plan.ranks[static_cast<std::size_t>(rank)] =
+        in_turns(size, rank, per_round, warmup, std::nullopt);
+  }
+  return plan;
+}
+
+Plan zero_bubble(const PlanSize& size) {
+  Plan plan = empty_plan("zero-bubble", size);
+  const int per_round =
+      size.stages_per_rank == 1 ? size.num_micro_batches : round_size(plan.name, size);
+  for (int rank = 0; rank < size.num_ranks; ++rank) {
+    const int warmup = (size.stages_per_rank - 1) * per_round + size.num_ranks - 1 - rank;
+    plan.ranks[static_cast<std::size_t>(rank)] = in_turns(size, rank, per_round, warmup, rank);
+  }
+  return plan;
+}
+
+std::span<const std::string_view> plan_names() { return kNames; }
+
+Plan make_plan(std::string_view name, const PlanSize& size) {
+  constexpr std::array kMakers = {&gpipe, &one_f_one_b, &interleaved_one_f_one_b, &zero_bubble};
+  const auto at = std::find(kNames.begin(), kNames.end(), name) - kNames.begin();
+  check(static_cast<std::size_t>(at) < kNames.size(), "unknown schedule '{}'; choose one of {}",
+        name, fmt::join(kNames, ", "));
+  return kMakers[static_cast<std::size_t>(at)](size);
+}
+
+}  // namespace paceline::pipeline

@@ -1,0 +1,49 @@
+#pragma once
+
+// The schedules that have names. Stage s is on rank s % num_ranks.
+//
+//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
+//                     several stages a rank breadth first: a stage has all its micro-batches before
+//                     the rank's next stage begins (Lamy-Poirier, 2023)
+//   1f1b              stage s makes min(M, S - s) forward passes, then a backward and a forward
+//                     pass in turn, then the rest (PipeDream-Flush; Narayanan et al., 2021)
+//   interleaved-1f1b  the same with several stages a rank, in rounds of about as many micro-batches
+//                     as there are ranks (Narayanan et al., 2021, as torch.distributed.pipelining
+//                     has it)
+//   zero-bubble       backward passes in two halves; those of weights come as many slots later as
+//                     the rank's number, and fill the bubble at the end: ZB-H1 (Qi et al., 2023,
+//                     ZB1P in torch.distributed.pipelining); with several stages a rank
+//                     InterleavedZeroBubble
+//
+// In all of them a stage works on its micro-batches in order, forwards and backwards, so that
+// gradients add up in order without being kept.
+//
+// Thread safety: pure functions.
+
+#include <span>
+#include <string_view>
+
+#include "paceline/planning/schedules/plan.h"
+
+namespace paceline::pipeline {
+
+struct PlanSize {
+  int num_ranks = 1;
+  int num_micro_batches = 1;
+  int stages_per_rank = 1;
+};
+
+// All: Error(kInvalid) for numbers below 1.
+Plan gpipe(const PlanSize& size);
+// Error(kInvalid) for several stages a rank.
+Plan one_f_one_b(const PlanSize& size);
+// The micro-batches go in max(1, M / ranks) rounds of equal size: Error(kInvalid) for others.
+Plan interleaved_one_f_one_b(const PlanSize& size);
+Plan zero_bubble(const PlanSize& size);
+
+// {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
+std::span<const std::string_view> plan_names();
+// Error(kInvalid) that lists the names for an unknown one.
+Plan make_plan(std::string_view name, const PlanSize& size);
+
+}  // namespace paceline::pipeline

@@ -1,0 +1,25 @@
+#pragma once
+
+// A plan's step as a picture (SVG): a row for each rank, a box for each action with its micro-batch
+// in it, empty where the rank waits; below it, where there is one, the measured step on the same
+// scale, and an axis of milliseconds. The file needs no other and runs no script; a box's text
+// appears when the mouse rests on it.
+//
+// Thread safety: a pure function.
+
+#include <string>
+
+#include "paceline/planning/schedules/simulate.h"
+
+namespace paceline::pipeline {
+
+struct Picture {
+  std::string title;
+  TimedPlan planned;
+  TimedPlan measured = {};  // without ranks: none
+};
+
+// Error(kInvalid) for a step without ranks or of no time.
+std::string to_svg(const Picture& picture);
+
+}  // namespace paceline::pipeline

@@ -1,3 +1,0 @@
-set(SOURCES
-  simulator.cpp)
-set(LIBRARIES fmt::fmt)

@@ -1,0 +1,207 @@
+#include "paceline/training/autograd/parallel_branches.h"
+
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/autograd/branch_call.h"
+#include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/model_share.h"
+
+namespace paceline {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Tensors = std::vector<at::Tensor>;
+
+// A branch in the graph of every rank: inputs, Entered, the branch itself on its owner, Left,
+// result. The nodes Entered are made before all branches and the nodes Left after them, so every
+// rank's backward pass computes its branches first and then comes to all Entered in one order.
+struct Passage : torch::CustomClassHolder {
+  Passage(GroupPtr of, int owned_by, std::string names)
+      : group(std::move(of)), owner(owned_by), own_branches(std::move(names)) {}
+  // By an exception that ended the backward pass, for which the others would wait.
+  ~Passage() override {
+    if (!is_under_way || std::uncaught_exceptions() == 0) return;
+    try {
+      group->abort(
+          fmt::format("{}: the backward pass failed in branches {}", group->self(), own_branches));
+    } catch (...) {
+    }
+  }
+  bool is_own() const { return group->rank() == owner; }
+
+  const GroupPtr group;
+  const int owner;
+  const std::string own_branches;
+  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> inputs;  // with a gradient
+  at::Tensor value;           // the result, until the graph has it
+  bool is_under_way = false;  // the owner's backward pass is between Left and Entered
+};
+using PassagePtr = c10::intrusive_ptr<Passage>;
+
+PassagePtr passage_of(AutogradContext* context) {
+  return c10::static_intrusive_pointer_cast<Passage>(context->saved_data["passage"].toCapsule());
+}
+
+struct Entered : torch::autograd::Function<Entered> {
+  // The inputs on the owner, nothing elsewhere; then the way on which the backward pass of every
+  // rank comes here from Left.
+  static variable_list forward(AutogradContext* context, at::TensorList inputs,
+                               const PassagePtr& passage) {
+    context->saved_data["passage"] = c10::IValue::make_capsule(passage);
+    context->set_materialize_grads(false);
+    variable_list outputs;
+    for (const at::Tensor& input : inputs) {
+      passage->inputs.emplace_back(input.sizes().vec(), input.options());
+      if (passage->is_own()) outputs.push_back(input.view_as(input));
+    }
+    outputs.push_back(at::zeros({}));
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto passage = passage_of(context);
+    ProcessGroup& group = *passage->group;
+    if (at::GradMode::is_enabled()) {
+      fail(ErrorCode::kUnsupported, "{}: parallel_branches has no gradients of gradients",
+           group.self());
+    }
+    const auto count = passage->inputs.size();
+    const at::Tensor present = at::zeros({static_cast<std::int64_t>(count)}, at::kByte);
+    std::uint8_t* const is_present = present.data_ptr<std::uint8_t>();
+    for (std::size_t i = 0; passage->is_own() && i < count; ++i)
+      is_present[i] = gradients[i].defined() ? 1 : 0;
+    passage->is_under_way = false;
+    broadcast(group, present, passage->owner);
+    variable_list result(count + 1);  // the last one is the passage's
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_present[i] == 0) continue;
+      const auto& [sizes, options] = passage->inputs[i];
+      result[i] = passage->is_own() ? gradients[i].contiguous() : at::empty(sizes, options);
+      broadcast(group, result[i], passage->owner);
+    }
+    return result;
+  }
+};
+
+struct Left : torch::autograd::Function<Left> {
+  // `result`: of the branch, on the owner only.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& way, at::TensorList result,
+                            const PassagePtr& passage) {
+    (void)way, (void)result;
+    context->saved_data["passage"] = c10::IValue::make_capsule(passage);
+    context->set_materialize_grads(false);
+    return std::exchange(passage->value, {});
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto passage = passage_of(context);
+    if (!passage->is_own()) return {at::Tensor(), at::Tensor()};
+    passage->is_under_way = !passage->inputs.empty();
+    return {at::Tensor(), gradients[0], at::Tensor()};
+  }
+};
+
+struct Entry {
+  Tensors inputs;
+  at::Tensor way;
+};
+
+Entry enter(const Tensors& inputs, const PassagePtr& passage) {
+  Tensors with_gradient;
+  for (const at::Tensor& input : inputs) {
+    if (input.requires_grad()) with_gradient.push_back(input);
+  }
+  if (with_gradient.empty() || !at::GradMode::is_enabled())
+    return {inputs, at::empty({0}).requires_grad_()};
+  const variable_list outputs = Entered::apply(at::TensorList(with_gradient), passage);
+  Entry entry{inputs, outputs.back()};
+  auto next = outputs.begin();
+  for (at::Tensor& input : entry.inputs) {
+    if (input.requires_grad() && passage->is_own()) input = *next++;
+  }
+  return entry;
+}
+
+// Of a result: type, whether it has a gradient, sizes.
+at::Tensor facts_of(const at::Tensor& result) {
+  std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(result.scalar_type()),
+                                       result.requires_grad() ? 1 : 0};
+  numbers.insert(numbers.end(), result.sizes().begin(), result.sizes().end());
+  return at::tensor(numbers, at::kLong);
+}
+
+at::Tensor leave(const at::Tensor& facts, const Tensors& inputs, const Tensors& own,
+                 const at::Tensor& way, const PassagePtr& passage) {
+  const std::int64_t* const numbers = facts.data_ptr<std::int64_t>();
+  const at::IntArrayRef sizes(numbers + 2, static_cast<std::size_t>(facts.numel()) - 2);
+  at::Tensor value =
+      passage->is_own()
+          ? own[0].detach().contiguous()
+          : at::empty(sizes, at::TensorOptions(static_cast<at::ScalarType>(numbers[0])));
+  for (const at::Tensor& input : inputs) {
+    if (value.is_alias_of(input)) value = value.clone();
+  }
+  broadcast(*passage->group, value, passage->owner);
+  if (numbers[1] == 0) return value;
+  passage->value = value;
+  return Left::apply(way, at::TensorList(own), passage);
+}
+
+std::string names_of(const std::vector<Branch>& branches, const std::vector<int>& owner, int rank) {
+  std::string names;
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    if (owner[i] == rank)
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", ", branches[i].name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
+                          const std::vector<Branch>& branches, const std::vector<int>& owner) {
+  check(group != nullptr && group->is_member(), "parallel_branches: this rank is in no such group");
+  const auto seed = static_cast<std::uint64_t>(
+      at::empty({}, at::kLong).random_(rank_generator()).item<std::int64_t>());
+  std::vector<PassagePtr> passages;
+  std::vector<Entry> entries;
+  std::vector<Tensors> own(branches.size());
+  const auto run_own = [&] {
+    const std::string names = names_of(branches, owner, group->rank());
+    Tensors facts;
+    for (const int rank : owner) {
+      passages.push_back(c10::make_intrusive<Passage>(group, rank, names));
+      entries.push_back(enter(inputs, passages.back()));
+    }
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      if (!passages[i]->is_own()) continue;
+      const SeededRandom random(seed + i * 0x9e3779b9u);
+      own[i] = {run_branch(*group, branches[i], entries[i].inputs)};
+      facts.push_back(facts_of(own[i][0]));
+    }
+    return facts;
+  };
+  const auto all = agree(*group, {"parallel_branches", branches, &owner, inputs}, run_own);
+  if (group->world_size() > 1 && at::GradMode::is_enabled()) {
+    for (const Branch& branch : branches)
+      note_model_share(branch.parameters, {"a branch whose gradients only its owner has"});
+  }
+  Tensors results;
+  std::vector<std::size_t> next(all.size());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(owner[i]);
+    results.push_back(leave(all[rank][next[rank]++], inputs, own[i], entries[i].way, passages[i]));
+  }
+  return results;
+}
+
+}  // namespace paceline

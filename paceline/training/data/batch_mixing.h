@@ -1,0 +1,56 @@
+#pragma once
+
+// Batches with soft labels: mixup, cutmix and label smoothing, as torchvision's transforms v2 and
+// PyTorch's cross_entropy define them.
+//
+//   const auto mixed = std::make_shared<data::MixedBatches>(
+//       train, data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
+//
+// For training only: a MixedBatches stands in for the data set that it is made of, and every batch
+// of it has float32 targets [B, num_classes], which torch::nn::functional::cross_entropy takes.
+// Each sample is mixed with the one before it in the batch. What is drawn depends on (seed, epoch,
+// index of the batch's first sample) alone, so a resumed run mixes the same; which samples meet
+// depends on the batch, so another number of ranks mixes others, except in logical shards.
+//
+// Thread safety: const, any thread.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/training/data/dataset.h"
+
+namespace paceline::data {
+
+struct BatchMixingOptions {
+  std::int64_t num_classes = 0;
+  // Of the Beta distribution that the share is drawn from; 0: not used. With both, each batch takes
+  // one of them with equal probability.
+  double mixup_alpha = 0;      // images are averaged
+  double cutmix_alpha = 0;     // a rectangle comes from the other image
+  double label_smoothing = 0;  // of a target's weight, spread over all classes
+  std::uint64_t seed = 0;
+};
+
+class MixedBatches : public Dataset {
+ public:
+  // Error(kInvalid) for options that do not fit.
+  MixedBatches(std::shared_ptr<const Dataset> dataset, const BatchMixingOptions& options);
+
+  std::string name() const override { return dataset_->name(); }
+  std::int64_t size() const override { return dataset_->size(); }
+  // Error(kInvalid) unless the data set gives floats [B, ...] ([B, channels, height, width] for
+  // cutmix) and int64 [B], or for a label that is not in [0, num_classes), with its sample.
+  std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                std::int64_t epoch) const override;
+
+ private:
+  at::Tensor soft_labels(const at::Tensor& labels, std::span<const std::int64_t> indices) const;
+
+  const std::shared_ptr<const Dataset> dataset_;  // owners: the user and this
+  const BatchMixingOptions options_;
+};
+
+}  // namespace paceline::data

@@ -1,0 +1,188 @@
+#include "paceline/training/data/data_loader.h"
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/thread.h"
+#include "paceline/training/data/batch_source.h"
+#include "paceline/training/tensor/random.h"
+
+namespace paceline::data {
+namespace {
+
+const DataLoaderOptions& valid(const DataLoaderOptions& options) {
+  check(options.batch_size > 0, "data loader: the batch size {} is not above 0",
+        options.batch_size);
+  check(options.global_batch_size >= 0 && options.micro_batch_size >= 0,
+        "data loader: a global batch size of {} in parts of {}", options.global_batch_size,
+        options.micro_batch_size);
+  check(options.micro_batch_size == 0 || options.global_batch_size > 0,
+        "data loader: a micro batch size of {} without a global batch size",
+        options.micro_batch_size);
+  check(options.logical_shards >= 0 && options.logical_shards <= kMaxLogicalShards,
+        "data loader: {} logical shards", options.logical_shards);
+  check(options.logical_shards == 0 || options.micro_batch_size == 0,
+        "data loader: a micro batch size of {} beside {} logical shards, of which each is computed "
+        "at once: take more shards instead",
+        options.micro_batch_size, options.logical_shards);
+  check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
+        options.num_threads);
+  check(options.prefetch > 0, "data loader: the prefetch {} is not above 0", options.prefetch);
+  return options;
+}
+
+}  // namespace
+
+DataLoader::DataLoader(std::unique_ptr<BatchSource> source, const DataLoaderOptions& options)
+    : options_(options), source_(std::move(source)) {}
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
+                       const DataLoaderOptions& options)
+    : DataLoader(make_source(dataset, sampler, valid(options)), options) {}
+
+DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
+                       const DataLoaderOptions& options)
+    : DataLoader(make_source(dataset, std::move(indices), valid(options)), options) {}
+
+DataLoader::DataLoader(std::shared_ptr<const StreamedDataset> stream, const StreamShare& share,
+                       const DataLoaderOptions& options)
+    : DataLoader(make_source(std::move(stream), share, valid(options)), options) {}
+
+DataLoader::~DataLoader() { stop_threads(); }
+
+std::int64_t DataLoader::num_batches() const { return source_->num_batches(); }
+bool DataLoader::is_streamed() const { return source_->traits().is_streamed; }
+const std::string& DataLoader::name() const { return source_->traits().name; }
+std::int64_t DataLoader::logical_shards() const { return source_->traits().logical_shards; }
+
+void DataLoader::begin_epoch(std::int64_t epoch, std::int64_t consumed) {
+  stop_threads();
+  warn_of_repeated_order(epoch, consumed);
+  exhausted_ = !source_->begin(epoch, consumed);
+  state_ = State::kInEpoch;
+  epoch_ = epoch;
+  consumed_ = consumed;
+  num_taken_ = next_number_ = 0;
+  ready_.clear();
+  error_ = nullptr;
+  start_threads();
+}
+
+void DataLoader::warn_of_repeated_order(std::int64_t epoch, std::int64_t consumed) {
+  const bool shuffles = source_->traits().shuffles;
+  if (!shuffles || warned_ || state_ != State::kEnded || epoch != epoch_ || consumed > 0) return;
+  warned_ = true;
+  log::warning(
+      fmt::format("data loader: begin_epoch({}) was called for a second pass: it repeats the order "
+                  "of the first; give every epoch its own number",
+                  epoch));
+}
+
+void DataLoader::require_begun() const {
+  if (state_ == State::kInEpoch) return;
+  const auto rank = source_->traits().rank;
+  const std::string who = rank ? fmt::format("rank {}: ", *rank) : "";
+  check(state_ == State::kEnded,
+        "{}data loader: next() was called before begin_epoch(): call begin_epoch(epoch) before the "
+        "first batch of every epoch",
+        who);
+  fail(ErrorCode::kInvalid,
+       "{}data loader: next() was called after the end of epoch {}: call begin_epoch({}) before "
+       "the first batch of the next epoch",
+       who, epoch_, epoch_ + 1);
+}
+
+std::optional<Batch> DataLoader::next() {
+  require_begun();
+  if (exhausted_) {
+    state_ = State::kEnded;
+    return std::nullopt;
+  }
+  Prepared taken = options_.num_threads == 0 ? prepare(take_draft()->second) : take_prepared();
+  ++num_taken_;
+  exhausted_ = taken.ends_epoch;
+  if (taken.batch.ends_step) consumed_ = taken.consumed;
+  if (taken.batch.shard >= 0) {
+    taken.batch.seed =
+        seed_of_shard(source_->traits().seed, epoch_, taken.position, taken.batch.shard);
+    seed_rank(taken.batch.seed);
+  }
+  return std::move(taken.batch);
+}
+
+DataLoader::Prepared DataLoader::take_prepared() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return error_ || ready_.contains(num_taken_); });
+  if (error_) std::rethrow_exception(error_);
+  Prepared prepared = std::move(ready_.extract(num_taken_).mapped());
+  lock.unlock();
+  changed_.notify_all();
+  return prepared;
+}
+
+void DataLoader::start_threads() {
+  if (exhausted_) return;
+  for (int i = 0; i < options_.num_threads; ++i) {
+    threads_.push_back(start_thread("paceline-data", [this](std::stop_token stop) { work(stop); }));
+  }
+}
+
+void DataLoader::stop_threads() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& thread : threads_) thread.request_stop();
+  }
+  changed_.notify_all();
+  threads_.clear();
+}
+
+void DataLoader::work(std::stop_token stop) {
+  try {
+    while (wait_for_room(stop)) {
+      auto draft = take_draft();
+      if (!draft) return;
+      Prepared prepared = prepare(std::move(draft->second));
+      const std::lock_guard lock(mutex_);
+      ready_.emplace(draft->first, std::move(prepared));
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+// False when there is nothing more to do.
+bool DataLoader::wait_for_room(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  const auto is_over = [&] { return stop.stop_requested() || error_; };
+  changed_.wait(lock, [&] { return is_over() || std::ssize(ready_) < options_.prefetch; });
+  return !is_over();
+}
+
+std::optional<std::pair<std::size_t, Draft>> DataLoader::take_draft() {
+  const std::lock_guard lock(source_mutex_);
+  auto draft = source_->next();
+  if (!draft) return {};
+  return std::pair(next_number_++, std::move(*draft));
+}
+
+DataLoader::Prepared DataLoader::prepare(Draft draft) const {
+  Batch batch{.tensors = source_->tensors(draft),
+              .weight = draft.plan.weight,
+              .ends_step = draft.plan.ends_step,
+              .shard = draft.plan.shard};
+  const auto count = std::ssize(draft.plan.indices);
+  check(!batch.tensors.empty(), "data loader: {} gave a batch without tensors", name());
+  for (const at::Tensor& tensor : batch.tensors) {
+    check(tensor.defined() && tensor.dim() > 0 && tensor.size(0) == count,
+          "data loader: {} gave a batch of {} samples with a tensor of another number", name(),
+          count);
+  }
+  batch.indices = std::move(draft.plan.indices);
+  batch.data = batch.tensors[0];
+  if (batch.tensors.size() > 1) batch.target = batch.tensors[1];
+  return {std::move(batch), draft.plan.consumed, draft.plan.position, draft.ends_epoch};
+}
+
+}  // namespace paceline::data

@@ -1,0 +1,110 @@
+#include "paceline/training/data/image_dataset.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+#include <sys/mman.h>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/data/cifar_file.h"
+#include "paceline/training/data/idx_file.h"
+
+namespace paceline::data {
+namespace {
+
+constexpr std::int64_t kIdxLabelHeader = 8;  // bytes before the first label
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Memory of its own, in huge pages where the kernel has them: tens of thousands of small ones take
+// longer to fault in and, at the end of a rank, to give back than the images to read. LibTorch's
+// allocator may hand out memory that ranks share, which only the last of them gives back.
+at::Tensor make_images(at::IntArrayRef sizes) {
+  std::size_t bytes = 1;
+  for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
+  const std::size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const memory = mapped == 0 ? MAP_FAILED
+                                   : mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return at::empty(sizes, at::kByte);
+  madvise(memory, mapped, MADV_HUGEPAGE);
+  return at::from_blob(
+      memory, sizes, [mapped](void* begin) { munmap(begin, mapped); }, at::kByte);
+}
+
+void require_label(int label, std::size_t num_classes, const std::string& path,
+                   std::int64_t offset) {
+  if (static_cast<std::size_t>(label) < num_classes) return;
+  fail(ErrorCode::kCorrupt, "{}: byte {}: the label {} is not in [0, {})", path, offset, label,
+       num_classes);
+}
+
+ImageDataset load_idx(const std::string& folder, Split split, std::string name,
+                      std::vector<std::string> classes) {
+  const std::string prefix = folder + (split == Split::kTrain ? "/train" : "/t10k");
+  const IdxFile images = read_idx(prefix + "-images-idx3-ubyte", 3);
+  const IdxFile labels = read_idx(prefix + "-labels-idx1-ubyte", 1);
+  if (images.sizes[0] != labels.sizes[0]) {
+    fail(ErrorCode::kCorrupt, "{} has {} images, but {} has {} labels", images.path,
+         images.sizes[0], labels.path, labels.sizes[0]);
+  }
+  ImageDataset dataset;
+  dataset.name = std::move(name);
+  dataset.classes = std::move(classes);
+  dataset.images = make_images({images.sizes[0], 1, images.sizes[1], images.sizes[2]});
+  std::memcpy(dataset.images.data_ptr(), images.elements.data(), images.elements.size());
+  dataset.labels = at::empty({labels.sizes[0]}, at::kLong);
+  auto* to = dataset.labels.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < labels.elements.size(); ++i) {
+    require_label(labels.elements[i], dataset.classes.size(), labels.path,
+                  kIdxLabelHeader + static_cast<std::int64_t>(i));
+    to[i] = labels.elements[i];
+  }
+  return dataset;
+}
+
+}  // namespace
+
+ImageDataset load_mnist(const std::string& folder, Split split) {
+  return load_idx(folder, split, "mnist", {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+}
+
+ImageDataset load_fashion_mnist(const std::string& folder, Split split) {
+  return load_idx(folder, split, "fashion-mnist",
+                  {"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
+                   "sneaker", "bag", "ankle boot"});
+}
+
+ImageDataset load_cifar10(const std::string& given, Split split) {
+  // The official archive unpacks into a folder of this name.
+  const std::string unpacked = given + "/cifar-10-batches-bin";
+  const std::string folder = std::filesystem::is_directory(unpacked) ? unpacked : given;
+  std::vector<std::string> paths;
+  if (split == Split::kTest) paths.push_back(folder + "/test_batch.bin");
+  for (int batch = 1; split == Split::kTrain && batch <= 5; ++batch) {
+    paths.push_back(fmt::format("{}/data_batch_{}.bin", folder, batch));
+  }
+  ImageDataset dataset;
+  dataset.name = "cifar10";
+  dataset.classes = {"airplane", "automobile", "bird",  "cat",  "deer",
+                     "dog",      "frog",       "horse", "ship", "truck"};
+  std::vector<std::int64_t> counts;
+  for (const auto& path : paths) counts.push_back(count_cifar_records(path));
+  const auto total = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  dataset.images = make_images({total, 3, 32, 32});
+  dataset.labels = at::empty({total}, at::kLong);
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < paths.size(); first += counts[i++]) {
+    const auto count = static_cast<std::size_t>(counts[i]);
+    read_cifar_records(paths[i], dataset.classes.size(),
+                       {dataset.images.data_ptr<std::uint8_t>() + first * kCifarImage,
+                        count * static_cast<std::size_t>(kCifarImage)},
+                       {dataset.labels.data_ptr<std::int64_t>() + first, count});
+  }
+  return dataset;
+}
+
+}  // namespace paceline::data

@@ -1,0 +1,89 @@
+#include "paceline/training/data/image_folder.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/files/images/image_file.h"
+
+namespace paceline::data {
+namespace {
+
+// In a row, after which the folder is broken rather than a file.
+constexpr std::int64_t kMostSkipped = 100;
+constexpr std::size_t kMostLogged = 10;
+
+}  // namespace
+
+ImageFolder::ImageFolder(const std::string& folder, const ImageFolderOptions& options)
+    : list_(folder),
+      name_(images::printable(folder)),
+      options_(options),
+      pipeline_(options.pipeline, options.seed) {
+  if (list_.num_of_other_types() > 0) {
+    log::warning(fmt::format(
+        "{}: {} files are neither JPEG nor PNG by their names (.webp, .bmp, .tif, ...) and are "
+        "left out",
+        name_, list_.num_of_other_types()));
+  }
+}
+
+std::vector<at::Tensor> ImageFolder::batch(std::span<const std::int64_t> indices,
+                                           std::int64_t epoch) const {
+  const auto count = std::ssize(indices);
+  const auto [width, height] = options_.pipeline.size;
+  const auto format =
+      options_.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  at::Tensor batch =
+      at::empty({count, 3, height, width}, at::TensorOptions(at::kFloat).memory_format(format));
+  at::Tensor target = at::empty({count}, at::kLong);
+  auto* data = batch.data_ptr<float>();
+  auto* label = target.data_ptr<std::int64_t>();
+  for (const std::int64_t index : indices) {
+    *label++ = options_.on_bad_image == OnBadImage::kFail ? load(index, epoch, data)
+                                                          : load_or_skip(index, epoch, data);
+    data += pipeline_.num_values();
+  }
+  return {std::move(batch), std::move(target)};
+}
+
+std::int64_t ImageFolder::load(std::int64_t index, std::int64_t epoch, float* out) const {
+  const std::string path = list_.path(index);
+  const auto bytes = images::read_image_file(path, options_.pipeline.decode.max_file_bytes);
+  pipeline_.apply(bytes, images::printable(path), out, options_.channels_last, epoch, index);
+  return list_.label(index);
+}
+
+std::int64_t ImageFolder::load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const {
+  const std::int64_t most = std::min(kMostSkipped, size());
+  for (std::int64_t step = 0; step < most; ++step) {
+    const std::int64_t candidate = (index + step) % size();
+    try {
+      return load(candidate, epoch, out);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kUnsupported) throw;
+      note_skipped(candidate, error);
+    }
+  }
+  fail(ErrorCode::kCorrupt, "{}: {} files in a row cannot be used, from {} on", name_, most,
+       images::printable(list_.path(index)));
+}
+
+void ImageFolder::note_skipped(std::int64_t index, const Error& error) const {
+  ++num_skipped_;
+  const std::lock_guard lock(mutex_);
+  if (!skipped_.insert(index).second || skipped_.size() > kMostLogged) return;
+  log::warning(fmt::format("skipped: {}{}", error.what(),
+                           skipped_.size() == kMostLogged ? "; further files are not named" : ""));
+}
+
+std::vector<std::string> ImageFolder::skipped() const {
+  std::vector<std::string> paths;
+  const std::lock_guard lock(mutex_);
+  for (const std::int64_t index : skipped_) paths.push_back(list_.path(index));
+  return paths;
+}
+
+}  // namespace paceline::data

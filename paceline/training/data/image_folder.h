@@ -1,0 +1,79 @@
+#pragma once
+
+// A folder of JPEG and PNG files, a folder for each class, as torchvision's ImageFolder:
+//
+//   const auto train = std::make_shared<data::ImageFolder>("imagenet/train",
+//       data::ImageFolderOptions{.pipeline = {.framing = images::Framing::kRandomResizedCrop,
+//                                             .flip_probability = 0.5,
+//                                             .mean = images::kImageNetMean,
+//                                             .std = images::kImageNetStd}});
+//   data::DataLoader loader(train, sampler, {.batch_size = 32, .num_threads = 2});
+//
+// A batch is float32 [B, 3, height, width] and int64 [B]. Files are read and decoded where the
+// batch is made, in the loader's threads; nothing is kept in memory but their names. A file that is
+// replaced meanwhile is taken as it is then.
+//
+// Thread safety: const, any thread.
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/files/images/image_list.h"
+#include "paceline/files/images/image_pipeline.h"
+#include "paceline/training/data/dataset.h"
+
+namespace paceline::data {
+
+// What happens for a file that has vanished, cannot be read or is damaged.
+enum class OnBadImage {
+  kFail,  // an Error that names it
+  kSkip,  // the next one that is sound takes its place; counted, the first of them are logged
+};
+
+struct ImageFolderOptions {
+  images::ImagePipelineOptions pipeline;
+  bool channels_last = false;  // memory format of the images
+  std::uint64_t seed = 0;      // of the random choices
+  OnBadImage on_bad_image = OnBadImage::kFail;
+};
+
+class ImageFolder : public Dataset {
+ public:
+  // Lists the files. Errors: those of images::ImageList and images::ImagePipeline. Warns of files
+  // whose types are not decoded.
+  explicit ImageFolder(const std::string& folder, const ImageFolderOptions& options = {});
+
+  std::string name() const override { return name_; }
+  std::int64_t size() const override { return list_.size(); }
+  const std::vector<std::string>& classes() const { return list_.classes(); }
+  const images::ImageList& list() const { return list_; }
+  std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                std::int64_t epoch) const override;
+
+  // How many times a file was skipped, in all batches that this process has made.
+  std::int64_t num_skipped() const { return num_skipped_; }
+  // Which files were, in order.
+  std::vector<std::string> skipped() const;
+
+ private:
+  // Writes one image; its label.
+  std::int64_t load(std::int64_t index, std::int64_t epoch, float* out) const;
+  std::int64_t load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const;
+  void note_skipped(std::int64_t index, const Error& error) const;
+
+  const images::ImageList list_;
+  const std::string name_;
+  const ImageFolderOptions options_;
+  const images::ImagePipeline pipeline_;
+  mutable std::atomic<std::int64_t> num_skipped_{0};
+  mutable std::mutex mutex_;
+  mutable std::set<std::int64_t> skipped_;  // guarded by mutex_
+};
+
+}  // namespace paceline::data

@@ -1,0 +1,84 @@
+#include "paceline/training/data/token_dataset.h"
+
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/secret.h"
+
+namespace paceline::data {
+namespace {
+
+template <class Element>
+void write_as(std::ofstream& file, std::span<const std::int32_t> tokens) {
+  constexpr auto kMost = static_cast<std::int64_t>(std::numeric_limits<Element>::max());
+  std::vector<Element> row;
+  row.reserve(tokens.size());
+  for (const std::int32_t token : tokens) {
+    check(token >= 0 && token <= kMost, "write_tokens: {} does not fit {} bits", token,
+          8 * sizeof(Element));
+    row.push_back(static_cast<Element>(token));
+  }
+  file.write(reinterpret_cast<const char*>(row.data()),
+             static_cast<std::streamsize>(row.size() * sizeof(Element)));
+}
+
+}  // namespace
+
+void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
+  // A name of its own: ranks that all write to one path must not write into each other's file.
+  const std::string partial = path + ".partial-" + random_hex(8);
+  std::error_code error;
+  try {
+    std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+    width == TokenWidth::k16 ? write_as<std::uint16_t>(file, tokens)
+                             : write_as<std::int32_t>(file, tokens);
+    file.close();
+    if (!file) throw system_error("writing " + partial);
+    std::filesystem::rename(partial, path, error);
+    if (error) fail(ErrorCode::kSystem, "renaming {} to {}: {}", partial, path, error.message());
+  } catch (const Error&) {
+    std::filesystem::remove(partial, error);
+    throw;
+  }
+}
+
+at::Tensor map_tokens(const std::string& path, TokenWidth width) {
+  const std::int64_t bytes_a_token = width == TokenWidth::k16 ? 2 : 4;
+  std::error_code error;
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
+  if (error) fail(ErrorCode::kCorrupt, "{}: {}", path, error.message());
+  if (!std::filesystem::is_regular_file(path) || bytes == 0 || bytes % bytes_a_token != 0) {
+    fail(ErrorCode::kCorrupt, "{}: {} bytes are not a row of tokens of {} bytes", path, bytes,
+         bytes_a_token);
+  }
+  return at::from_file(path, /*shared=*/false, bytes / bytes_a_token,
+                       at::TensorOptions(width == TokenWidth::k16 ? at::kShort : at::kInt));
+}
+
+TokenDataset::TokenDataset(std::string name, at::Tensor tokens, std::int64_t context)
+    : name_(std::move(name)), tokens_(std::move(tokens)), context_(context) {
+  const auto type = tokens_.scalar_type();
+  check(tokens_.dim() == 1 && (type == at::kShort || type == at::kInt || type == at::kLong),
+        "{}: tokens are a row of int16, int32 or int64", name_);
+  check(context_ > 0, "{}: a context of {} tokens", name_, context_);
+  check(tokens_.numel() > context_,
+        "{}: the text has {} tokens; a context of {} needs at least {}; take a longer text or a "
+        "smaller context",
+        name_, tokens_.numel(), context_, context_ + 1);
+}
+
+std::vector<at::Tensor> TokenDataset::batch(std::span<const std::int64_t> indices,
+                                            std::int64_t /*epoch*/) const {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  at::Tensor rows = at::empty({count, context_ + 1}, at::kLong);
+  for (std::int64_t i = 0; i < count; ++i)
+    rows[i].copy_(tokens_.narrow(0, indices[static_cast<std::size_t>(i)] * context_, context_ + 1));
+  if (tokens_.scalar_type() == at::kShort) rows.bitwise_and_(0xFFFF);
+  return {rows.narrow(1, 0, context_), rows.narrow(1, 1, context_)};
+}
+
+}  // namespace paceline::data

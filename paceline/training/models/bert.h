@@ -1,0 +1,74 @@
+#pragma once
+
+// BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts those that are
+// masked. From the same blocks as GPT; load_hugging_face() (hugging_face.h) reads the weights of
+// BertForMaskedLM. The last layer's weight is that of the embedding.
+//
+// Blind to ranks. It can be cloned.
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/models/layers.h"
+#include "paceline/training/models/transformer_blocks.h"
+
+namespace paceline::models {
+
+// The defaults are those of BERT-base, uncased: 110 million parameters.
+struct BertOptions {
+  std::int64_t vocabulary = 30522;
+  std::int64_t context = 512;  // tokens that the model sees at most
+  std::int64_t segments = 2;
+  std::int64_t layers = 12;
+  std::int64_t width = 768;
+  std::int64_t heads = 12;
+  std::int64_t feed_forward = 3072;
+  double dropout = 0.1;
+};
+
+class BertImpl : public torch::nn::Cloneable<BertImpl> {
+ public:
+  using Options = BertOptions;
+
+  // Error(kInvalid) when a size is not positive or does not fit another (attention.h).
+  explicit BertImpl(const BertOptions& options = {}, const Layers& layers = {});
+  void reset() override;
+
+  // Tokens [N, T] -> logits [N, T, vocabulary]. `segments` [N, T]: which of the texts a token is
+  // of; undefined: all of the first. `is_token` [N, T], booleans: false where a sequence has ended
+  // and padding is; undefined: nowhere. Error(kInvalid) for more tokens than the context.
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& segments = {},
+                     const at::Tensor& is_token = {});
+
+  const BertOptions& options() const { return options_; }
+
+ protected:
+  // What stages are made of (stage.h): the inputs of forward(), of which all but the first may be
+  // left out -> states and, where it is given, `is_token`; these -> states behind the blocks;
+  // states -> logits.
+  std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
+  at::Tensor run_blocks(const std::vector<at::Tensor>& states);
+  at::Tensor logits_of(const at::Tensor& states);
+  at::Tensor tied_weight() const { return weight_of(words_); }
+  void share_tied_weight(const BertImpl& other);  // takes the other's
+  // Drops what belongs to other stages than that of these blocks.
+  void keep(BlockRange range);
+
+ private:
+  TransformerBlockOptions block_options() const;
+
+  BertOptions options_;
+  Layers layers_;
+  torch::nn::AnyModule words_, embedding_norm_, head_, head_norm_;
+  at::Tensor head_bias_;
+  torch::nn::Embedding positions_{nullptr}, segments_{nullptr};
+  TransformerBlocks blocks_{nullptr};
+};
+TORCH_MODULE(Bert);
+
+}  // namespace paceline::models

@@ -1,0 +1,40 @@
+#pragma once
+
+// A small convolutional network for images of 10 to 100 classes: two 3x3 convolutions with ReLU and
+// 2x2 max-pooling, two linear layers. Plain torch::nn, blind to ranks; it can be cloned.
+
+#include <cstdint>
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/models/layers.h"
+
+namespace paceline::models {
+
+struct CnnOptions {
+  std::int64_t channels = 3;
+  std::int64_t height = 32;  // divisible by 4, as is the width
+  std::int64_t width = 32;
+  std::int64_t classes = 10;
+};
+
+// conv channels->32, conv 32->64, linear 64*(height/4)*(width/4)->512, linear 512->classes.
+class CnnImpl : public torch::nn::Cloneable<CnnImpl> {
+ public:
+  // Of `layers` it uses the linear ones.
+  explicit CnnImpl(const CnnOptions& options = {}, const Layers& layers = {});
+  void reset() override;
+  // [N, channels, height, width] -> logits [N, classes].
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  CnnOptions options_;
+  Layers layers_;
+  torch::nn::Conv2d conv1_{nullptr}, conv2_{nullptr};
+  torch::nn::AnyModule linear1_, linear2_;
+};
+TORCH_MODULE(Cnn);
+
+}  // namespace paceline::models

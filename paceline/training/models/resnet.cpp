@@ -1,0 +1,94 @@
+#include "paceline/training/models/resnet.h"
+
+#include <string>
+
+#include <torch/nn/init.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/models/residual_block.h"
+
+namespace paceline::models {
+namespace {
+
+struct Architecture {
+  int depth = 0;
+  bool has_bottlenecks = false;
+  std::array<int, 4> blocks = {};
+};
+constexpr std::array<Architecture, 4> kArchitectures = {{{18, false, {2, 2, 2, 2}},
+                                                         {34, false, {3, 4, 6, 3}},
+                                                         {50, true, {3, 4, 6, 3}},
+                                                         {101, true, {3, 4, 23, 3}}}};
+
+const Architecture& architecture_of(int depth) {
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.depth == depth) return architecture;
+  }
+  fail(ErrorCode::kInvalid, "resnet: unknown depth {}; choose 18, 34, 50 or 101", depth);
+}
+
+torch::nn::Conv2dOptions first_convolution(const ResNetOptions& options) {
+  const std::int64_t kernel = options.small_images ? 3 : 7;
+  return torch::nn::Conv2dOptions(options.channels, 64, kernel)
+      .stride(options.small_images ? 1 : 2)
+      .padding(kernel / 2)
+      .bias(false);
+}
+
+}  // namespace
+
+ResNetImpl::ResNetImpl(const ResNetOptions& options, const Layers& layers)
+    : options_(options), layers_(layers) {
+  ResNetImpl::reset();
+}
+
+void ResNetImpl::reset() {
+  const Architecture& architecture = architecture_of(options_.depth);
+  conv1_ = register_module("conv1", torch::nn::Conv2d(first_convolution(options_)));
+  bn1_ = layers_.norm(64);
+  register_module("bn1", bn1_.ptr());
+  std::int64_t channels = 64;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    stages_[i] = register_module(
+        "layer" + std::to_string(i + 1),
+        make_stage(channels, std::int64_t{64} << i, architecture.blocks[i], i == 0 ? 1 : 2));
+  }
+  fc_ = layers_.linear({channels, options_.classes});
+  register_module("fc", fc_.ptr());
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (auto* convolution = module->as<torch::nn::Conv2d>()) {
+      torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
+    }
+    if (!options_.zero_init_residual) continue;
+    if (auto* block = module->as<ResidualBlock>()) {
+      auto parameters = block->last_norm().ptr()->named_parameters(/*recurse=*/false);
+      if (auto* weight = parameters.find("weight")) torch::nn::init::zeros_(*weight);
+    }
+  }
+}
+
+// `channels` go in, and are then what comes out.
+torch::nn::Sequential ResNetImpl::make_stage(std::int64_t& channels, std::int64_t width,
+                                             int num_blocks, std::int64_t stride) const {
+  torch::nn::Sequential stage;
+  for (int block = 0; block < num_blocks; ++block) {
+    const ResidualBlockOptions options{
+        .in_channels = channels,
+        .width = width,
+        .stride = block == 0 ? stride : 1,
+        .is_bottleneck = architecture_of(options_.depth).has_bottlenecks};
+    stage->push_back(ResidualBlock(options, layers_));
+    channels = options.out_channels();
+  }
+  return stage;
+}
+
+at::Tensor ResNetImpl::forward(const at::Tensor& images) {
+  at::Tensor features = bn1_.forward(conv1_->forward(images));
+  at::relu_(features);
+  if (!options_.small_images) features = at::max_pool2d(features, 3, 2, 1);
+  for (auto& stage : stages_) features = stage->forward(features);
+  return fc_.forward(at::adaptive_avg_pool2d(features, {1, 1}).flatten(1));
+}
+
+}  // namespace paceline::models

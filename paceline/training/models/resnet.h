@@ -1,0 +1,50 @@
+#pragma once
+
+// ResNet-18, 34, 50 and 101 with torchvision's architecture, initial values and parameter names
+// (conv1, bn1, layer1.0.conv1, ..., fc), so that weights can be exchanged by name. Blind to ranks;
+// the normalisation comes from `Layers`. It can be cloned.
+
+#include <array>
+#include <cstdint>
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/models/layers.h"
+
+namespace paceline::models {
+
+struct ResNetOptions {
+  int depth = 18;  // 18, 34, 50 or 101
+  std::int64_t channels = 3;
+  std::int64_t classes = 1000;
+  // For images of about 32x32: the first convolution is 3x3 with stride 1, and there is no
+  // max-pooling behind it.
+  bool small_images = false;
+  // The last normalisation of each block begins with a weight of zero, where it has one.
+  bool zero_init_residual = false;
+};
+
+class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
+ public:
+  // Error(kInvalid) for another depth.
+  explicit ResNetImpl(const ResNetOptions& options = {}, const Layers& layers = {});
+  void reset() override;
+  // [N, channels, height, width] -> logits [N, classes].
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  torch::nn::Sequential make_stage(std::int64_t& channels, std::int64_t width, int num_blocks,
+                                   std::int64_t stride) const;
+
+  ResNetOptions options_;
+  Layers layers_;
+  torch::nn::Conv2d conv1_{nullptr};
+  torch::nn::AnyModule bn1_, fc_;
+  std::array<torch::nn::Sequential, 4> stages_{nullptr, nullptr, nullptr, nullptr};
+};
+TORCH_MODULE(ResNet);
+
+}  // namespace paceline::models

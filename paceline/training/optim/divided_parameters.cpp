@@ -1,0 +1,288 @@
+#include "paceline/training/optim/divided_parameters.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline::optim {
+namespace {
+
+// Units that are here at a time: those of an operation that takes parameters of two, and those that
+// the passes turn round in.
+constexpr std::size_t kUnits = 4;
+
+constexpr std::size_t kHeader = sizeof(std::size_t);  // of a message: the unit's number
+
+struct Owner {
+  DividedParameters* parameters = nullptr;
+  std::size_t unit = 0;
+};
+
+// By where the storage of a parameter begins.
+struct Known {
+  std::shared_mutex mutex;  // guards `owners`
+  std::unordered_map<const void*, Owner> owners;
+};
+
+Known& known() {
+  static auto* const of_process = new Known;  // operations may run to the end of the process
+  return *of_process;
+}
+
+// They take a tensor's shape, or its memory without a look at it.
+bool reads_nothing(std::string_view operation) {
+  static constexpr std::array<std::string_view, 16> kNames = {
+      "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",
+      "aten::expand", "aten::narrow",     "aten::permute",   "aten::result_type",
+      "aten::select", "aten::slice",      "aten::t",         "aten::transpose",
+      "aten::view",   "aten::view_as",    "aten::unsqueeze", "aten::zeros_like"};
+  return std::ranges::find(kNames, operation) != kNames.end();
+}
+
+thread_local bool is_fetching = false;
+
+class Fetching {
+ public:
+  Fetching() { is_fetching = true; }
+  ~Fetching() { is_fetching = false; }
+  Fetching(const Fetching&) = delete;
+  Fetching& operator=(const Fetching&) = delete;
+};
+
+// The units that an operation's inputs are in, of one owner: a model has one optimizer.
+std::pair<DividedParameters*, std::vector<std::size_t>> units_of(
+    c10::ArrayRef<const c10::IValue> inputs) {
+  DividedParameters* owner = nullptr;
+  std::vector<std::size_t> units;
+  const std::shared_lock lock(known().mutex);
+  const auto look_at = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage()) return;
+    const auto found = known().owners.find(tensor.storage().data());
+    if (found == known().owners.end()) return;
+    owner = found->second.parameters;
+    const std::size_t unit = found->second.unit;
+    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+  };
+  for (const auto& input : inputs) {
+    if (input.isTensor()) look_at(input.toTensor());
+    if (!input.isTensorList()) continue;
+    for (const at::Tensor& tensor : input.toTensorVector()) look_at(tensor);
+  }
+  return {owner, units};
+}
+
+std::unique_ptr<at::ObserverContext> before_operation(const at::RecordFunction& operation) {
+  if (is_fetching || reads_nothing(operation.name())) return nullptr;
+  const auto [owner, units] = units_of(operation.inputs());
+  if (owner == nullptr) return nullptr;
+  const Fetching fetching;
+  owner->fetch(units);
+  return nullptr;
+}
+
+void watch_operations() {
+  static const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(before_operation)
+                                                       .needsInputs(true)
+                                                       .scopes({at::RecordScope::FUNCTION}));
+  (void)handle;
+}
+
+}  // namespace
+
+DividedParameters::DividedParameters(std::shared_ptr<const OneCopy> copy,
+                                     std::shared_ptr<ProcessGroup> host,
+                                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
+                                     std::vector<Unit> units)
+    : copy_(std::move(copy)),
+      host_(std::move(host)),
+      peers_(std::move(peers)),
+      parts_(std::move(parts)),
+      units_(std::move(units)) {
+  std::size_t largest = 0;
+  for (const Unit& unit : units_) largest = std::max(largest, kHeader + unit.part_bytes);
+  leaving_.resize(largest);
+  arriving_.resize(largest * parts_.size());
+  {
+    const std::unique_lock lock(known().mutex);
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      for (const void* const parameter : units_[i].parameters)
+        known().owners[parameter] = {this, i};
+    }
+  }
+  for (std::size_t i = 0; i < units_.size(); ++i) copy_->close(units_[i].offset, bytes_of(i));
+  watch_operations();
+}
+
+DividedParameters::~DividedParameters() {
+  {
+    const std::unique_lock lock(known().mutex);
+    std::erase_if(known().owners,
+                  [this](const auto& one) { return one.second.parameters == this; });
+  }
+  try {
+    if (under_way_) under_way_->work->wait();
+  } catch (const Error&) {  // the group's error, which its other calls throw
+  }
+}
+
+std::byte* DividedParameters::part(std::size_t unit, int number) const {
+  return copy_->data() + units_[unit].offset +
+         units_[unit].part_bytes * static_cast<std::size_t>(number);
+}
+
+std::size_t DividedParameters::bytes_of(std::size_t unit) const {
+  const auto ranks = host_->world_size() * peers_->world_size();
+  return units_[unit].part_bytes * static_cast<std::size_t>(ranks);
+}
+
+bool DividedParameters::is_whole(std::size_t unit) const {
+  return std::ranges::find(whole_, unit) != whole_.end();
+}
+
+void DividedParameters::fetch(std::span<const std::size_t> units) {
+  if (std::ranges::all_of(units, [this](std::size_t unit) { return is_whole(unit); })) return;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    require_whole();
+    for (const std::size_t unit : units) {
+      if (!is_whole(unit)) bring(unit);
+    }
+    drop_oldest(units);
+    start_next();
+  } catch (...) {  // LibTorch would swallow it
+    if (!error_) {
+      error_ = std::current_exception();
+      const std::string why = describe_current_exception();
+      peers_->abort(why);  // the others wait for this rank
+      host_->abort(why);
+    }
+    for (const std::size_t unit : units) copy_->open(units_[unit].offset, bytes_of(unit));
+  }
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The number of the unit, then the part.
+void DividedParameters::start(std::size_t unit) {
+  const std::size_t bytes = units_[unit].part_bytes;
+  const int own = parts_[static_cast<std::size_t>(peers_->rank())];
+  std::memcpy(leaving_.data(), &unit, kHeader);
+  std::memcpy(leaving_.data() + kHeader, part(unit, own), bytes);
+  const std::size_t message = kHeader + bytes;
+  under_way_ = Fetch{unit, peers_->all_gather_async(
+                               ConstBuffer(leaving_.data(), message, Dtype::kUint8),
+                               Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
+}
+
+// Units may be of one size, so that no collective would tell.
+void DividedParameters::require_same(std::size_t unit, std::size_t other, const char* who) const {
+  if (unit == other) return;
+  fail(
+      ErrorCode::kInvalid,
+      "rank {}: an operation reads {} while one on {} reads {}; where hosts divide the parameters, "
+      "all ranks use them in the same order: run the same operations on every rank",
+      peers_->world_ranks()[static_cast<std::size_t>(peers_->rank())], units_[unit].name, who,
+      other < units_.size() ? units_[other].name : "another model's");
+}
+
+// Its parts are this rank's to write; everybody's are there once everybody has come here.
+void DividedParameters::bring(std::size_t unit) {
+  if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
+  if (!under_way_) start(unit);
+  std::exchange(under_way_, {})->work->wait();
+  const std::size_t bytes = units_[unit].part_bytes;
+  for (std::size_t peer = 0; peer < parts_.size(); ++peer) {
+    if (static_cast<int>(peer) == peers_->rank()) continue;
+    const std::byte* const message = arriving_.data() + peer * (kHeader + bytes);
+    std::size_t other = 0;
+    std::memcpy(&other, message, kHeader);
+    require_same(unit, other, "another host");
+    std::memcpy(part(unit, parts_[peer]), message + kHeader, bytes);
+  }
+  std::array<std::int64_t, 2> most{static_cast<std::int64_t>(unit),
+                                   -static_cast<std::int64_t>(unit)};
+  host_->all_reduce(std::span(most), ReduceOp::kMax);
+  require_same(unit, static_cast<std::size_t>(most[0]), "this host");
+  require_same(unit, static_cast<std::size_t>(-most[1]), "this host");
+  copy_->open(units_[unit].offset, bytes_of(unit));
+  whole_.push_back(unit);
+  order_.push_back(unit);
+}
+
+// What this rank has written: another may already write its own again.
+void DividedParameters::drop(std::size_t unit) {
+  copy_->close(units_[unit].offset, bytes_of(unit));
+  for (std::size_t peer = 0; peer < parts_.size(); ++peer) {
+    if (static_cast<int>(peer) == peers_->rank()) continue;
+    copy_->drop(static_cast<std::size_t>(part(unit, parts_[peer]) - copy_->data()),
+                units_[unit].part_bytes);
+  }
+}
+
+// After bring(): no rank of this host is in an operation, so none reads any of them.
+void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
+  if (num_holders_ > 0) return;
+  for (auto oldest = whole_.begin(); whole_.size() > kUnits && oldest != whole_.end();) {
+    if (std::ranges::find(needed, *oldest) != needed.end()) {
+      ++oldest;
+      continue;
+    }
+    drop(*oldest);
+    oldest = whole_.erase(oldest);
+  }
+}
+
+// The one that came after this one in the step before.
+void DividedParameters::start_next() {
+  const std::size_t at = order_.size();
+  if (at >= expected_.size() || expected_[at - 1] != order_.back()) return;
+  if (!is_whole(expected_[at])) start(expected_[at]);
+}
+
+std::shared_ptr<void> DividedParameters::whole() {
+  require_whole();
+  ++num_holders_;  // first, so that no unit leaves while others come
+  std::shared_ptr<void> hold(this, [self = shared_from_this()](void*) { self->let_go(); });
+  std::vector<std::size_t> all(units_.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const double exposed_before = exposed_seconds_;  // no operation has waited for these
+  fetch(all);
+  exposed_seconds_ = exposed_before;
+  require_whole();
+  return hold;
+}
+
+// The other ranks of this host may still read.
+void DividedParameters::let_go() {
+  if (--num_holders_ > 0) return;
+  try {
+    host_->barrier();
+    forget();
+  } catch (const Error&) {
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+void DividedParameters::forget() {
+  if (under_way_) std::exchange(under_way_, {})->work->wait();
+  for (const std::size_t unit : whole_) drop(unit);
+  whole_.clear();
+  expected_ = std::exchange(order_, {});
+}
+
+void DividedParameters::require_whole() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace paceline::optim

@@ -1,0 +1,101 @@
+#pragma once
+
+// Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads
+// one, its unit becomes whole in the memory that the host's ranks share: each rank gets its peers'
+// parts, the host's ranks wait for each other, and the other hosts' parts of the units that came
+// longest ago leave again. The unit that followed this one in the step before is asked for at the
+// same time, and arrives while the model computes with this one. Forward and backward passes are
+// the same to it: it sees operations (at::RecordFunction), not modules.
+//
+// So an operation that reads a parameter is collective, and all ranks come to units that are not
+// there in the same order, as they do where they run the same model. Where they do not, the ranks
+// get the error of calls that do not match, or time out. An operation cannot throw such an error:
+// it goes on with zeros, and require_whole(), or the next collective, throws.
+//
+// Memory read in another way while its unit is away, through data_ptr(), ends the process after a
+// line with the parameter's name (one_copy.h); whole() brings all units for as long as it lives.
+//
+// Thread safety: one thread runs the model.
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/memory/one_copy.h"
+
+namespace paceline::optim {
+
+class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
+ public:
+  // Where a unit lies in the copy: parts of equal size, one for each rank of all hosts. `offset` is
+  // that of a page; `parameters`: where their storages begin.
+  struct Unit {
+    std::size_t offset = 0;
+    std::size_t part_bytes = 0;
+    std::vector<const void*> parameters;
+    std::string name;  // "parameter fc1.weight", of the first of them
+  };
+
+  // `peers`: this rank's likes, one a host; `parts`: which part each of them keeps, by its rank.
+  // Requires: `copy` has the parts of this host.
+  DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
+                    std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
+                    std::vector<Unit> units);
+  ~DividedParameters();
+  DividedParameters(const DividedParameters&) = delete;
+  DividedParameters& operator=(const DividedParameters&) = delete;
+
+  // Collective where one of them is not there: after it all of them are.
+  void fetch(std::span<const std::size_t> units);
+  // Collective, and so is the end of the last: while any of what it returns lives, all units are
+  // here, and so is this object. Requires: a shared_ptr owns this.
+  std::shared_ptr<void> whole();
+  // Before a step, which changes what the others have: only this host's parts stay.
+  void forget();
+  // Throws what kept a unit from becoming whole, if anything did.
+  void require_whole() const;
+  // Seconds that operations have waited for their units since the last call.
+  double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+  // Units that are here.
+  std::size_t num_whole() const { return whole_.size(); }
+
+ private:
+  struct Fetch {
+    std::size_t unit = 0;
+    WorkPtr work;
+  };
+
+  std::byte* part(std::size_t unit, int number) const;
+  std::size_t bytes_of(std::size_t unit) const;
+  bool is_whole(std::size_t unit) const;
+  void start(std::size_t unit);
+  void require_same(std::size_t unit, std::size_t other, const char* who) const;
+  void bring(std::size_t unit);
+  void drop(std::size_t unit);
+  void drop_oldest(std::span<const std::size_t> needed);
+  void start_next();
+  void let_go();
+
+  const std::shared_ptr<const OneCopy> copy_;
+  const std::shared_ptr<ProcessGroup> host_;
+  const std::shared_ptr<ProcessGroup> peers_;
+  const std::vector<int> parts_;
+  const std::vector<Unit> units_;
+  std::vector<std::byte> leaving_;     // this rank's part of a unit
+  std::vector<std::byte> arriving_;    // one unit's parts of this rank's likes, in their order
+  std::optional<Fetch> under_way_;     // into arriving_
+  std::vector<std::size_t> whole_;     // units that are here, in the order in which they came
+  std::vector<std::size_t> order_;     // in which units have come since forget()
+  std::vector<std::size_t> expected_;  // order_ of the step before
+  int num_holders_ = 0;                // of whole() that live
+  std::exception_ptr error_;
+  double exposed_seconds_ = 0;
+};
+
+}  // namespace paceline::optim

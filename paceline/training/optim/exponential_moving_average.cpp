@@ -1,0 +1,155 @@
+#include "paceline/training/optim/exponential_moving_average.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <unordered_set>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/optim/block_kernels.h"
+#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/word_sums.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline::optim {
+namespace {
+
+constexpr std::int64_t kAverageGrain = 32768;
+constexpr const char* kUpdates = "num_updates";
+
+// Returns the sums of the average's words.
+WordSums average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
+  const Dtype type = to_dtype(parameter.scalar_type());
+  const auto kept = static_cast<float>(decay);
+  const auto taken = static_cast<float>(1 - decay);
+  const auto* const bytes = static_cast<const std::byte*>(parameter.data_ptr());
+  auto* const averages = average.data_ptr<float>();
+  std::mutex mutex;  // guards `sums`
+  WordSums sums;
+  at::parallel_for(0, parameter.numel(), kAverageGrain, [&](std::int64_t begin, std::int64_t end) {
+    WordSums own;
+    if (type == Dtype::kFloat32) {
+      average_kernel(kept, taken, reinterpret_cast<const float*>(bytes) + begin, averages + begin,
+                     end - begin, &own);
+    } else {
+      std::array<float, kBlock> widened;
+      for (std::int64_t at = begin; at < end; at += kBlock) {
+        const std::int64_t count = std::min(kBlock, end - at);
+        widen(type, bytes + static_cast<std::size_t>(at) * parameter.itemsize(), widened.data(),
+              count);
+        average_kernel(kept, taken, widened.data(), averages + at, count, &own);
+      }
+    }
+    const std::lock_guard lock(mutex);
+    sums.add(own.read, own.written);
+  });
+  return sums;
+}
+
+}  // namespace
+
+ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<at::Tensor>& parameters,
+                                                   const Options& options)
+    : options_(options) {
+  check(options.decay >= 0 && options.decay <= 1, "the decay {} of an average must be in [0, 1]",
+        options.decay);
+  std::unordered_set<const void*> known;
+  for (const at::Tensor& parameter : parameters) {
+    if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    const auto type = parameter.scalar_type();
+    check((type == at::kFloat || type == at::kBFloat16 || type == at::kHalf) &&
+              parameter.device().is_cpu() && parameter.is_non_overlapping_and_dense(),
+          "parameter {} is not a dense float32, bfloat16 or float16 tensor on the CPU, which an "
+          "average of weights needs",
+          parameters_.size());
+    parameters_.push_back(parameter);
+    averages_.push_back(
+        at::empty_strided(parameter.sizes(), parameter.strides(), at::kFloat).zero_());
+  }
+  sums_.resize(averages_.size());
+}
+
+void ExponentialMovingAverage::update() {
+  check(!is_swapped_in_, "the average of the weights cannot be updated while it is swapped in");
+  const at::NoGradGuard no_grad;
+  const auto updates = static_cast<double>(num_updates_);
+  const double warm = (1 + updates) / (10 + updates);
+  const double decay = options_.warm_up ? std::min(options_.decay, warm) : options_.decay;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const WordSums sums = average(parameters_[i], averages_[i], num_updates_ == 0 ? 0 : decay);
+    require_sum(i, sums.read);
+    sums_[i] = sums.written;
+  }
+  ++num_updates_;
+}
+
+void ExponentialMovingAverage::verify() const {
+  for (std::size_t i = 0; i < averages_.size(); ++i) require_sum(i, sum_of(averages_[i]));
+}
+
+void ExponentialMovingAverage::require_sum(std::size_t parameter, std::uint32_t found) const {
+  if (found == sums_[parameter]) return;
+  const std::string& name = parameters_[parameter].name();
+  throw DamagedState(fmt::format(
+      "the average of parameter {} changed in memory after update {}: its words add up to {:08x}, "
+      "the update left {:08x}; memory is failing or was overwritten: continue from a checkpoint",
+      name.empty() ? std::to_string(parameter) : name, num_updates_, found, sums_[parameter]));
+}
+
+// Writes through variable_data(), whose writes LibTorch does not count: the parameters get the same
+// bits back, and their optimizer notices if they do not.
+ExponentialMovingAverage::Swap::Swap(ExponentialMovingAverage& average) : average_(average) {
+  check(!average.is_swapped_in_, "the average of the weights is swapped in already");
+  check(average.num_updates_ > 0, "the average of the weights has had no update yet");
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : average.parameters_)
+    weights_.push_back(parameter.detach().clone());
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    average.parameters_[i].variable_data().copy_(average.averages_[i]);
+  average.is_swapped_in_ = true;
+}
+
+ExponentialMovingAverage::Swap::~Swap() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    average_.parameters_[i].variable_data().copy_(weights_[i]);
+  average_.is_swapped_in_ = false;
+}
+
+NamedTensors ExponentialMovingAverage::state() const {
+  NamedTensors all;
+  for (std::size_t i = 0; i < averages_.size(); ++i)
+    all.emplace_back(fmt::format("weight.{}", i), averages_[i]);
+  all.emplace_back(kUpdates, at::scalar_tensor(num_updates_, at::kLong));
+  return all;
+}
+
+void ExponentialMovingAverage::set_state(const NamedTensors& state) {
+  const NamedTensors own = this->state();
+  check(state.size() == own.size(), "{} tensors were given as the average of {} parameters",
+        state.size(), averages_.size());
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    check(state[i].first == own[i].first && state[i].second.sizes() == own[i].second.sizes(),
+          "the average has {} of {} elements where {} of {} is wanted", state[i].first,
+          state[i].second.numel(), own[i].first, own[i].second.numel());
+  }
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < averages_.size(); ++i) {
+    averages_[i].copy_(state[i].second);
+    sums_[i] = sum_of(averages_[i]);
+  }
+  num_updates_ = state.back().second.item<std::int64_t>();
+}
+
+Words ExponentialMovingAverage::options() const {
+  return {{"decay", to_word(options_.decay)}, {"warm_up", options_.warm_up ? "yes" : "no"}};
+}
+
+void ExponentialMovingAverage::require_own(const Words& options) const {
+  require_same_words(options, this->options(), "average of the weights");
+}
+
+}  // namespace paceline::optim

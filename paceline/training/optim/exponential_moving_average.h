@@ -1,0 +1,92 @@
+#pragma once
+
+// An exponential moving average of the weights, which often evaluates better than the weights
+// themselves: average = decay x average + (1 - decay) x weight after each step, in float32;
+// torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay). The first update copies the
+// weights.
+//
+//   ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.999});
+//   ... optimizer.step(); average.update();
+//   { const auto swap = average.swap_in(); evaluate(...); }
+//
+// Every rank has all of it, with the same bits when the parameters have. It costs 4 bytes for each
+// parameter, as much again while it is swapped in, and one more pass over the weights a step.
+//
+// It is guarded as an optimizer's state is (optimizer.h): each update adds up the words of the
+// average that it reads and writes, and a difference is DamagedState. Swapping is no write to the
+// parameters for their optimizer, which compares them with what its last step left.
+//
+// Ownership: it shares the parameters' tensors. Thread safety: none.
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/words.h"
+
+namespace paceline::optim {
+
+struct ExponentialMovingAverageOptions {
+  double decay = 0.999;
+  bool warm_up = false;  // decay is at most (1 + t) / (10 + t) at update t, so that the first
+                         // weights are forgotten sooner
+};
+
+class ExponentialMovingAverage {
+ public:
+  using Options = ExponentialMovingAverageOptions;
+
+  // Error(kInvalid) for a decay outside [0, 1] and parameters that are not dense float32, bfloat16
+  // or float16 tensors on the CPU.
+  ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
+
+  // After each step of the optimizer. Error(kInvalid) while it is swapped in; DamagedState when the
+  // average is not what the update before left.
+  void update();
+  std::int64_t num_updates() const { return num_updates_; }
+
+  // The parameters have the average's values while this object lives, and then their own again,
+  // with the same bits.
+  class Swap {
+   public:
+    explicit Swap(ExponentialMovingAverage& average);
+    ~Swap();
+    Swap(const Swap&) = delete;
+    Swap& operator=(const Swap&) = delete;
+
+   private:
+    ExponentialMovingAverage& average_;
+    std::vector<at::Tensor> weights_;
+  };
+  // Error(kInvalid) when it is swapped in already, and before the first update.
+  [[nodiscard]] Swap swap_in() { return Swap(*this); }
+  bool is_swapped_in() const { return is_swapped_in_; }
+
+  // "weight.3" is of parameter 3, in float32; and last "num_updates". The tensors of weights are
+  // its own.
+  NamedTensors state() const;
+  // Whose average it is: parameter 3 is that of "weight.3".
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
+  void set_state(const NamedTensors& state);
+  // Reads all of it. DamagedState when it is not what the last update or set_state() left.
+  void verify() const;
+  // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.
+  Words options() const;
+  void require_own(const Words& options) const;
+
+ private:
+  void require_sum(std::size_t parameter, std::uint32_t found) const;
+
+  std::vector<at::Tensor> parameters_;
+  const Options options_;
+  std::vector<at::Tensor> averages_;  // float32, in the memory order of the parameters
+  std::vector<std::uint32_t> sums_;   // of their words
+  std::int64_t num_updates_ = 0;
+  bool is_swapped_in_ = false;
+};
+
+}  // namespace paceline::optim

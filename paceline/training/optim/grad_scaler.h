@@ -1,0 +1,95 @@
+#pragma once
+
+// Loss scaling for float16, as torch.amp.GradScaler: the loss is multiplied by a factor so that
+// small gradients do not become 0; a step whose gradients are not finite is skipped and the factor
+// halved; after growth_interval good steps it is doubled.
+//
+//   scaler.scale(loss).backward();
+//   scaler.unscale(optimizer);  // only to clip the gradients
+//   scaler.step(optimizer);
+//   scaler.update();
+//
+// All ranks must skip the same steps. With DistributedDataParallel they do, because averaged
+// gradients are the same everywhere. Where gradients differ between ranks, give the group: then
+// each unscale(), also step()'s own, is collective, with one all-reduce of four bytes. Where the
+// optimizer divides gradients among the ranks (fully_shard.h), or knows that the model is divided
+// (Optimizer::set_model_parts), it is so without being told.
+//
+// Gradients in float32 and bfloat16 are divided in place. A float16 gradient, whose small elements
+// would be lost, becomes a float32 tensor in its place until zero_grad().
+//
+// The scale and the count of good steps are kept twice: a difference when they are used is
+// DamagedState.
+//
+// Thread safety: none.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/words.h"
+
+namespace paceline::optim {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;
+};
+
+class GradScaler {
+ public:
+  // Error(kInvalid) unless init_scale > 0, growth_factor > 1, backoff_factor in (0, 1) and
+  // growth_interval > 0. `group`: null when all ranks have the same gradients.
+  explicit GradScaler(const GradScalerOptions& options = {},
+                      std::shared_ptr<ProcessGroup> group = nullptr);
+
+  // DamagedState when the scale is not what the last update() left; so do the functions below.
+  at::Tensor scale(const at::Tensor& loss) const;
+  // Divides the optimizer's gradients by the scale. At most once between updates: Error(kInvalid).
+  void unscale(Optimizer& optimizer);
+  // unscale(), if it has not been called; then the optimizer's step unless a gradient is not
+  // finite. False: skipped. At most once between updates: Error(kInvalid).
+  bool step(Optimizer& optimizer);
+  // The scale of the next pass. Error(kInvalid) when no gradients have been unscaled.
+  void update();
+
+  double loss_scale() const { return kept().scale; }
+  std::int64_t growth_tracker() const { return kept().growth_tracker; }
+
+  // Its options, the scale and the good steps since it last changed.
+  Words state() const;
+  // Error(kInvalid) that lists what differs when `state` is of a scaler with other options; the
+  // first scale may be another.
+  void require_own(const Words& state) const;
+  void set_state(const Words& state);
+
+ private:
+  struct Seen {
+    bool found_nonfinite = false;
+    bool stepped = false;
+  };
+  bool divide(const Optimizer& optimizer) const;
+
+  const GradScalerOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; may be null
+  // The values that last from one update to the next.
+  struct Kept {
+    float scale = 0;
+    std::int64_t growth_tracker = 0;
+    bool operator==(const Kept&) const = default;
+  };
+  const Kept& kept() const;
+  void keep(const Kept& kept) { kept_ = copy_ = kept; }
+
+  Kept kept_;
+  Kept copy_;
+  std::map<const Optimizer*, Seen> seen_;  // since the last update
+};
+
+}  // namespace paceline::optim

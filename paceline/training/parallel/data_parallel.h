@@ -1,0 +1,165 @@
+#pragma once
+
+// Data parallelism within one process, with the semantics of PyTorch's DataParallel: replicas of a
+// module run in threads, each on its part of the batch, as if each thread were a device.
+//
+//   paceline::DataParallel<Net> model(std::make_shared<Net>(), 2);
+//   auto output = model(input);       // two replicas, each with half of the samples
+//   loss(output).backward();          // the gradients are in the module's own parameters
+//
+// Each forward pass cuts every tensor among the arguments along dim 0 into equal parts
+// (torch::chunk: the last one may be smaller, and few samples make fewer parts), gives all other
+// arguments to every replica, and concatenates the outputs along dim 0. Replicas share the module's
+// parameters. They begin with its buffers; what the first replica does to its buffers is kept, what
+// the others do to theirs is dropped. In the backward pass each parameter gets the sum over all
+// replicas, in a fixed order.
+//
+// The module must have a clone(): derive it from torch::nn::Cloneable. Registered parameters and
+// buffers are followed from pass to pass, other members are those of the clone. Replicas draw
+// random numbers from one generator, in an order that changes from run to run: with dropout two
+// runs differ. There is no second derivative, and graphs are kept until the output is gone.
+//
+// One process does not need this to use all cores, since LibTorch's operations have threads of
+// their own: prefer DistributedDataParallel for speed.
+//
+// Thread safety: none; one thread trains. forward() of the module runs in several threads, each
+// with its own replica.
+
+#include <cstddef>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/pimpl.h>
+#include <torch/serialize/archive.h>
+
+#include "paceline/training/parallel/module_replicas.h"
+
+namespace paceline {
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
+
+// An argument of a replica: the next of its tensors, or what all replicas get.
+template <class Argument>
+std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of_replica(
+    const Argument& argument, const ReplicaTensors& tensors, std::size_t& next) {
+  if constexpr (is_tensor<Argument>) {
+    return tensors[next++];
+  } else {
+    return argument;
+  }
+}
+
+// What a module's forward() returns: a tensor, a vector of them, or a tuple of them.
+template <class Result>
+struct ReplicaResult {
+  static ReplicaTensors to_list(const Result& result) {
+    return std::apply([](const auto&... tensors) { return ReplicaTensors{tensors...}; }, result);
+  }
+  static Result from_list(const ReplicaTensors& list) {
+    return from_list(list, std::make_index_sequence<std::tuple_size_v<Result>>());
+  }
+
+ private:
+  template <std::size_t... I>
+  static Result from_list(const ReplicaTensors& list, std::index_sequence<I...> /*indices*/) {
+    return Result(list[I]...);
+  }
+};
+template <>
+struct ReplicaResult<at::Tensor> {
+  static ReplicaTensors to_list(const at::Tensor& result) { return {result}; }
+  static at::Tensor from_list(const ReplicaTensors& list) { return list.front(); }
+};
+template <>
+struct ReplicaResult<ReplicaTensors> {
+  static ReplicaTensors to_list(const ReplicaTensors& result) { return result; }
+  static ReplicaTensors from_list(const ReplicaTensors& list) { return list; }
+};
+
+}  // namespace detail
+
+template <class Module>
+class DataParallel {
+ public:
+  // Error(kInvalid) for less than one replica, or a module that cannot be cloned.
+  DataParallel(std::shared_ptr<Module> module, int num_replicas)
+      : module_(std::move(module)), replicas_(module_, num_replicas) {}
+  // For LibTorch's module holders (TORCH_MODULE).
+  DataParallel(const torch::nn::ModuleHolder<Module>& holder, int num_replicas)
+      : DataParallel(holder.ptr(), num_replicas) {}
+
+  // The module's forward on all replicas. At least one argument is a tensor; all tensors have the
+  // same number of samples (dim 0). The result is a tensor, or a vector or tuple of tensors. An
+  // exception in a replica is thrown as an Error with the replica's number, after all have ended.
+  template <class... Arguments>
+  auto forward(const Arguments&... arguments) {
+    using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;
+    ReplicaTensors tensors;
+    const auto collect = [&tensors](const auto& argument) {
+      if constexpr (detail::is_tensor<decltype(argument)>) tensors.push_back(argument);
+    };
+    (collect(arguments), ...);
+    const auto run = [&](torch::nn::Module& replica, const ReplicaTensors& own) {
+      std::size_t next = 0;
+      // In braces, so that the arguments are made from left to right.
+      const std::tuple<decltype(detail::argument_of_replica(arguments, own, next))...> mine{
+          detail::argument_of_replica(arguments, own, next)...};
+      auto& module = dynamic_cast<Module&>(replica);
+      return detail::ReplicaResult<Result>::to_list(
+          std::apply([&](const auto&... values) { return module.forward(values...); }, mine));
+    };
+    return detail::ReplicaResult<Result>::from_list(replicas_.forward(tensors, run));
+  }
+  template <class... Arguments>
+  auto operator()(const Arguments&... arguments) {
+    return forward(arguments...);
+  }
+
+  // The module's.
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<at::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+  void zero_grad() { module_->zero_grad(); }
+
+  int num_replicas() const { return replicas_.num_replicas(); }
+  Module& module() { return *module_; }
+  // For torch::save(model.module_ptr(), path).
+  const std::shared_ptr<Module>& module_ptr() const { return module_; }
+  DataParallel* operator->() { return this; }
+
+ private:
+  const std::shared_ptr<Module> module_;  // owners: the user and this
+  ModuleReplicas replicas_;
+};
+
+// For torch::save(model, path): what torch::load() reads into the module itself.
+template <class Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DataParallel<Module>& model) {
+  model.module_ptr()->save(archive);
+  return archive;
+}
+template <class Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DataParallel<Module>& /*model*/) {
+  static_assert(
+      sizeof(Module) == 0,
+      "load into the module on every rank, before the wrapper is made: torch::load(module, "
+      "path); a Checkpointer restores a model in training");
+  return archive;
+}
+
+template <class Module>
+DataParallel(std::shared_ptr<Module>, int) -> DataParallel<Module>;
+
+}  // namespace paceline

@@ -1,0 +1,238 @@
+#include "paceline/training/parallel/distributed_data_parallel.h"
+
+#include <algorithm>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/parallel/activation_checkpoint.h"
+#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/sync_batch_norm.h"
+#include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/parameter_names.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline {
+namespace {
+
+constexpr const char* kBuffer = "buffer";
+
+// Each parameter once, under its first name.
+std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& item : module.named_parameters()) {
+    const bool is_known = std::any_of(parameters.begin(), parameters.end(), [&](const auto& known) {
+      return known.tensor.is_same(item.value());
+    });
+    if (!is_known) parameters.push_back({item.key(), item.value()});
+  }
+  return parameters;
+}
+
+bool is_built_once(const at::Tensor& parameter) {
+  return parameter.is_cpu() && OneCopy::holds(parameter.data_ptr());
+}
+
+}  // namespace
+
+DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
+                                     std::shared_ptr<ProcessGroup> group,
+                                     const DistributedDataParallelOptions& options)
+    : module_(std::move(module)),
+      group_(std::move(group)),
+      options_(options),
+      buffers_(module_->buffers()),
+      shard_buffers_(buffers_) {
+  require_shards_apart();
+  name_parameters(*module_);
+  for (const auto& item : module_->named_buffers())
+    named_buffers_.emplace_back(item.key(), item.value());
+  const auto all = parameters_of(*module_);
+  const bool trains = std::any_of(all.begin(), all.end(), [](const auto& parameter) {
+    return parameter.tensor.requires_grad();
+  });
+  check(trains, "DistributedDataParallel: no parameter of the module requires a gradient");
+  require_same_parameters(*group_, all);
+  one_device_of(all, group_->rank(), parse_backend_choice(group_->backend()));
+  for (const auto& parameter : all) parameters_.push_back(parameter.tensor);
+  require_one_copy(all);
+  take_model_of(0);
+  if (options_.optimizer != nullptr) shard_optimizer(all);
+  const bool divides_gradients =
+      options_.optimizer != nullptr && options_.optimizer->shards_gradients();
+  reducer_ = std::make_unique<Reducer>(
+      group_, all,
+      ReducerOptions{.buckets = options.buckets,
+                     .require_all_used = options.require_all_used,
+                     .guard_passes = guard_passes(),
+                     .non_finite = options.non_finite,
+                     .logical_shards = options.logical_shards,
+                     .at_end_of_step = [this] { end_step(); },
+                     .verify_buffers =
+                         [this] { kept_buffers_.verify(kBuffer, *group_, reducer_->num_steps()); },
+                     .optimizer = divides_gradients ? options_.optimizer : nullptr});
+}
+
+void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& parameters) {
+  const auto& known = options_.optimizer->parameters();
+  for (const auto& parameter : parameters) {
+    const bool is_known = std::ranges::any_of(
+        known, [&](const auto& tensor) { return tensor.is_same(parameter.tensor); });
+    check(is_known || !parameter.tensor.requires_grad(),
+          "{}: parameter {} requires a gradient and is not one of the optimizer's, which is "
+          "to be divided among the ranks: give it to the optimizer, or freeze it with "
+          "set_requires_grad(false)",
+          group_->self(), parameter.name);
+  }
+  optim::ShardOptions shard = options_.shard;
+  shard.names.clear();
+  for (const auto& tensor : known) {
+    const auto found = std::ranges::find_if(
+        parameters, [&](const auto& parameter) { return parameter.tensor.is_same(tensor); });
+    check(found != parameters.end(), "{}: parameter {} of the optimizer is not one of the module's",
+          group_->self(), shard.names.size());
+    shard.names.push_back(found->name);
+  }
+  options_.optimizer->shard(group_, shard);
+}
+
+// Each rank's own step would be taken in the same memory.
+void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
+  if (options_.optimizer != nullptr && options_.shard.one_copy) return;
+  for (const auto& parameter : parameters) {
+    check(!is_built_once(parameter.tensor),
+          "{}: the ranks of this host have one copy of parameter {} (build_once), which needs "
+          "fully_shard() with stage 3; build the module on each rank for anything else",
+          group_->self(), parameter.name);
+  }
+}
+
+// What is normalised over the shards that are computed at once depends on the number of ranks.
+void DataParallelState::require_shards_apart() const {
+  if (options_.logical_shards == 0) return;
+  for (const auto& item : module_->named_modules()) {
+    if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
+    fail(ErrorCode::kUnsupported,
+         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
+         "shards take an ordinary BatchNorm",
+         group_->self(), item.key());
+  }
+}
+
+// No parameter is on two hosts where these divide them.
+std::int64_t DataParallelState::guard_passes() const {
+  const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
+  return has_replicas ? options_.guard_passes : 0;
+}
+
+void DataParallelState::forget_gradients() {
+  if (options_.optimizer != nullptr) options_.optimizer->zero_grad();
+}
+
+void DataParallelState::take_model_of(int rank) {
+  broadcast_parameters(rank);
+  broadcast_buffers(rank);
+  buffers_may_differ_ = false;
+}
+
+void DataParallelState::broadcast_parameters(int root) {
+  if (group_->world_size() == 1) return;
+  if (options_.optimizer != nullptr && options_.optimizer->has_one_copy()) return;
+  const at::NoGradGuard no_grad;
+  for (const auto& parameter : parameters_) {
+    if (!is_built_once(parameter)) broadcast(*group_, parameter.detach(), root);
+  }
+}
+
+void DataParallelState::broadcast_buffers(int root) {
+  if (group_->world_size() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Buffer> bytes;  // of those on the host: one message, whatever their types
+  std::vector<std::uint32_t> shapes;
+  GivenTensors given;
+  for (const auto& buffer : buffers_) {
+    if (!buffer.is_cpu()) {
+      broadcast(*group_, buffer, root);
+      continue;
+    }
+    const Buffer view = dense_view(buffer);
+    bytes.emplace_back(view.data, view.bytes(), Dtype::kUint8);
+    shapes.push_back(static_cast<std::uint32_t>(view.dtype));
+    shapes.push_back(shape_of(buffer));
+    given.all.push_back(buffer);
+  }
+  if (!bytes.empty()) {
+    group_->run({.op = Op::kBroadcast,
+                 .root = root,
+                 .lists = BufferLists{{}, bytes},
+                 .shape = shape_of_all(shapes),
+                 .shapes = &given});
+  }
+  note_buffers();
+}
+
+void DataParallelState::note_buffers() {
+  if (options_.guard_passes > 0) kept_buffers_.note(named_buffers_);
+}
+
+DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
+    : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
+  if (is_in_checkpoint()) {
+    fail(ErrorCode::kInvalid,
+         "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
+         "beginning communicates, and would do so again in the backward pass; call checkpoint() on "
+         "parts of the module, within the module's own forward()",
+         state.group_->self());
+  }
+  state.kept_buffers_.verify_before_pass(kBuffer, *state.group_, state.reducer_->num_steps());
+  state.before_forward(samples);
+  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
+}
+
+DataParallelState::Pass::~Pass() {
+  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->num_shards_done());
+  state_.note_buffers();
+}
+
+void DataParallelState::before_forward(std::int64_t samples) {
+  if (options_.optimizer != nullptr) options_.optimizer->require_parameters();
+  reducer_->before_forward(samples);
+  const bool trains = torch::GradMode::is_enabled();
+  int root = 0;
+  if (uneven_inputs_ != nullptr) {
+    if (!trains) return;
+    using Doing = UnevenInputs::Doing;
+    const auto others = uneven_inputs_->announce(reducer_->synchronizes() ? Doing::kAveragingPass
+                                                                          : Doing::kLocalPass);
+    reducer_->set_divisor(others);
+    root = others.first_active;
+  }
+  if (!options_.broadcast_buffers) return;
+  const bool begins_step =
+      reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
+  const bool may_differ = buffers_may_differ_ || uneven_inputs_ != nullptr;
+  if (may_differ && (!trains || begins_step)) in_lockstep([&] { broadcast_buffers(root); });
+  buffers_may_differ_ = trains;
+}
+
+// A rank whose inputs have ended gets buffers at the beginning of the other ranks' passes.
+void DataParallelState::end_step() {
+  kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
+  if (reducer_->has_shards()) shard_buffers_.end_step();
+  note_buffers();
+  if (!options_.broadcast_buffers || uneven_inputs_ != nullptr) return;
+  in_lockstep([&] { broadcast_buffers(0); });
+  buffers_may_differ_ = false;
+}
+
+void DataParallelState::set_uneven_inputs(UnevenInputs* inputs) {
+  uneven_inputs_ = inputs;
+  const int world_size = group_->world_size();
+  reducer_->set_divisor({.num_active = world_size, .divisor = world_size});
+}
+
+void DataParallelState::pass_without_inputs(const UnevenInputs::Others& others) {
+  reducer_->set_divisor(others);
+  if (options_.broadcast_buffers) in_lockstep([&] { broadcast_buffers(others.first_active); });
+  reducer_->pass_without_inputs();
+}
+
+}  // namespace paceline

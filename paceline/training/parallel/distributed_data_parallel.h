@@ -1,0 +1,223 @@
+#pragma once
+
+// Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
+// DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
+// the same step because gradients are averaged over the ranks.
+//
+//   auto group = paceline::init_process_group();
+//   paceline::DistributedDataParallel model(std::make_shared<Net>(), group);
+//   ...
+//   auto loss = torch::nll_loss(model->forward(batch.data), batch.target);
+//   loss.backward();       // gradients are averaged in here
+//   optimizer.step();
+//
+// It is used like a module of LibTorch: `model->forward(x)`, `model.forward(x)` and `model(x)` are
+// the same call, and `->` leads to this wrapper, which also has what loops call on a module
+// (parameters(), train(), zero_grad(), ...). module() is the module itself: what runs through its
+// own forward() goes past the other ranks.
+//
+// The constructor checks that all ranks have the same parameters and gives everybody rank 0's
+// parameters and buffers. Set up memory formats, devices and frozen parameters before. In a group
+// of one nothing is communicated.
+//
+// A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
+//
+// After an exception in a backward pass, which leaves gradients that are partly averaged, the next
+// forward() drops them all. Go on with it where every rank had the exception and caught it. Where
+// only one had it, the others wait in their pass: let it end the process. A rank that goes on alone
+// gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
+//
+// Thread safety: none; one thread trains.
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
+
+#include "paceline/training/parallel/kept_tensors.h"
+#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/shard_buffers.h"
+#include "paceline/training/parallel/uneven_inputs.h"
+
+namespace paceline {
+
+struct DistributedDataParallelOptions {
+  BucketLimits buckets;
+  bool require_all_used = false;  // as ReducerOptions has it
+  // Rank 0's buffers (BatchNorm's statistics) to everybody at the end of each backward pass that
+  // averages. So evaluation is with the same model on every rank and communicates nothing: ranks
+  // may have any number of samples, also none. After forward passes that no such backward pass
+  // followed, all ranks get them before the next one that is not within no_sync().
+  bool broadcast_buffers = true;
+  // Every parameter is compared between the replicas in one of so many steps, and a difference is a
+  // DamagedState (engine/core/error.h); 0: never. The same on every rank. Buffers are compared on
+  // each rank with what its last pass left, before the next one (kept_tensors.h); 0: not. For
+  // replicas that differ on purpose, as between the averages of PeriodicAverager, take 0.
+  std::int64_t guard_passes = 100;
+  NonFinite non_finite = NonFinite::kReport;  // as ReducerOptions has it
+  // Of each step, the same on every rank; 0: none. The model then has the same bits for every
+  // number of ranks that fits (engine/core/logical_shards.h), given the same threads a rank. The
+  // loop calls set_synchronize(batch.ends_step) of the reducer before each pass, as
+  // train::run_loop() does.
+  std::int64_t logical_shards = job_logical_shards();
+  // Divided among the ranks, once they have rank 0's parameters, as `shard` says (fully_shard.h);
+  // its names are the module's. Must outlive the wrapper; null: the loop's optimizer is its own.
+  optim::Optimizer* optimizer = nullptr;
+  optim::ShardOptions shard = {};
+};
+
+// What does not depend on the module's type.
+class DataParallelState {
+ public:
+  DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
+                    const DistributedDataParallelOptions& options);
+
+  DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
+  DataParallelState& operator=(const DataParallelState&) = delete;
+
+  // A forward pass, from its making to its end.
+  class Pass {
+   public:
+    Pass(DataParallelState& state, std::int64_t samples);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    DataParallelState& state_;
+    const bool is_shard_;
+  };
+  Reducer& reducer() { return *reducer_; }
+  ProcessGroup& group() { return *group_; }
+  const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
+
+  // For join(): what announces each forward pass; null: none does.
+  void set_uneven_inputs(UnevenInputs* inputs);
+  // Collective: this rank's part of a pass for which it has no inputs.
+  void pass_without_inputs(const UnevenInputs::Others& others);
+  // Collective: that rank's parameters and buffers, on every rank.
+  void take_model_of(int rank);
+  // Those that an optimizer divides.
+  void forget_gradients();
+
+ private:
+  void before_forward(std::int64_t samples);
+  void end_step();
+  void require_shards_apart() const;
+  std::int64_t guard_passes() const;
+  void require_one_copy(const std::vector<NamedParameter>& parameters) const;
+  void shard_optimizer(const std::vector<NamedParameter>& parameters);
+  void broadcast_parameters(int root);
+  void broadcast_buffers(int root);
+  void note_buffers();
+
+  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
+  const DistributedDataParallelOptions options_;
+  std::vector<at::Tensor> parameters_;  // each once
+  std::vector<at::Tensor> buffers_;
+  KeptTensors::Named named_buffers_;
+  KeptTensors kept_buffers_;  // as the last pass left them
+  UnevenInputs* uneven_inputs_ = nullptr;
+  ShardBuffers shard_buffers_;
+  bool buffers_may_differ_ = false;  // a pass since the last broadcast has trained; on all ranks
+  std::unique_ptr<Reducer> reducer_;
+};
+
+// The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
+template <class... Args>
+std::int64_t batch_size_of(const Args&... arguments) {
+  std::int64_t size = 0;
+  [[maybe_unused]] const auto look_at = [&size](const auto& argument) {
+    if constexpr (std::is_base_of_v<at::TensorBase, std::decay_t<decltype(argument)>>) {
+      if (size == 0 && argument.defined() && argument.dim() > 0) size = argument.size(0);
+    }
+  };
+  (look_at(arguments), ...);
+  return size;
+}
+
+template <class Module>
+class DistributedDataParallel {
+ public:
+  // Collective. Error(kInvalid) when the ranks' models differ, nothing requires a gradient or the
+  // parameters are on several devices; kUnsupported when the group does not reach theirs.
+  DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : module_(std::move(module)), state_(module_, std::move(group), options) {}
+  // For LibTorch's module holders (TORCH_MODULE).
+  DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder,
+                          std::shared_ptr<ProcessGroup> group,
+                          const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
+
+  // The module's forward, with any arguments and any result. Error(kInvalid) in a part of
+  // checkpoint(), which would run its communication twice.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    const DataParallelState::Pass pass(state_, batch_size_of(args...));
+    return module_->forward(std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return forward(std::forward<Args>(args)...);
+  }
+
+  // The module's.
+  std::vector<at::Tensor> parameters() const { return module_->parameters(); }
+  auto named_parameters() const { return module_->named_parameters(); }
+  std::vector<at::Tensor> buffers() const { return module_->buffers(); }
+  auto named_buffers() const { return module_->named_buffers(); }
+  void train(bool on = true) { module_->train(on); }
+  void eval() { module_->eval(); }
+  bool is_training() const { return module_->is_training(); }
+  // Also the parts that an optimizer of fully_shard() has, which the module's own leaves.
+  void zero_grad() {
+    module_->zero_grad();
+    state_.forget_gradients();
+  }
+
+  // Collective, between passes (Reducer::set_hook()).
+  void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
+    state_.reducer().set_hook(std::move(hook));
+  }
+  [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
+  Module& module() { return *module_; }
+  // For torch::save(model.module_ptr(), path), as torch::save(model, path), on one rank: all have
+  // the same.
+  const std::shared_ptr<Module>& module_ptr() const { return module_; }
+  DistributedDataParallel* operator->() { return this; }
+  Reducer& reducer() { return state_.reducer(); }
+  DataParallelState& state() { return state_; }
+
+ private:
+  const std::shared_ptr<Module> module_;  // owners: the user and this
+  DataParallelState state_;
+};
+
+// For torch::save(model, path): what torch::load() reads into the module itself.
+template <class Module>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallel<Module>& model) {
+  model.module_ptr()->save(archive);
+  return archive;
+}
+template <class Module>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallel<Module>& /*model*/) {
+  static_assert(
+      sizeof(Module) == 0,
+      "load into the module on every rank, before the wrapper is made: torch::load(module, "
+      "path); a Checkpointer restores a model in training");
+  return archive;
+}
+
+template <class Module>
+DistributedDataParallel(std::shared_ptr<Module>, std::shared_ptr<ProcessGroup>)
+    -> DistributedDataParallel<Module>;
+
+}  // namespace paceline

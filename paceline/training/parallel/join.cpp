@@ -1,0 +1,92 @@
+#include "paceline/training/parallel/join.h"
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+
+namespace paceline {
+namespace {
+
+using Doing = UnevenInputs::Doing;
+
+// How a rank takes a step, and what is called before it on a rank with inputs.
+struct Stepping {
+  std::function<void()> take;
+  std::function<void(std::function<void()> before)> set_before;
+};
+
+// Model and steps announce what they do while it lives.
+class Joining {
+ public:
+  Joining(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs)
+      : model_(model), stepping_(stepping) {
+    model_.set_uneven_inputs(&inputs);
+    stepping_.set_before([&inputs] { inputs.announce(Doing::kStep); });
+  }
+  ~Joining() {
+    model_.set_uneven_inputs(nullptr);
+    stepping_.set_before({});
+  }
+  Joining(const Joining&) = delete;
+  Joining& operator=(const Joining&) = delete;
+
+ private:
+  DataParallelState& model_;
+  const Stepping& stepping_;
+};
+
+// Does what the ranks with inputs do, until none is left. Returns one that was left last.
+int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs) {
+  constexpr int kManyPasses = 1000;
+  for (int num_passes = 0;;) {
+    const auto others = inputs.announce(Doing::kNothingMore);
+    if (others.num_active == 0) return others.first_active;
+    if (others.doing == Doing::kAveragingPass) model.pass_without_inputs(others);
+    if (others.doing == Doing::kStep) stepping.take();
+    if (others.doing == Doing::kAveragingPass && ++num_passes == kManyPasses) {
+      log::warning(
+          fmt::format("join: this rank's inputs ended {} passes ago, and other ranks still have "
+                      "some: divide them more evenly",
+                      kManyPasses));
+    }
+  }
+}
+
+void join_with(DataParallelState& model, const Stepping& stepping,
+               const std::function<void()>& loop, const JoinOptions& options) {
+  const int rank = model.group().rank();
+  const Reducer& reducer = model.reducer();
+  check(!reducer.has_shards(),
+        "rank {}: join: with logical shards every rank has the same number of passes", rank);
+  check(options.divide_by_initial_world_size || !reducer.has_hook(),
+        "rank {}: join: a communication hook divides by the number of all ranks: leave "
+        "divide_by_initial_world_size as it is",
+        rank);
+  UnevenInputs inputs(model.shared_group(), options);
+  {
+    const Joining joining(model, stepping, inputs);
+    loop();
+  }
+  const int last = follow(model, stepping, inputs);
+  model.set_uneven_inputs(nullptr);
+  model.take_model_of(last);
+}
+
+}  // namespace
+
+void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
+          const JoinOptions& options) {
+  const Stepping stepping{
+      [&] { step(); }, [&](std::function<void()> before) { step.set_before(std::move(before)); }};
+  join_with(model, stepping, loop, options);
+}
+
+void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
+          const JoinOptions& options) {
+  const Stepping stepping{[&] { optimizer->step(); },
+                          [&](std::function<void()> before) {
+                            if (optimizer != nullptr) optimizer->set_before_step(std::move(before));
+                          }};
+  join_with(model, stepping, loop, options);
+}
+
+}  // namespace paceline

@@ -1,0 +1,121 @@
+#include "paceline/training/parallel/replica_guard.h"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error.h"
+
+namespace paceline {
+namespace {
+
+// A smaller part would take longer to find than to hash.
+constexpr std::size_t kLeastPart = 16 << 10;
+
+std::int64_t hash_of(const at::Tensor& tensor) {
+  return static_cast<std::int64_t>(XXH3_64bits(tensor.data_ptr(), tensor.nbytes()));
+}
+
+// By rank: whether its hash is not that of most; all of them where no hash is that of most.
+std::vector<bool> odd_ones(std::span<const std::int64_t> hashes) {
+  std::map<std::int64_t, std::size_t> count;
+  for (const std::int64_t hash : hashes) ++count[hash];
+  const auto most = std::max_element(
+      count.begin(), count.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const bool is_majority = 2 * most->second > hashes.size();
+  std::vector<bool> odd;
+  for (const std::int64_t hash : hashes)
+    odd.push_back(count.size() > 1 && (!is_majority || hash != most->first));
+  return odd;
+}
+
+}  // namespace
+
+void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> parameters,
+                            std::int64_t step) {
+  if (group.world_size() == 1) return;
+  std::erase_if(parameters, [](const auto& parameter) { return !parameter.tensor.is_cpu(); });
+  const ReplicaGuard guard(std::move(parameters), 1);
+  const std::vector<std::int64_t> own = {static_cast<std::int64_t>(guard.hash_all())};
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.world_size()));
+  group.all_gather(std::span(own), std::span(all));
+  const auto is_own = [&](std::int64_t hash) { return hash == own.front(); };
+  if (!std::all_of(all.begin(), all.end(), is_own)) guard.report(group, step);
+}
+
+ReplicaGuard::ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t passes)
+    : parameters_(std::move(parameters)) {
+  for (const auto& parameter : parameters_) num_bytes_ += parameter.tensor.nbytes();
+  check(passes >= 1, "replicas cannot be compared within {} passes: take at least 1", passes);
+  const auto num_parts = static_cast<std::size_t>(passes);
+  part_bytes_ = std::max((num_bytes_ + num_parts - 1) / num_parts, kLeastPart);
+}
+
+std::uint64_t ReplicaGuard::hash_part(std::int64_t pass) const {
+  if (num_bytes_ == 0) return 0;
+  const std::size_t num_parts = (num_bytes_ + part_bytes_ - 1) / part_bytes_;
+  const std::size_t begin = static_cast<std::size_t>(pass) % num_parts * part_bytes_;
+  return hash(begin, std::min(begin + part_bytes_, num_bytes_));
+}
+
+std::uint64_t ReplicaGuard::hash_all() const { return hash(0, num_bytes_); }
+
+std::uint64_t ReplicaGuard::hash(std::size_t begin, std::size_t end) const {
+  std::uint64_t result = 0;
+  std::size_t tensor_begin = 0;
+  for (const auto& parameter : parameters_) {
+    const std::size_t tensor_end = tensor_begin + parameter.tensor.nbytes();
+    const std::size_t from = std::max(begin, tensor_begin), to = std::min(end, tensor_end);
+    if (from < to) {
+      const auto* const bytes = static_cast<const std::byte*>(parameter.tensor.data_ptr());
+      result = XXH3_64bits_withSeed(bytes + (from - tensor_begin), to - from, result);
+    }
+    tensor_begin = tensor_end;
+  }
+  return result;
+}
+
+void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
+  const auto world = static_cast<std::size_t>(group.world_size());
+  std::vector<std::int64_t> own;
+  for (const auto& parameter : parameters_) own.push_back(hash_of(parameter.tensor));
+  std::vector<std::int64_t> all(own.size() * world);
+  group.all_gather(std::span(own), std::span(all));
+  std::vector<std::size_t> ranks;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::vector<std::int64_t> hashes;
+    for (std::size_t rank = 0; rank < world; ++rank) hashes.push_back(all[rank * own.size() + i]);
+    const std::vector<bool> odd = odd_ones(hashes);
+    if (std::none_of(odd.begin(), odd.end(), [](bool is_odd) { return is_odd; })) continue;
+    names.push_back(parameters_[i].name);
+    for (std::size_t rank = 0; rank < world; ++rank) {
+      if (odd[rank] && std::find(ranks.begin(), ranks.end(), rank) == ranks.end())
+        ranks.push_back(rank);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  constexpr std::size_t kMostNames = 5;
+  const std::size_t num_more = names.size() - std::min(names.size(), kMostNames);
+  names.resize(names.size() - num_more);
+  const std::string what = fmt::format("{}{}", fmt::join(names, ", "),
+                                       num_more > 0 ? fmt::format(" and {} more", num_more) : "");
+  const std::string who =
+      ranks.size() == 1
+          ? fmt::format("{}'s replica differs from the others", group.name_of_member(ranks.front()))
+          : fmt::format("the replicas of ranks {} differ", fmt::join(ranks, " and "));
+  throw DamagedState(fmt::format(
+      "{}: {} after step {}: {}. Their memory was damaged, or a rank took another step than "
+      "the others (other threads, processor, code or random numbers); nothing was saved since. Go "
+      "on from the last checkpoint",
+      group.self(), who, step, names.empty() ? "in no tensor any more" : what));
+}
+
+}  // namespace paceline

@@ -1,0 +1,69 @@
+#pragma once
+
+// Batch normalisation over the samples of all ranks, with the semantics of PyTorch's SyncBatchNorm,
+// on the CPU. In training, each forward pass gathers every rank's mean, variance and number of
+// elements, and each backward pass adds up two sums for each feature: 2 * num_features + 1 numbers
+// of 8 bytes from each rank one way and 2 * num_features back, whatever the size of the batch. The
+// statistics are merged in rank order, in float64, so all ranks get the same bits in every run.
+//
+//   paceline::SyncBatchNorm norm(torch::nn::BatchNormOptions(64), group);
+//   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});
+//
+// Parameters, buffers and options are those of torch::nn::BatchNorm1d to 3d, so saved weights fit
+// either. In evaluation it communicates nothing. The gradients of weight and bias are those of this
+// rank's samples; DistributedDataParallel averages them.
+//
+// Rules. Ranks may have batches of different sizes, also empty ones ([0, C, ...]), but every rank
+// must run each layer's forward and backward pass equally often and in the same order: otherwise
+// the ranks get an Error that says so. Where ranks run different parts of a model, or with
+// activation checkpoints, give the layers a group of their own (group->split(0, group->rank())),
+// because DistributedDataParallel starts its all-reduces between theirs. It has no second
+// derivative.
+//
+// Thread safety: that of a module; one thread trains.
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/options/batchnorm.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+namespace paceline {
+
+class SyncBatchNormImpl
+    : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
+ public:
+  // Error(kInvalid) without a group.
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
+                    std::shared_ptr<ProcessGroup> group);
+
+  // [N, num_features] or [N, num_features, ...] of 2 to 5 dimensions, float or 16-bit float; the
+  // result is like it. Collective in training. Error(kInvalid), on every rank, when the ranks
+  // together have a single value for each feature. Where all have empty batches the running
+  // statistics stay as they are.
+  at::Tensor forward(const at::Tensor& input);
+  void pretty_print(std::ostream& stream) const override;
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;
+
+ private:
+  at::Tensor normalize_over_ranks(const at::Tensor& input);
+  void update_running_statistics(const at::Tensor& mean, const at::Tensor& variance, double count);
+
+  std::shared_ptr<ProcessGroup> group_;  // owners: the user, this and its clones
+};
+TORCH_MODULE(SyncBatchNorm);
+
+// What makes these layers for a model (models::Layers::norm): each with `options`, but for the
+// number of features.
+std::function<torch::nn::AnyModule(std::int64_t num_features)> sync_batch_norm(
+    std::shared_ptr<ProcessGroup> group, const torch::nn::BatchNormOptions& options = {1});
+
+}  // namespace paceline

@@ -1,0 +1,363 @@
+#include "paceline/training/pipeline/pipeline.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/planning/schedules/validate.h"
+#include "paceline/training/pipeline/backward_pass.h"
+#include "paceline/training/pipeline/gradient_order.h"
+#include "paceline/training/pipeline/stage_links.h"
+#include "paceline/training/tensor/model_share.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline {
+namespace {
+
+using Tensors = PipelineStage::Tensors;
+using Direction = StageLinks::Direction;
+using pipeline::Action;
+using pipeline::ActionKind;
+
+Tensors trainable(const Tensors& parameters) {
+  Tensors result;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.defined() && parameter.requires_grad()) result.push_back(parameter);
+  }
+  return result;
+}
+
+bool carries_gradient(const at::Tensor& tensor) {
+  return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
+}
+
+// As often as each has been changed in place; of a tensor that does not count, 0.
+std::vector<std::int64_t> versions_of(const Tensors& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const at::Tensor& tensor : tensors)
+    versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
+  return versions;
+}
+
+void require_unchanged(const std::string& what, const Tensors& tensors,
+                       const std::vector<std::int64_t>& versions) {
+  const auto now = versions_of(tensors);
+  const auto changed = std::mismatch(now.begin(), now.end(), versions.begin()).first - now.begin();
+  check(changed == std::ssize(now),
+        "{} {} was changed in place, but another rank may be using it; change a clone() of it",
+        what, changed);
+}
+
+}  // namespace
+
+// A stage of this rank, and what it keeps of micro-batches on their way.
+struct Pipeline::Run {
+  struct OnItsWay {
+    Tensors inputs, outputs;
+    std::unique_ptr<BackwardPass> pass;
+  };
+  struct Stage {
+    explicit Stage(const PipelineStage& given)
+        : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
+    const PipelineStage& function;
+    const Tensors parameters;
+    GradientOrder gradients;
+    std::map<int, OnItsWay> on_its_way;  // by micro-batch
+  };
+
+  Run(const std::shared_ptr<ProcessGroup>& of, const pipeline::Plan& planned,
+      const std::vector<PipelineStage>& stages)
+      : group(*of), plan(planned), links(of, planned) {
+    for (const PipelineStage& stage : stages) own.emplace(stage.index, stage);
+  }
+
+  bool is_last(int stage) const { return stage + 1 == plan.num_stages(); }
+
+  void begin(const std::vector<Tensors>& given) {
+    if (own.count(0) > 0) {
+      check(given.size() == static_cast<std::size_t>(plan.num_micro_batches),
+            "{}: {} micro-batches for a plan of {}", group.self(), given.size(),
+            plan.num_micro_batches);
+    }
+    result = {};
+    if (own.count(plan.num_stages() - 1) > 0)
+      result.losses.resize(static_cast<std::size_t>(plan.num_micro_batches));
+    for (auto& [index, stage] : own) {
+      stage.on_its_way.clear();
+      stage.gradients.begin_step();
+    }
+  }
+
+  void carry_out(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
+    Stage& stage = own.at(action.stage);
+    under_way = action;
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return forward(stage, action, given, loss);
+      case ActionKind::kWeightGradient:
+        return weight_gradient(stage, action);
+      case ActionKind::kBackward:
+      case ActionKind::kInputGradient:
+        return backward(stage, action);
+    }
+  }
+
+  void forward(Stage& stage, const Action& action, const std::vector<Tensors>& given,
+               const Loss& loss) {
+    const auto [kind, index, micro_batch] = action;
+    OnItsWay& item = stage.on_its_way[micro_batch];
+    item.inputs = inputs_of(action, given);
+    begin_work();
+    Tensors leaves;
+    for (at::Tensor& input : item.inputs) {
+      input = input.detach();
+      if (index > 0 && carries_gradient(input)) leaves.push_back(input.requires_grad_());
+    }
+    item.outputs = run_stage(stage.function, action, item.inputs);
+    if (is_last(index))
+      item.outputs = {loss_of(action, item.outputs, loss) / plan.num_micro_batches};
+    Tensors roots;
+    for (const at::Tensor& output : item.outputs) {
+      if (carries_gradient(output)) roots.push_back(output);
+    }
+    item.pass = std::make_unique<BackwardPass>(roots, leaves, stage.parameters);
+    if (is_last(index)) return;
+    Tensors sent;
+    for (const at::Tensor& output : item.outputs) sent.push_back(output.detach());
+    links.send(index, micro_batch, Direction::kForward, sent);
+  }
+
+  // A forward pass that no backward pass follows.
+  void evaluate(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
+    under_way = action;
+    const Tensors inputs = inputs_of(action, given);
+    const Tensors outputs = run_stage(own.at(action.stage).function, action, inputs);
+    if (is_last(action.stage)) {
+      loss_of(action, outputs, loss);
+    } else {
+      links.send(action.stage, action.micro_batch, Direction::kForward, outputs);
+    }
+  }
+
+  Tensors inputs_of(const Action& action, const std::vector<Tensors>& given) {
+    if (action.stage == 0) return given[static_cast<std::size_t>(action.micro_batch)];
+    return links.receive(action.stage, action.micro_batch, Direction::kForward);
+  }
+
+  Tensors run_stage(const PipelineStage& stage, const Action& action, const Tensors& inputs) {
+    try {
+      const auto versions = versions_of(inputs);
+      Tensors outputs = stage.forward(inputs);
+      if (action.stage > 0) require_unchanged("its input", inputs, versions);
+      for (const at::Tensor& output : outputs)
+        check(output.defined(), "it returned an undefined tensor");
+      return outputs;
+    } catch (const Error& error) {
+      throw Error(error.code(), what_of_stage(action, inputs, error.what()));
+    } catch (const c10::Error& error) {
+      throw Error(ErrorCode::kInvalid,
+                  what_of_stage(action, inputs, error.what_without_backtrace()));
+    } catch (...) {
+      throw Error(ErrorCode::kInvalid,
+                  what_of_stage(action, inputs, describe_current_exception().c_str()));
+    }
+  }
+
+  std::string what_of_stage(const Action& action, const Tensors& inputs, const char* what) const {
+    return fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}", group.self(),
+                       to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
+  }
+
+  // For errors of other ranks: what this one was doing, and which stages the others have.
+  std::string where() const {
+    std::vector<int> ranks;
+    for (const int rank : plan.rank_of_stage)
+      ranks.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
+    return fmt::format("; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}",
+                       to_string(under_way), plan.num_stages() - 1, fmt::join(ranks, ", "));
+  }
+
+  at::Tensor loss_of(const Action& action, const Tensors& outputs, const Loss& loss) {
+    at::Tensor value;
+    try {
+      value = loss(outputs, action.micro_batch);
+    } catch (...) {
+      fail(ErrorCode::kInvalid, "{}: {}: the loss of outputs {} failed: {}", group.self(),
+           to_string(action), shapes_of(outputs), describe_current_exception());
+    }
+    check(value.defined() && value.numel() == 1, "{}: {}: the loss is {}; it must be one number",
+          group.self(), to_string(action), shapes_of({value}));
+    result.losses[static_cast<std::size_t>(action.micro_batch)] = value.detach();
+    return value;
+  }
+
+  Tensors gradients_of_outputs(const OnItsWay& item, const Action& action) {
+    if (is_last(action.stage)) return {at::ones_like(item.outputs[0])};
+    Tensors roots;
+    for (const at::Tensor& output : item.outputs) {
+      if (carries_gradient(output)) roots.push_back(output);
+    }
+    Tensors gradients = links.receive(action.stage, action.micro_batch, Direction::kBackward);
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      check(!gradients[i].defined() || gradients[i].sizes() == roots[i].sizes(),
+            "{}: {}: the gradient is {}, the output {}", group.self(), to_string(action),
+            shapes_of({gradients[i]}), shapes_of({roots[i]}));
+    }
+    return gradients;
+  }
+
+  void backward(Stage& stage, const Action& action) {
+    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    const Tensors gradients = gradients_of_outputs(item, action);
+    const auto versions = versions_of(gradients);
+    begin_work();
+    Tensors of_inputs;
+    if (action.kind == ActionKind::kBackward) {
+      auto both = item.pass->whole(gradients);
+      of_inputs = std::move(both.of_inputs);
+      stage.gradients.add(action.micro_batch, std::move(both.of_parameters));
+      stage.on_its_way.erase(action.micro_batch);
+    } else {
+      of_inputs = item.pass->input_half(gradients);
+    }
+    require_unchanged(
+        fmt::format("{}: {}: the gradient of output", group.self(), to_string(action)), gradients,
+        versions);
+    if (action.stage > 0)
+      links.send(action.stage, action.micro_batch, Direction::kBackward, of_inputs);
+  }
+
+  void weight_gradient(Stage& stage, const Action& action) {
+    begin_work();
+    OnItsWay& item = stage.on_its_way.at(action.micro_batch);
+    stage.gradients.add(action.micro_batch, item.pass->weight_half());
+    stage.on_its_way.erase(action.micro_batch);
+  }
+
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  // What the action waited for has come.
+  void begin_work() { work_began = now(); }
+
+  ProcessGroup& group;
+  const pipeline::Plan& plan;
+  StageLinks links;
+  std::map<int, Stage> own;
+  PipelineStep result;
+  double work_began = 0;
+  Action under_way;
+};
+
+std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
+                                                        int num_micro_batches) {
+  check(batch.defined() && batch.dim() > 0 && num_micro_batches > 0 &&
+            batch.size(0) % num_micro_batches == 0,
+        "a batch of {} does not divide into {} micro-batches along dimension 0", shapes_of({batch}),
+        num_micro_batches);
+  std::vector<PipelineStage::Tensors> result;
+  for (const at::Tensor& part : batch.chunk(num_micro_batches)) result.push_back({part});
+  return result;
+}
+
+Pipeline::Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
+                   std::vector<PipelineStage> stages)
+    : group_(std::move(group)),
+      plan_(std::move(plan)),
+      stages_(std::move(stages)),
+      run_(std::make_unique<Run>(group_, plan_, stages_)) {
+  require_same_plan();
+  pipeline::validate(plan_);
+  check(plan_.num_ranks() == group_->world_size(),
+        "{}: the plan {} is for {} ranks; group {} has {}", group_->self(), plan_.name,
+        plan_.num_ranks(), group_->name(), group_->world_size());
+  require_own_stages();
+  if (group_->world_size() == 1) return;
+  const ModelShare share{fmt::format("a stage of a pipeline of {} ranks", group_->world_size())};
+  for (const PipelineStage& stage : stages_) note_model_share(stage.parameters, share);
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::require_same_plan() const {
+  const std::string own = to_csv(plan_);
+  const auto texts = all_gather_object(*group_, own);
+  const auto other = std::find_if(texts.begin(), texts.end(),
+                                  [&](const std::string& text) { return text != texts[0]; });
+  check(other == texts.end(), "{}: rank {} has another pipeline plan than rank 0", group_->self(),
+        other - texts.begin());
+}
+
+void Pipeline::require_own_stages() const {
+  std::vector<int> given, wanted;
+  for (const PipelineStage& stage : stages_) given.push_back(stage.index);
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    if (plan_.rank_of_stage[static_cast<std::size_t>(stage)] == group_->rank())
+      wanted.push_back(stage);
+  }
+  std::sort(given.begin(), given.end());
+  check(given == wanted, "{}: stages [{}] were given; plan {} has [{}] on this rank",
+        group_->self(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
+}
+
+// `body`, whose errors end the group with their message.
+void Pipeline::guarded(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    const bool is_known = error.code() == ErrorCode::kAborted ||
+                          error.code() == ErrorCode::kPeerLost ||
+                          error.code() == ErrorCode::kTimeout;
+    if (is_known) throw Error(error.code(), error.what() + run_->where());
+    group_->abort(error.what());
+    throw;
+  } catch (...) {
+    const std::string what = fmt::format("{}: a pipeline's step failed: {}", group_->self(),
+                                         describe_current_exception());
+    group_->abort(what);
+    throw Error(ErrorCode::kInvalid, what);
+  }
+}
+
+const std::vector<Action>& Pipeline::own_actions() const {
+  return plan_.ranks[static_cast<std::size_t>(group_->rank())];
+}
+
+PipelineStep Pipeline::step(const std::vector<Tensors>& inputs, const Loss& loss) {
+  const at::AutoGradMode with_gradients(true);
+  const double start = Run::now();
+  guarded([&] {
+    run_->begin(inputs);
+    for (const Action& action : own_actions()) {
+      run_->carry_out(action, inputs, loss);
+      run_->result.actions.push_back({action, run_->work_began - start, Run::now() - start});
+    }
+    run_->links.finish();
+  });
+  return std::move(run_->result);
+}
+
+std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, const Loss& loss) {
+  const at::NoGradGuard no_gradients;
+  guarded([&] {
+    run_->begin(inputs);
+    for (const Action& action : own_actions()) {
+      if (action.kind == ActionKind::kForward) run_->evaluate(action, inputs, loss);
+    }
+    run_->links.finish();
+  });
+  return std::move(run_->result.losses);
+}
+
+}  // namespace paceline

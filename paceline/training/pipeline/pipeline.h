@@ -1,0 +1,133 @@
+#pragma once
+
+// Trains a model that is cut into stages: runs a plan (planning/schedules/plan.h) over the ranks of
+// a group.
+//
+//   Pipeline pipeline(group, pipeline::make_plan("1f1b", {group->world_size(), 8}),
+//                     {make_stage(group->rank(), part_of_the_model)});
+//   auto result = pipeline.step(rank == 0 ? micro_batches : none, [&](const auto& outputs, int i) {
+//     return torch::mse_loss(outputs[0], targets[i]);
+//   });
+//   optimizer.step();
+//
+// Every micro-batch's loss is divided by the number of micro-batches; gradients are added to .grad
+// in the order of micro-batches. So the gradients are, bit for bit, those of one process that takes
+// one micro-batch after the other through all stages, whatever the plan. They come without
+// autograd's hooks on parameters.
+//
+// Tensors between stages may differ in shape from one micro-batch to the next; their number may
+// not. Floating ones carry gradients. Tensors are on the CPU. A parameter belongs to one stage.
+//
+// Ranks of one host read large tensors of each other's in place while there is a SymmetricTensors
+// (threads of one process all tensors), until the call of step() or evaluate() returns.
+//
+// The group is the pipeline's own while a step runs: it uses its messages and all tags. After an
+// error the group is finished; every rank's error says which rank failed first, and at which
+// action.
+//
+// Thread safety: one thread at a time.
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/simulate.h"
+
+namespace paceline {
+
+// Any function from tensors to tensors. It must not change its inputs in place: Error(kInvalid) on
+// every rank.
+struct PipelineStage {
+  using Tensors = std::vector<at::Tensor>;
+  int index = 0;
+  std::function<Tensors(const Tensors& inputs)> forward;
+  std::vector<at::Tensor> parameters;  // those that require no gradients are left alone
+};
+
+// Of a module holder whose forward() takes and returns one tensor, or a vector of tensors
+// (models::BertStage).
+template <class Module>
+PipelineStage make_stage(int index, Module module) {
+  auto parameters = module->parameters();
+  return {
+      .index = index,
+      .forward = [module](const PipelineStage::Tensors& inputs) mutable -> PipelineStage::Tensors {
+        if constexpr (requires {
+                        { module->forward(inputs) } -> std::same_as<PipelineStage::Tensors>;
+                      }) {
+          return module->forward(inputs);
+        } else {
+          return {module->forward(inputs.at(0))};
+        }
+      },
+      .parameters = std::move(parameters)};
+}
+
+// `batch` cut along dim 0. Error(kInvalid) when it does not divide.
+std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
+                                                        int num_micro_batches);
+
+struct PipelineStep {
+  // Each micro-batch's, not divided; empty on ranks without the last stage.
+  std::vector<at::Tensor> losses;
+  // When this rank's actions began and ended, in seconds since its step began.
+  std::vector<pipeline::TimedAction> actions;
+};
+
+class Pipeline {
+ public:
+  using Tensors = PipelineStage::Tensors;
+  // A scalar; called on the rank that has the last stage.
+  using Loss = std::function<at::Tensor(const Tensors& outputs, int micro_batch)>;
+
+  // Collective. Error(kInvalid) for a plan that validate() refuses, that differs between ranks or
+  // is for another number of ranks, and for stages that are not this rank's.
+  Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
+           std::vector<PipelineStage> stages);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Collective. `inputs`: the first stage's for each micro-batch, empty on ranks without it.
+  // Error(kInvalid) for another number of micro-batches than the plan's; a stage's own error with
+  // the action and the shapes of its inputs, and kAborted on the other ranks.
+  PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
+
+  // Collective. The plan's forward passes without gradients: each micro-batch's loss, empty on
+  // ranks without the last stage. Errors as those of step(). The caller sets modules to eval().
+  std::vector<at::Tensor> evaluate(const std::vector<Tensors>& inputs, const Loss& loss);
+
+  const pipeline::Plan& plan() const { return plan_; }
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  bool has_first_stage() const { return plan_.rank_of_stage.front() == group_->rank(); }
+  // The rank that has the losses.
+  int last_stage_rank() const { return plan_.rank_of_stage.back(); }
+
+ private:
+  struct Run;
+
+  void require_own_stages() const;
+  void require_same_plan() const;
+  void guarded(const std::function<void()>& body);
+  const std::vector<pipeline::Action>& own_actions() const;
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const pipeline::Plan plan_;
+  const std::vector<PipelineStage> stages_;
+  const std::unique_ptr<Run> run_;
+};
+
+// Collective: every rank's actions of a step as one picture's (planning/schedules/picture.h), on
+// every rank. Each rank's begin when it called step().
+pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
+
+// Collective: what measured actions say of each stage's times, the median of its micro-batches.
+// Memory and transfer costs are `base`'s, and so is what the plan does not have.
+pipeline::Costs measured_costs(ProcessGroup& group, const PipelineStep& step, pipeline::Costs base);
+
+}  // namespace paceline

@@ -1,0 +1,43 @@
+#pragma once
+
+// Parameters that several stages share, as GPT's embedding and its last layer do: every rank whose
+// stages use them has a copy. The copies begin with the values of the first such rank, and each
+// step their gradients are added up, in the order of ranks, before the optimizer's step: so they
+// stay the same.
+//
+//   TiedWeights tied(*group, stage->tied_weights());
+//   ...
+//   pipeline.step(batches, loss);
+//   tied.add_gradients();
+//   optimizer.step();
+//
+// Costs an all-reduce of the tied gradients between the ranks that have them. Bits are not those of
+// one process, which adds the gradients of both uses in another order.
+//
+// Thread safety: one thread at a time.
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+namespace paceline {
+
+class TiedWeights {
+ public:
+  // Collective over `group`, the pipeline's. `own`: this rank's copies, in the same order on all
+  // ranks that have any; empty: it has none. Error(kInvalid) when they differ in number.
+  TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
+
+  // Collective over the ranks that have copies; nothing elsewhere. A copy without a gradient counts
+  // as zeros, and gets one.
+  void add_gradients();
+
+ private:
+  std::shared_ptr<ProcessGroup> holders_;  // owners: this
+  const std::vector<at::Tensor> own_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,117 @@
+#include "paceline/training/remote/remote_module.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/remote/distributed_optimizer.h"
+#include "paceline/training/remote/remote_backward.h"
+
+namespace paceline::remote {
+
+struct RunningForward::Impl {
+  rpc::Future<ForwardReply> reply;
+  // If gradients are wanted.
+  std::shared_ptr<Token> token{};
+  torch::autograd::edge_list edges{};
+};
+
+RunningForward::RunningForward(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+RunningForward::~RunningForward() = default;
+RunningForward::RunningForward(RunningForward&&) noexcept = default;
+RunningForward& RunningForward::operator=(RunningForward&&) noexcept = default;
+
+Tensors RunningForward::get() {
+  ForwardReply reply;
+  {
+    const WeightsLent lent;
+    reply = impl_->reply.get();
+  }
+  // In this worker itself the pass has the same objects.
+  for (at::Tensor& output : reply.outputs) output = output.defined() ? output.detach() : output;
+  if (!reply.require_grad.empty() && impl_->token) {
+    set_remote_history(reply.outputs, reply.require_grad, std::move(impl_->token),
+                       std::move(impl_->edges));
+  }
+  return std::move(reply.outputs);
+}
+
+RemoteModuleImpl::RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference)
+    : reference_(std::move(reference)) {}
+
+RunningForward RemoteModuleImpl::start(Tensors inputs) const {
+  ForwardRequest request{.is_training = is_training()};
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& input : inputs) {
+    const bool requires_grad = input.defined() && input.requires_grad();
+    request.require_grad.push_back(requires_grad ? 1 : 0);
+    if (requires_grad) edges.push_back(torch::autograd::impl::gradient_edge(input));
+  }
+  request.inputs = std::move(inputs);
+  if (!at::GradMode::is_enabled()) {
+    auto reply = reference_.call<&ServedModule::forward>(std::move(request), options_);
+    return RunningForward(
+        std::unique_ptr<RunningForward::Impl>(new RunningForward::Impl{std::move(reply)}));
+  }
+  auto [reply, pass] =
+      reference_.call_and_keep<&ServedModule::forward, Pass>(std::move(request), options_);
+  auto token = std::make_shared<Token>(std::move(pass), options_);
+  return RunningForward(std::unique_ptr<RunningForward::Impl>(
+      new RunningForward::Impl{std::move(reply), std::move(token), std::move(edges)}));
+}
+
+Tensors RemoteModuleImpl::forward_all(Tensors inputs) const {
+  return start(std::move(inputs)).get();
+}
+
+at::Tensor RemoteModuleImpl::forward(const at::Tensor& input) {
+  Tensors outputs = forward_all({input});
+  check(outputs.size() == 1, "a module of worker {} returned {} tensors; use forward_all()",
+        owner(), outputs.size());
+  return std::move(outputs.front());
+}
+
+std::vector<NamedTensor> RemoteModuleImpl::state() const {
+  return reference_.call<&ServedModule::state>({}, options_).get().tensors;
+}
+
+void RemoteModuleImpl::load_state(std::vector<NamedTensor> tensors) const {
+  reference_.call<&ServedModule::load_state>({std::move(tensors)}, options_).get();
+}
+
+void serve_modules(rpc::Workers& workers) {
+  workers.serve<ServedModule>();
+  workers.serve<Pass>();
+  serve_optimizer<SGD>(workers);
+  serve_optimizer<Adam>(workers);
+  serve_optimizer<AdamW>(workers);
+  serve_optimizer<Adagrad>(workers);
+  serve_optimizer<RMSprop>(workers);
+}
+
+RemoteModule share(rpc::Workers& workers, TypelessModule module) {
+  check(module.module != nullptr, "{}: share: there is no module", workers.name());
+  auto reference = workers.create<ServedModule>(workers.name(), std::move(module));
+  reference.call<&ServedModule::ready>().get();
+  return RemoteModule(std::make_shared<RemoteModuleImpl>(std::move(reference)));
+}
+
+}  // namespace paceline::remote
+
+namespace paceline::rpc {
+
+using Reference = RemoteRef<remote::ServedModule>;
+
+void FieldCodec<remote::RemoteModule>::write(MessageWriter& out,
+                                             const remote::RemoteModule& module) {
+  FieldCodec<Reference>::write(out, module.is_empty() ? Reference() : module->reference());
+}
+
+void FieldCodec<remote::RemoteModule>::read(MessageReader& in, remote::RemoteModule& module) {
+  Reference reference;
+  FieldCodec<Reference>::read(in, reference);
+  module = remote::RemoteModule(std::make_shared<remote::RemoteModuleImpl>(std::move(reference)));
+}
+
+}  // namespace paceline::rpc

@@ -1,0 +1,49 @@
+#pragma once
+
+// A tensor as a field of a message, also in vectors and optional fields:
+//
+//   struct Batch {
+//     at::Tensor images, labels;
+//     static auto fields(auto& m) { return std::tie(m.images, m.labels); }
+//   };
+//
+// Its element type, sizes and elements travel; whether it requires a gradient does not. Large
+// tensors are sent from where they lie, so their elements must not change until the call has ended;
+// strided ones are made contiguous first. The receiver gets a contiguous tensor of its own.
+// Undefined tensors travel as such.
+//
+// Element types: bool, 8- to 64-bit integers, float16, bfloat16, float32, float64, complex64 and
+// complex128. Error(kUnsupported) for others, for tensors that are not dense and for those that are
+// not on the CPU.
+//
+// As bytes it is a message of TensorFields, which programs without LibTorch can read and write.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/rpc/message.h"
+
+namespace paceline::rpc {
+
+inline constexpr std::size_t kMaxTensorDimensions = 64;
+
+struct TensorFields {
+  std::uint8_t type = 0;  // 0: undefined; the others are in docs/formats/calls.md
+  std::span<const std::int64_t> sizes{};
+  std::span<const std::uint8_t> elements{};  // in row-major order
+  static auto fields(auto& self) { return std::tie(self.type, self.sizes, self.elements); }
+};
+
+template <>
+struct FieldCodec<at::Tensor> {
+  static constexpr FieldKind kKind = FieldKind::kMessage;
+  static constexpr std::size_t kLeast = 4;
+  static void write(MessageWriter& out, const at::Tensor& tensor);
+  static void read(MessageReader& in, at::Tensor& tensor);
+};
+
+}  // namespace paceline::rpc

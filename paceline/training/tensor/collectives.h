@@ -1,0 +1,194 @@
+#pragma once
+
+// Collectives on tensors: the names and semantics of torch.distributed. Tensors need not be
+// contiguous: dense ones (channels_last, transposed) are communicated in place, others through a
+// contiguous copy. All ranks must pass the same shape, type and memory layout: otherwise every rank
+// gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
+//
+//   tensors                                       in place, or input and output  blocks of ranks
+//   dense, the same strides on every rank         as they lie                    copied
+//   dense, other strides on one rank              error on every rank            copied
+//   not dense: sliced, or expanded inputs         copied                         copied
+//   another shape on one rank                     error on every rank            error on every rank
+//
+// Blocks of ranks: gathers, scatters and exchanges, whose contiguous tensors are taken as they lie.
+// A tensor of one dimension is like a buffer of ProcessGroup.
+//
+// Roots and peers are ranks of `group`, not of the world.
+//
+// CUDA tensors need a group with a backend for them (cpu:paceline,cuda:nccl; Error(kUnsupported)
+// otherwise), on the device that was current when it formed. They keep the order of streams, as in
+// torch.distributed: a call comes after what the current stream has been given, and when it
+// returns, or its Work::wait() does, the current stream is behind it and results may be used in
+// that stream; GroupOptions::blocking_wait waits for the results themselves. send and recv, and
+// tensors on other devices, are Error(kUnsupported).
+//
+// The asynchronous forms fill tensors that they are given, which must be dense, and contiguous
+// where a rank has blocks of others; they keep all tensors alive until the work has completed.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+namespace paceline {
+
+struct TensorLists {
+  std::vector<at::Tensor> inputs = {};  // none: in place
+  std::vector<at::Tensor> outputs = {};
+};
+
+// A Call (engine/collectives/call.h) on tensors: all that the functions below come to.
+struct TensorCall {
+  Op op = Op::kBarrier;
+  at::Tensor input = {};
+  at::Tensor output = {};  // in place: `input`
+  ReduceOp reduce_op = ReduceOp::kSum;
+  std::optional<std::uint32_t> divisor = {};
+  int root = 0;
+  int peer = 0;
+  std::uint32_t tag = 0;
+  // As Call's, in rows: elements along dim 0.
+  std::vector<std::int64_t> counts = {};
+  std::vector<std::int64_t> receive_counts = {};
+  bool with_shape = false;                // of a send: the input's sizes travel with it
+  std::optional<TensorLists> lists = {};  // of a coalesced call, instead of input and output
+};
+void run(ProcessGroup& group, const TensorCall& call);
+WorkPtr start(ProcessGroup& group, const TensorCall& call);
+
+// In place.
+void all_reduce(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+WorkPtr all_reduce_async(ProcessGroup& group, const at::Tensor& tensor,
+                         ReduceOp op = ReduceOp::kSum);
+void broadcast(ProcessGroup& group, const at::Tensor& tensor, int root);
+WorkPtr broadcast_async(ProcessGroup& group, const at::Tensor& tensor, int root);
+void reduce(ProcessGroup& group, const at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+WorkPtr reduce_async(ProcessGroup& group, const at::Tensor& tensor, int root,
+                     ReduceOp op = ReduceOp::kSum);
+
+// The tensors of all ranks, in rank order.
+std::vector<at::Tensor> all_gather(ProcessGroup& group, const at::Tensor& tensor);
+// All ranks' tensors concatenated along dim 0.
+at::Tensor all_gather_into_tensor(ProcessGroup& group, const at::Tensor& tensor);
+WorkPtr all_gather_into_tensor_async(ProcessGroup& group, const at::Tensor& output,
+                                     const at::Tensor& input);
+// Likewise of rows[r] rows from rank r, which all ranks give alike.
+at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
+                        const std::vector<std::int64_t>& rows);
+WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& rows);
+// As all_gather at root; empty elsewhere. The asynchronous form's `output` is one tensor, and
+// undefined off root.
+std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root);
+WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                     int root);
+// Root gives one tensor per rank, all like `output`; others pass none. The asynchronous form's
+// `input` is one tensor, and undefined off root.
+void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+             int root);
+WorkPtr scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                      int root);
+
+// `input` is cut along dim 0 into world_size equal parts; the result is this rank's part of the
+// reduction. Error(kInvalid) when dim 0 does not divide.
+at::Tensor reduce_scatter(ProcessGroup& group, const at::Tensor& input,
+                          ReduceOp op = ReduceOp::kSum);
+WorkPtr reduce_scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                             ReduceOp op = ReduceOp::kSum);
+// Likewise into parts of rows[r] rows.
+at::Tensor reduce_scatter_v(ProcessGroup& group, const at::Tensor& input,
+                            const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
+WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
+                               const at::Tensor& input, const std::vector<std::int64_t>& rows,
+                               ReduceOp op = ReduceOp::kSum);
+// `input` is cut along dim 0; part r goes to rank r. The result has the parts that came, in rank
+// order.
+at::Tensor all_to_all_single(ProcessGroup& group, const at::Tensor& input);
+WorkPtr all_to_all_single_async(ProcessGroup& group, const at::Tensor& output,
+                                const at::Tensor& input);
+// Likewise with send_rows[r] rows for rank r and receive_rows[r] from it.
+at::Tensor all_to_all_v(ProcessGroup& group, const at::Tensor& input,
+                        const std::vector<std::int64_t>& send_rows,
+                        const std::vector<std::int64_t>& receive_rows);
+WorkPtr all_to_all_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<std::int64_t>& send_rows,
+                           const std::vector<std::int64_t>& receive_rows);
+
+// One operation on many dense tensors of one type on the CPU, for the price of one
+// (ProcessGroup::all_reduce_coalesced). In place.
+void all_reduce_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                          ReduceOp op = ReduceOp::kSum);
+WorkPtr all_reduce_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                   ReduceOp op = ReduceOp::kSum);
+void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
+WorkPtr broadcast_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                  int root);
+// outputs[i] has the parts of inputs[i] of all ranks; below, the part of inputs[i] of this rank.
+void all_gather_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                          const std::vector<at::Tensor>& inputs);
+WorkPtr all_gather_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                                   const std::vector<at::Tensor>& inputs);
+void reduce_scatter_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                              const std::vector<at::Tensor>& inputs, ReduceOp op = ReduceOp::kSum);
+WorkPtr reduce_scatter_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
+                                       const std::vector<at::Tensor>& inputs,
+                                       ReduceOp op = ReduceOp::kSum);
+
+void send(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
+WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
+// Returns the sender's rank; of the asynchronous form, Work::source_rank() is it.
+int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
+WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
+
+// Sends and receives that start together (ProcessGroup::batch_isend_irecv): calls of Op::kSend and
+// Op::kReceive with an input or an output, a peer and a tag.
+//
+//   for (const auto& work : batch_isend_irecv(
+//            group, {{.op = Op::kSend, .input = mine, .peer = next},
+//                    {.op = Op::kReceive, .output = theirs, .peer = previous}}))
+//     work->wait();
+std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
+                                       const std::vector<TensorCall>& messages);
+
+// For tensors whose shape and type the receiver does not know: these travel with the message.
+// Contiguous on the CPU, of at most 8 dimensions. A receive of the same shape takes such a message
+// too.
+void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
+                     std::uint32_t tag = 0);
+WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
+                              std::uint32_t tag = 0);
+struct ReceivedTensor {
+  at::Tensor tensor;  // contiguous, on the CPU
+  int source = -1;
+};
+// `peer` may be kAnySource. Error(kInvalid) for a message without a shape.
+ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag = 0);
+// A receive of that kind under way.
+class PendingTensor {
+ public:
+  PendingTensor(WorkPtr work, std::shared_ptr<const at::Tensor> tensor)
+      : work_(std::move(work)), tensor_(std::move(tensor)) {}
+  // Waits for it, as Work::wait() does.
+  ReceivedTensor wait() const {
+    work_->wait();
+    return {*tensor_, work_->source_rank()};
+  }
+  const WorkPtr& work() const { return work_; }
+
+ private:
+  WorkPtr work_;
+  std::shared_ptr<const at::Tensor> tensor_;  // owners: this, and the receive until it has ended
+};
+PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag = 0);
+
+// A zeroed tensor in the group's symmetric memory: collectives on it need no copies, but for small
+// and coalesced calls (docs/algorithms.md, section 4). Collective. The tensor keeps its memory
+// alive.
+at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes,
+                           at::ScalarType type = at::kFloat);
+
+}  // namespace paceline

@@ -1,0 +1,59 @@
+#include "paceline/training/tensor/random.h"
+
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline {
+namespace {
+
+thread_local at::Generator own_generator;  // undefined before seed_rank()
+
+at::Tensor state_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_state_of(at::Generator generator, const at::Tensor& state) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+}  // namespace
+
+void seed_rank(std::uint64_t seed) {
+  at::manual_seed(seed);
+  if (own_generator.defined()) {
+    own_generator.set_current_seed(seed);
+  } else {
+    own_generator = at::detail::createCPUGenerator(seed);
+  }
+}
+
+at::Generator rank_generator() {
+  return own_generator.defined() ? own_generator : at::detail::getDefaultCPUGenerator();
+}
+
+RandomState random_state() {
+  return {state_of(at::detail::getDefaultCPUGenerator()),
+          own_generator.defined() ? state_of(own_generator) : at::Tensor()};
+}
+
+void set_random_state(const RandomState& state) {
+  set_state_of(at::detail::getDefaultCPUGenerator(), state.of_process);
+  if (!state.of_rank.defined()) return;
+  if (!own_generator.defined()) own_generator = at::detail::createCPUGenerator();
+  set_state_of(own_generator, state.of_rank);
+}
+
+at::Tensor dropout(const at::Tensor& input, double p, bool is_training) {
+  check(p >= 0 && p < 1, "dropout: the probability {} is not in [0, 1)", p);
+  if (!is_training || p == 0) return input;
+  const at::Tensor kept = at::empty_like(input.detach()).bernoulli_(1 - p, rank_generator());
+  return input * kept.div_(1 - p);
+}
+
+}  // namespace paceline

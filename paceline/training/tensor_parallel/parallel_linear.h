@@ -1,0 +1,97 @@
+#pragma once
+
+// Linear layers of which each rank of a group has a part. A column-parallel layer has a part of the
+// output features, a row-parallel one a part of the input features; one after the other, with
+// anything between them that works on each feature apart, they need one all-reduce forward and one
+// backward.
+//
+//   ColumnParallelLinear first(torch::nn::LinearOptions(64, 256), group);  // [N, 256 / ranks]
+//   RowParallelLinear last(torch::nn::LinearOptions(256, 64), group);      // [N, 64] everywhere
+//   auto output = last(torch::gelu(first(input)));
+//
+// The weights are those that torch::nn::Linear makes from the same random numbers, each rank its
+// part: seed LibTorch's generator alike on all ranks. (Ranks that are threads share it: let them
+// build one after the other.) The whole layer exists for a moment while a layer is built.
+//
+// Results and gradients are those of the whole layer but for rounding, the same on every rank. The
+// layers know how to spread positions (sequence parallelism): dim 1 of [N, T, features].
+//
+// All ranks run the layers in the same order. Error(kInvalid) names rank and layer where something
+// does not divide or an input does not fit.
+//
+// Thread safety: that of a module; one thread trains.
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/options/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/autograd/regions.h"
+#include "paceline/training/models/division.h"
+#include "paceline/training/models/layers.h"
+
+namespace paceline {
+
+struct ColumnParallelOptions {
+  models::InnerFeatures inner = {};  // what the output features are; no counts: all of one kind
+  bool gather_output = false;        // the whole output on every rank; of one kind only
+  bool spread_input = false;         // each rank has a part of the positions
+};
+
+class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>,
+                                 public models::DividedLayer {
+ public:
+  ColumnParallelLinearImpl(const torch::nn::LinearOptions& linear, GroupPtr group,
+                           const ColumnParallelOptions& parallel = {});
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // [..., in_features], the same on every rank -> [..., out_features / ranks]. With `spread_input`
+  // [N, T / ranks, in_features] of this rank's positions -> [N, T, out_features / ranks].
+  at::Tensor forward(const at::Tensor& input);
+  std::optional<models::Division> division_of(const std::string& parameter) const override;
+
+  at::Tensor weight, bias;  // [out_features / ranks, in_features], [out_features / ranks]
+
+ private:
+  torch::nn::LinearOptions linear_;
+  GroupPtr group_;
+  ColumnParallelOptions parallel_;
+  models::Division division_;
+};
+TORCH_MODULE(ColumnParallelLinear);
+
+struct RowParallelOptions {
+  models::InnerFeatures inner = {};  // what the input features are: one kind
+  bool whole_input = false;          // every rank gets all input features and takes its part
+  bool spread_output = false;        // each rank gets a part of the positions
+};
+
+class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>,
+                              public models::DividedLayer {
+ public:
+  RowParallelLinearImpl(const torch::nn::LinearOptions& linear, GroupPtr group,
+                        const RowParallelOptions& parallel = {});
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  // [..., in_features / ranks] -> [..., out_features], the same on every rank. With `spread_output`
+  // [N, T, in_features / ranks] -> [N, T / ranks, out_features] of this rank's positions.
+  at::Tensor forward(const at::Tensor& input);
+  std::optional<models::Division> division_of(const std::string& parameter) const override;
+
+  at::Tensor weight, bias;  // [out_features, in_features / ranks]; [out_features] on every rank
+
+ private:
+  torch::nn::LinearOptions linear_;
+  GroupPtr group_;
+  RowParallelOptions parallel_;
+  models::Division division_;
+};
+TORCH_MODULE(RowParallelLinear);
+
+}  // namespace paceline

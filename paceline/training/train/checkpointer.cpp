@@ -1,0 +1,167 @@
+#include "paceline/training/train/checkpointer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/training/parallel/replica_guard.h"
+#include "paceline/training/tensor/collectives.h"
+#include "paceline/training/train/hook_snapshot.h"
+#include "paceline/training/train/run_snapshot.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr std::chrono::minutes kLongestLock{2};
+
+at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
+
+// As on_rank, with rank 0's answer on every rank.
+bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
+  std::int32_t answer = 0;
+  on_rank(0, group, [&] { answer = action() ? 1 : 0; });
+  group.broadcast(std::span(&answer, 1), 0);
+  return answer != 0;
+}
+
+// Whether the last checkpoint was written. A job that another generation has replaced has nothing
+// to continue for.
+bool is_written(const std::optional<Error>& error) {
+  if (error && error->code() == ErrorCode::kAborted) throw *error;
+  return !error;
+}
+
+// After a restart, the older generation's writer may be on a host that is gone, with the lock.
+std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
+  if (group.launch_environment().restart_count == 0) return {};
+  return kLongestLock;
+}
+
+}  // namespace
+
+std::string memory_path() {
+  const char* const path = std::getenv("PACELINE_MEMORY_CHECKPOINT");
+  check(path != nullptr && *path != '\0',
+        "checkpoints in memory need memory that outlives the ranks: start the job with `paceline "
+        "run`, or name a file of each host's /dev/shm in PACELINE_MEMORY_CHECKPOINT");
+  return path;
+}
+
+Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
+                           const CheckpointerOptions& options)
+    : group_(std::move(group)),
+      replicas_(options.replicas ? options.replicas : group_),
+      path_(path),
+      team_(group_, path,
+            {.keep = options.keep,
+             .writer = {group_->launch_environment().job_id,
+                        group_->launch_environment().restart_count},
+             .lock_timeout = lock_timeout(*group_)}),
+      compares_replicas_(options.compare_replicas) {
+  if (!options.memory.empty()) memory_.emplace(group_, options.memory);
+}
+
+// Collective: what a rank has found is thrown on all. What is not sound is not saved.
+void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
+                                 const optim::Optimizer& optimizer) const {
+  check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
+        "{}: no checkpoint is made while the average of the weights is swapped in", group_->self());
+  const auto throw_any = [&](const std::string& problem, bool names_ranks) {
+    const auto problems = all_gather_object(*group_, problem);
+    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+      if (problems[rank].empty()) continue;
+      if (names_ranks) throw DamagedState(problems[rank]);
+      throw DamagedState(said_by(fmt::format("rank {}", rank), "checkpoint",
+                                 Error(ErrorCode::kCorrupt, problems[rank]))
+                             .what());
+    }
+  };
+  std::string problem;
+  try {
+    optimizer.verify_state();
+    if (parts_.average != nullptr) parts_.average->verify();
+    if (parts_.reducer != nullptr) parts_.reducer->verify();
+    if (parts_.scaler != nullptr) parts_.scaler->state();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  throw_any(problem, false);
+  // Where hosts divide the parameters there is no second one of any.
+  if (!compares_replicas_ || optimizer.divides_hosts()) return;
+  std::vector<NamedParameter> parameters;
+  for (const auto& item : module.named_parameters())
+    parameters.push_back({item.key(), item.value().detach()});
+  try {
+    require_equal_replicas(*replicas_, std::move(parameters), state.step);
+  } catch (const DamagedState& error) {
+    if (!is_divided()) throw;
+    problem = error.what();
+  }
+  if (is_divided()) throw_any(problem, true);
+}
+
+// Collective.
+RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
+                                const optim::Optimizer& optimizer) const {
+  const bool is_first = replicas_->rank() == 0;
+  RunBoxes run = boxes_to_save(module, optimizer, parts_, is_first, compares_replicas_ || is_first);
+  const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
+    if (group_->rank() != 0) return;
+    run.tensors.push_back(tensor);
+    run.boxes.push_back(box_of(name, tensor));
+  };
+  const auto states = gather(*group_, random_generator().get_state(), 0);
+  if (group_->rank() == 0) add_of_rank_0(kRandomStates, at::stack(states));
+  if (parts_.reducer == nullptr) return run;
+  const HookState hook = parts_.reducer->hook_state();
+  if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
+    fail(ErrorCode::kUnsupported,
+         "{}: a communication hook that keeps something between passes is not saved where a "
+         "model is divided among ranks",
+         group_->self());
+  }
+  for (const auto& [name, tensor] : gather_hook_state(*group_, hook, 0))
+    add_of_rank_0(kHookTensors + name, tensor.contiguous());
+  return run;
+}
+
+bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
+                        const optim::Optimizer& optimizer) {
+  require_sound(state, module, optimizer);
+  const RunBoxes run = held_run(module, optimizer);
+  team_.save(state.step, run.boxes,
+             {.run = mark_.run, .metadata = words_of(state, optimizer, parts_)});
+  return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
+}
+
+bool Checkpointer::finish() {
+  const std::optional<Error> error = team_.finish();
+  return ask_rank_0(*group_, [&] { return is_written(error); });
+}
+
+std::optional<int> Checkpointer::room_on_disk() const {
+  return team_.directory() != nullptr ? team_.directory()->room() : std::nullopt;
+}
+
+bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::Module& module,
+                                  const optim::Optimizer& optimizer) {
+  check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
+  require_sound(state, module, optimizer);
+  const RunBoxes run = held_run(module, optimizer);
+  CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
+  if (mark_.job) words.metadata[kJobWord] = *mark_.job;
+  return memory_->save(state.step, run.boxes, words);
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,155 @@
+// How a job begins: whose state is there, and whether this job may go on with it.
+
+#include <fmt/format.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/secret.h"
+#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/run_snapshot.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr std::size_t kRunIdBytes = 8;
+constexpr const char* kRun = "run";
+constexpr const char* kJob = "job";
+
+// Of a checkpoint in memory; a directory has a mark of its own.
+std::optional<RunMark> mark_in(const Manifest& manifest) {
+  if (manifest.run.empty()) return std::nullopt;
+  RunMark mark{.run = manifest.run, .job = {}, .seed = {}};
+  const auto job = manifest.metadata.find(kJobWord);
+  if (job != manifest.metadata.end()) mark.job = job->second;
+  return mark;
+}
+
+template <class Value>
+void put(nlohmann::json& json, const char* key, const std::optional<Value>& value) {
+  if (value) json[key] = *value;
+}
+
+template <class Value>
+void take(const nlohmann::json& json, const char* key, std::optional<Value>& value) {
+  if (json.contains(key)) value = json[key].get<Value>();
+}
+
+nlohmann::json to_json(const FoundState& state) {
+  auto json = nlohmann::json::object();
+  put(json, "step", state.step);
+  if (state.mark) {
+    auto& mark = json["mark"] = {{kRun, state.mark->run}};
+    put(mark, kJob, state.mark->job);
+    put(mark, "seed", state.mark->seed);
+  }
+  if (state.newest) {
+    auto& newest = json["newest"] = {{"step", state.newest->step}, {kRun, state.newest->run}};
+    put(newest, "seed", state.newest->seed);
+  }
+  return json;
+}
+
+FoundState to_found(const nlohmann::json& json) {
+  FoundState state;
+  take(json, "step", state.step);
+  if (json.contains("mark")) {
+    state.mark = RunMark{.run = json["mark"][kRun], .job = {}, .seed = {}};
+    take(json["mark"], kJob, state.mark->job);
+    take(json["mark"], "seed", state.mark->seed);
+  }
+  if (json.contains("newest")) {
+    const auto& newest = json["newest"];
+    state.newest = FoundOrigin{.step = newest["step"], .run = newest[kRun], .seed = {}};
+    take(newest, "seed", state.newest->seed);
+  }
+  return state;
+}
+
+}  // namespace
+
+FoundState Checkpointer::find_on_disk() const {
+  FoundState found;
+  const auto* const directory = team_.directory();
+  if (directory == nullptr) return found;
+  found.step = newest_on_disk();
+  found.mark = directory->mark();
+  if (const auto origin = directory->newest_origin()) {
+    found.newest = FoundOrigin{origin->step, origin->run, seed_in(origin->metadata)};
+  }
+  return found;
+}
+
+// Collective.
+FoundStates Checkpointer::find_states() {
+  ProcessGroup& waiting = team_.waiting_group();
+  const FoundState on_disk = find_on_disk();
+  FoundState in_memory;
+  if (const auto newest = memory_ ? memory_->newest_here() : std::nullopt) {
+    in_memory = {newest->step, mark_in(*newest)};
+  }
+  const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
+  FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
+  for (const std::string& text : all_gather_object(waiting, json_text(mine))) {
+    const auto theirs = parse_json(text);
+    if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
+    found.in_memory.push_back(to_found(theirs[1]));
+  }
+  return found;
+}
+
+// A first start that was refused: the job of this name that is marked there is an older one, and
+// the launcher's restarts of this one must not take its checkpoints for theirs.
+void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
+  const auto& mark = found.on_disk.mark;
+  if (team_.directory() == nullptr || start.restarted || !mark || mark->job != start.job) return;
+  try {
+    team_.directory()->set_mark({.run = mark->run, .job = {}, .seed = mark->seed});
+  } catch (const Error& error) {
+    log::error(error.what());
+  }
+}
+
+// Collective.
+void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
+                            std::uint64_t seed) {
+  for (const int rank : own.stale_memory) {
+    if (rank != group_->rank()) continue;
+    log::warning(fmt::format("{}: the state of another run, of step {}; not used", memory_->path(),
+                             *found.in_memory[static_cast<std::size_t>(rank)].step));
+    memory_->forget();
+  }
+  mark_.job = start.job;
+  on_rank(0, team_.waiting_group(), [&] {
+    RunMark mark{.run = own.run, .job = start.job, .seed = own.seed};
+    if (mark.run.empty()) {
+      mark.run = random_hex(kRunIdBytes);
+      mark.seed = own.seed.value_or(seed);
+    }
+    if (mark != found.on_disk.mark) team_.directory()->set_mark(mark);
+    mark_.run = mark.run;
+  });
+  mark_.run = broadcast_object(*group_, mark_.run, 0);
+}
+
+std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
+                                               optim::Optimizer& optimizer,
+                                               const BeginOptions& options) {
+  const auto& environment = group_->launch_environment();
+  const JobStart start{.job = environment.job_id,
+                       .restarted = environment.restart_count > 0,
+                       .resume = options.resume,
+                       .other_run = options.other_run};
+  const FoundStates found = find_states();
+  try {
+    take_run(start, find_ownership(start, found), found, options.seed);
+  } catch (const Error&) {
+    disown(start, found);
+    throw;
+  }
+  if (!start.resume && !start.restarted) return std::nullopt;
+  return restore(module, optimizer);
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,225 @@
+// How a run goes on: the newest state is found, read by all ranks at once, and taken over when all
+// of it is there.
+
+#include <limits>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/ATen.h>
+
+#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/tensor/write_mark.h"
+#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/hook_snapshot.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr std::int64_t kNone = -1;  // no step
+
+SavedRun saved_in(const Manifest& manifest) {
+  SavedRun saved{.step = manifest.step, .tensors = {}, .metadata = manifest.metadata};
+  for (const StoredTensor& tensor : manifest.tensors)
+    saved.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+  return saved;
+}
+
+const HeldBox* find(const SavedRun& saved, const std::string& name) {
+  for (const HeldBox& tensor : saved.tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
+
+}  // namespace
+
+struct Checkpointer::Staged {
+  std::vector<WantedBox> wanted;  // first the boxes of the run, in their order
+  StagingMemory memory;           // of these
+  at::Tensor random_state;        // this rank's; undefined: the run had no such rank
+  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() gave it
+};
+
+std::optional<std::int64_t> Checkpointer::newest_on_disk() const {
+  const auto* const directory = team_.directory();
+  const auto steps = directory != nullptr ? directory->list() : std::vector<std::int64_t>();
+  return steps.empty() ? std::nullopt : std::optional(steps.back());
+}
+
+// Rank 0's: the newest before that step which may be this run's. `refused` gets a line for each one
+// that cannot be used.
+std::optional<Manifest> Checkpointer::next_on_disk(std::int64_t before,
+                                                   std::string& refused) const {
+  const auto* const directory = team_.directory();
+  if (directory == nullptr) return std::nullopt;
+  const auto steps = directory->list();
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step >= before) continue;
+    try {
+      Manifest manifest = directory->read_manifest(*step);
+      if (mark_.run.empty() || manifest.run.empty() || manifest.run == mark_.run) return manifest;
+      fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", directory->folder_of(*step),
+           manifest.run, mark_.run);
+    } catch (const std::exception& error) {
+      refuse(*step, error.what(), refused);
+    }
+  }
+  return std::nullopt;
+}
+
+void Checkpointer::refuse(std::int64_t step, const std::string& reason, std::string& refused) {
+  log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
+  refused += fmt::format("\n  step {}: {}", step, reason);
+}
+
+// Collective.
+void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
+                               const optim::Optimizer& optimizer) const {
+  std::vector<HeldBox> mine;
+  for (const HeldMemory& one : boxes.boxes) {
+    if (mine.empty() || mine.back().name != one.held.name) mine.push_back(one.held);
+  }
+  const auto all = gather_objects(*group_, encode(mine), 0);
+  on_rank(0, *group_, [&] {
+    std::vector<HeldBox> wanted;
+    for (const std::string& text : all) {
+      for (HeldBox& one : decode_held(text)) wanted.push_back(std::move(one));
+    }
+    require_same_tensors(saved, wanted);
+  });
+  std::optional<Error> failure;
+  try {
+    require_own(saved, optimizer, parts_);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(*group_, failure);
+}
+
+Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& boxes) const {
+  Staged staged;
+  std::size_t bytes = 0;
+  for (const HeldMemory& one : boxes.boxes)
+    bytes += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
+  std::byte* place = staged.memory.reserve(bytes);
+  for (const HeldMemory& one : boxes.boxes) {
+    staged.wanted.push_back({one.held.name, one.held.box, place});
+    place += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
+  }
+  if (const HeldBox* const states = find(saved, kRandomStates);
+      states != nullptr && states->shape.size() == 2 && group_->rank() < states->shape[0]) {
+    staged.random_state = at::empty({states->shape[1]}, at::kByte);
+    staged.wanted.push_back({kRandomStates,
+                             {{group_->rank(), 0}, {1, states->shape[1]}},
+                             bytes_of(staged.random_state)});
+  }
+  if (group_->rank() != 0) return staged;
+  for (const HeldBox& tensor : saved.tensors) {
+    if (!tensor.name.starts_with(kHookTensors)) continue;
+    const at::Tensor values =
+        at::empty(tensor.shape, at::TensorOptions(to_scalar_type(tensor.dtype)));
+    staged.hook.emplace_back(tensor.name.substr(std::string_view(kHookTensors).size()), values);
+    staged.wanted.push_back({tensor.name, whole_box(tensor.shape), bytes_of(values)});
+  }
+  return staged;
+}
+
+// Collective. False on every rank, and rank 0 has a line for `refused`, when it is damaged.
+bool Checkpointer::fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused) {
+  try {
+    bytes_read_ = team_.read(manifest, staged.wanted);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kSystem) throw;
+    if (group_->rank() == 0) refuse(manifest.step, error.what(), refused);
+    return false;
+  }
+}
+
+// Collective.
+void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+                             torch::nn::Module& module, optim::Optimizer& optimizer) {
+  const auto take = [&](bool takes_steps) {
+    for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
+      const HeldMemory& one = boxes.boxes[i];
+      if (is_steps(one.held.name) != takes_steps || num_elements(one.held.box) == 0) continue;
+      copy_elements(one.place, {staged.wanted[i].to, row_major_strides(one.held.box.sizes)},
+                    one.held.box.sizes, size_of(one.held.dtype));
+    }
+  };
+  take(true);
+  std::optional<Error> failure;
+  try {
+    require_same_groups(boxes.steps, module, optimizer);
+  } catch (const Error& error) {
+    failure = error;
+  }
+  throw_first_error(*group_, failure);
+  group_->barrier();  // no rank reads the parameters any more that others write
+  optimizer.begin_loading();
+  take(false);
+  group_->barrier();  // with one copy of the parameters others have written parts of them
+  for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
+  adopt(boxes, optimizer, parts_);
+  take_words(saved.metadata, optimizer, parts_);
+  if (parts_.reducer != nullptr && parts_.reducer->has_hook()) {
+    parts_.reducer->set_hook_state(
+        scatter_hook_state(*group_, staged.hook, 0, hook_words_in(saved.metadata)));
+  }
+  if (!staged.random_state.defined()) return;
+  auto generator = at::detail::getDefaultCPUGenerator();
+  generator.set_state(staged.random_state);
+}
+
+std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
+                                                 optim::Optimizer& optimizer) {
+  finish();
+  ProcessGroup& waiting = team_.waiting_group();
+  const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
+  std::string refused;  // rank 0's
+  std::optional<Manifest> on_disk = next_on_disk(std::numeric_limits<std::int64_t>::max(), refused);
+  // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
+  while (true) {
+    std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
+    waiting.broadcast(std::span(&step_on_disk, 1), 0);
+    // Memory is preferred to a disk that has the same step.
+    auto manifest = memory_ ? memory_->newest(step_on_disk, mark_.run) : std::nullopt;
+    const bool in_memory = manifest.has_value();
+    if (!in_memory && step_on_disk == kNone) {
+      std::optional<Error> none;
+      if (!refused.empty()) {
+        none.emplace(
+            ErrorCode::kCorrupt,
+            fmt::format("checkpoint directory {}: no checkpoint can be used:{}", path_, refused));
+      }
+      throw_error_of(*group_, 0, none);
+      return std::nullopt;
+    }
+    if (!in_memory) {
+      const std::string text =
+          broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
+      manifest = parse_manifest(text, "the manifest from rank 0");
+    }
+    const SavedRun saved = saved_in(*manifest);
+    require_run(saved, boxes, optimizer);
+    Staged staged = stage(saved, boxes);
+    if (in_memory) {
+      memory_->read(staged.wanted);
+    } else if (!fill_from_disk(*manifest, staged, refused)) {
+      on_disk = next_on_disk(step_on_disk, refused);
+      continue;
+    }
+    take_over(saved, staged, boxes, module, optimizer);
+    return RestoredRun{state_in(saved.metadata), in_memory};
+  }
+}
+
+}  // namespace paceline::train

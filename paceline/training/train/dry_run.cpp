@@ -1,0 +1,243 @@
+#include "paceline/training/train/dry_run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/median.h"
+#include "paceline/engine/core/running_timer.h"
+#include "paceline/planning/forecast/memory_plan.h"
+#include "paceline/training/parallel/bucket_plan.h"
+#include "paceline/training/tensor/tensor_memory_meter.h"
+#include "paceline/training/train/own_memory.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr int kWarmUpPasses = 3;
+constexpr std::size_t kLargeGradientBytes = 512
+                                            << 10;  // for the reducer (training/parallel/reducer.h)
+constexpr int kFewestPasses = 5, kMostPasses = 50;
+constexpr double kSecondsOfPasses = 1.5;
+
+struct StepSeconds {
+  double forward = 0, backward = 0, other = 0, optimizer = 0, data = 0;
+};
+
+// `batch`'s first samples, as a batch that ends no step: nothing of it is communicated.
+data::Batch part_of(const data::Batch& batch, std::int64_t samples) {
+  data::Batch part;
+  for (const at::Tensor& tensor : batch.tensors)
+    part.tensors.push_back(tensor.narrow(0, 0, samples));
+  part.data = batch.data.narrow(0, 0, samples);
+  if (batch.target.defined()) part.target = batch.target.narrow(0, 0, samples);
+  part.indices.assign(batch.indices.begin(), batch.indices.begin() + samples);
+  part.ends_step = false;
+  return part;
+}
+
+class DryRun {
+ public:
+  DryRun(ProcessGroup& group, const DryRunParts& parts) : group_(group), parts_(parts) {}
+
+  planning::JobProfile run() {
+    take_batch();
+    const std::int64_t samples = batch_.data.size(0);
+    for (int i = 0; i < kWarmUpPasses; ++i) step(samples);
+    const RunningTimer timer;
+    step(samples);
+    num_passes_ = agreed_passes(timer.wall_seconds());
+    measure_memory(samples);
+    measure_times(samples);
+    describe(samples);
+    return profile_;
+  }
+
+ private:
+  // The first batch of an epoch, and how many samples of all ranks a step has.
+  void take_batch() {
+    parts_.loader.begin_epoch(0);
+    std::int64_t samples = 0;
+    while (auto batch = parts_.loader.next()) {
+      samples += batch->data.size(0);
+      const bool is_last = batch->ends_step;
+      if (!batch_.data.defined()) batch_ = std::move(*batch);
+      if (is_last) break;
+    }
+    check(batch_.data.defined(), "{}: there are no batches to measure with", group_.self());
+    profile_.samples_per_step = all_reduce_value(group_, samples);
+  }
+
+  int agreed_passes(double seconds_of_one) const {
+    const double wanted = kSecondsOfPasses / std::max(seconds_of_one, 1e-6);
+    const int passes = static_cast<int>(std::clamp<double>(wanted, kFewestPasses, kMostPasses));
+    return all_reduce_value(group_, passes, ReduceOp::kMax);
+  }
+
+  StepSeconds step(std::int64_t samples) {
+    StepSeconds seconds;
+    const data::Batch batch = part_of(batch_, samples);
+    PhaseTimes times;
+    const RunningTimer passes;
+    parts_.gradients.add(batch, {}, times);
+    const double all = passes.seconds(), running = all / passes.wall_seconds();
+    seconds.forward = running * times.seconds(Phase::kForward);
+    seconds.backward = running * times.seconds(Phase::kBackward);
+    seconds.other = all - seconds.forward - seconds.backward;
+    const RunningTimer optimizer;
+    parts_.optimizer.step();
+    parts_.optimizer.zero_grad();
+    seconds.optimizer = optimizer.seconds();
+    return seconds;
+  }
+
+  double wait_for_batch() {
+    const RunningTimer timer;
+    const bool has_batch = parts_.loader.next().has_value();
+    const double seconds = timer.seconds();
+    if (!has_batch) parts_.loader.begin_epoch(++epoch_);
+    return has_batch ? seconds : 0;
+  }
+
+  // Medians of this rank, then the mean of all.
+  StepSeconds measure(std::int64_t samples) {
+    std::vector<double> forward, backward, other, optimizer, data;
+    group_.barrier();
+    for (int i = 0; i < num_passes_; ++i) {
+      data.push_back(wait_for_batch());
+      const StepSeconds seconds = step(samples);
+      forward.push_back(seconds.forward);
+      backward.push_back(seconds.backward);
+      other.push_back(seconds.other);
+      optimizer.push_back(seconds.optimizer);
+    }
+    std::vector<double> medians = {median(forward), median(backward), median(other),
+                                   median(optimizer), median(data)};
+    group_.all_reduce(std::span(medians), ReduceOp::kMean);
+    return {medians[0], medians[1], medians[2], medians[3], medians[4]};
+  }
+
+  void measure_times(std::int64_t samples) {
+    const auto few = std::max<std::int64_t>(1, samples / 4);
+    const StepSeconds of_many = measure(samples);
+    const StepSeconds of_few = few < samples ? measure(few) : of_many;
+    const auto line = [&](double seconds_of_few, double seconds_of_many) {
+      const auto n = static_cast<double>(few), m = static_cast<double>(samples);
+      if (few == samples) return planning::PassCost{.sample_s = seconds_of_many / m};
+      return planning::line_through(n, seconds_of_few, m, seconds_of_many);
+    };
+    model_.forward = line(of_few.forward, of_many.forward);
+    model_.backward = line(of_few.backward, of_many.backward);
+    for (const at::Tensor& parameter : parts_.optimizer.parameters())
+      model_.parameters += parameter.numel();
+    const auto parameters = static_cast<double>(std::max<std::int64_t>(1, model_.parameters));
+    profile_.optimizer_s_a_parameter = of_many.optimizer / parameters;
+    profile_.optimizer_bytes = static_cast<double>(parts_.optimizer.num_state_bytes()) / parameters;
+    profile_.data_s = of_many.data;
+    profile_.other_s = of_many.other;
+  }
+
+  // What a pass keeps and needs, and what the process has beside model and data.
+  void measure_memory(std::int64_t samples) {
+    double parameter_bytes = 0;
+    for (const at::Tensor& parameter : parts_.optimizer.parameters())
+      parameter_bytes += static_cast<double>(parameter.nbytes());
+    double peak = 0;
+    {
+      const TensorMemoryMeter meter;
+      step(samples);
+      peak = static_cast<double>(meter.peak());
+    }
+    peak_bytes_ = peak;
+    const auto memory = own_memory();
+    check(memory.has_value(), "{}: /proc/self does not tell the memory of this process",
+          group_.self());
+    const auto state = static_cast<double>(parts_.optimizer.num_state_bytes());
+    profile_.process_bytes = std::max(0.0, memory->own() - parameter_bytes - state - peak);
+    profile_.library_bytes = memory->files;
+  }
+
+  void describe(std::int64_t samples) {
+    profile_.unit = parts_.unit.name;
+    profile_.units_per_sample = static_cast<double>(parts_.unit.per_sample);
+    profile_.threads = at::get_num_threads();
+    profile_.ranks_at_once = group_.world_size();
+    profile_.bucket_bytes = bucket_bytes();
+    if (parts_.describe) parts_.describe(profile_, samples);
+    if (profile_.layers.empty()) {
+      model_.name = "model";
+      model_.activation_bytes =
+          std::max(0.0, peak_bytes_ / static_cast<double>(samples) -
+                            static_cast<double>(model_.parameters) * profile_.gradient_bytes /
+                                static_cast<double>(samples));
+      profile_.layers.push_back(model_);
+    } else {
+      scale_layers(samples);
+    }
+    // What the layers do not account for at the peak.
+    const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
+                                                  static_cast<double>(samples));
+    profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
+  }
+
+  // Large gradients leave alone, as soon as they are there; a model that mostly has these does not
+  // wait for buckets to fill.
+  double bucket_bytes() const {
+    std::size_t all = 0, alone = 0;
+    for (const at::Tensor& parameter : parts_.optimizer.parameters()) {
+      all += parameter.nbytes();
+      if (parameter.nbytes() >= kLargeGradientBytes) alone += parameter.nbytes();
+    }
+    return static_cast<double>(2 * alone >= all ? kLargeGradientBytes : BucketLimits().cap_bytes);
+  }
+
+  // Layers were measured alone; together they take what the whole model takes.
+  void scale_layers(std::int64_t samples) {
+    const auto n = static_cast<double>(samples);
+    double forward = 0, backward = 0;
+    for (const planning::LayerProfile& layer : profile_.layers) {
+      forward += layer.forward.of(n);
+      backward += layer.backward.of(n);
+    }
+    const auto scale = [](planning::PassCost& cost, double factor) {
+      cost.fixed_s *= factor;
+      cost.sample_s *= factor;
+    };
+    for (planning::LayerProfile& layer : profile_.layers) {
+      if (forward > 0) scale(layer.forward, model_.forward.of(n) / forward);
+      if (backward <= 0) continue;
+      for (planning::PassCost* const cost :
+           {&layer.backward, layer.input_half ? &*layer.input_half : nullptr,
+            layer.weight_half ? &*layer.weight_half : nullptr}) {
+        if (cost != nullptr) scale(*cost, model_.backward.of(n) / backward);
+      }
+    }
+  }
+
+  ProcessGroup& group_;
+  const DryRunParts& parts_;
+  data::Batch batch_;
+  int num_passes_ = kFewestPasses;
+  std::int64_t epoch_ = 0;
+  planning::LayerProfile model_;  // all of it
+  double peak_bytes_ = 0;         // of tensors that a step makes
+  planning::JobProfile profile_;
+};
+
+}  // namespace
+
+std::optional<std::filesystem::path> wanted_profile() {
+  const char* const file = std::getenv("PACELINE_PROFILE");
+  if (file == nullptr || *file == '\0') return std::nullopt;
+  return file;
+}
+
+planning::JobProfile dry_run(ProcessGroup& group, const DryRunParts& parts) {
+  return DryRun(group, parts).run();
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,71 @@
+#include "paceline/training/train/evaluate.h"
+
+#include <algorithm>
+#include <array>
+
+#include <ATen/ATen.h>
+#include <torch/nn/functional/loss.h>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline::train {
+namespace {
+
+double count(const at::Tensor& hits) {
+  return static_cast<double>(hits.sum().item<std::int64_t>());
+}
+
+double count_top5(const at::Tensor& logits, const at::Tensor& labels) {
+  const auto most = std::min<std::int64_t>(5, logits.size(1));
+  const at::Tensor best = std::get<1>(logits.topk(most, 1));
+  return count(best.eq(labels.unsqueeze(1)));
+}
+
+}  // namespace
+
+Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
+                    const std::function<at::Tensor(const at::Tensor& images)>& forward) {
+  const at::NoGradGuard no_grad;
+  // Loss, first, first five, samples: exact in float64 far beyond any data set.
+  std::array<double, 4> sums{};
+  loader.begin_epoch(0);
+  while (const auto batch = loader.next()) {
+    const at::Tensor logits = forward(batch->data);
+    require_labels(*batch, logits.size(1), loader.name());
+    const double size = static_cast<double>(batch->target.size(0));
+    sums[0] += torch::nn::functional::cross_entropy(logits, batch->target).item<double>() * size;
+    sums[1] += count(logits.argmax(1).eq(batch->target));
+    sums[2] += count_top5(logits, batch->target);
+    sums[3] += size;
+  }
+  group.all_reduce(std::span(sums));
+  const auto [loss, first, first_five, samples] = sums;
+  check(samples > 0, "{}: evaluate: there is no sample on any rank", group.self());
+  return {loss / samples, first / samples, first_five / samples,
+          static_cast<std::int64_t>(samples)};
+}
+
+void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset) {
+  if (!batch.target.defined() || batch.target.scalar_type() != at::kLong) return;
+  const at::Tensor labels = batch.target.contiguous();
+  const auto* const label = labels.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < labels.numel(); ++i) {
+    check(label[i] >= 0 && label[i] < classes,
+          "sample {} of {} has the label {}, and the model has {} classes: labels are from 0 to {}",
+          batch.indices[static_cast<std::size_t>(i)], dataset, label[i], classes, classes - 1);
+  }
+}
+
+TestResult test_result(const Evaluation& evaluation) {
+  const double percent = 100 * evaluation.accuracy, top5 = 100 * evaluation.top5_accuracy;
+  return {
+      .loss = evaluation.loss,
+      .summary = fmt::format("test accuracy {:.2f}%, loss {:.4f}, top-5 {:.2f}%", percent,
+                             evaluation.loss, top5),
+      .values = {{"accuracy", evaluation.accuracy}, {"top5_accuracy", evaluation.top5_accuracy}},
+      .rows = {{"test accuracy", fmt::format("{:.2f}% of {} images (loss {:.4f})", percent,
+                                             evaluation.samples, evaluation.loss)},
+               {"top-5 accuracy", fmt::format("{:.2f}%", top5)}}};
+}
+
+}  // namespace paceline::train

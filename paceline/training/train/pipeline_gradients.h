@@ -1,0 +1,112 @@
+#pragma once
+
+// The gradients of a model in stages: each batch of a replica goes through its pipeline in
+// micro-batches (training/pipeline/pipeline.h), then the replicas' gradients become their mean.
+//
+//   Pipeline pipeline(mesh.group("pp"), plan, stages);
+//   TiedWeights tied(*mesh.group("pp"), tied_weights);
+//   auto gradients = std::make_shared<train::PipelineGradients>(
+//       pipeline, loss, optimizer, train::PipelineGradientsOptions{.replicas = mesh.group("dp"), .tied = &tied});
+//   train::TrainingRun run(world, {..., .gradients = gradients, .replicas = mesh.group("dp")}, options);
+//
+// All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
+// of micro-batches, as even as can be. A loss is a mean over samples and counts by these, or, with
+// `count`, a sum over what counts (counted_loss.h): either way the gradients are those of the
+// step's mean loss. Where there are fewer samples than micro-batches, a micro-batch without any
+// takes one that counts nothing.
+//
+// The replicas average after the last micro-batch: this is not hidden under the backward pass.
+// Where the optimizer divides gradients (stages 2 and 3 of fully_shard.h), each rank keeps its part
+// of them; until the end of the step the gradients of the rank's stages are whole.
+//
+// A loss that is not finite is reported with the replica and the micro-batch it came from.
+//
+// Ownership: it refers to the pipeline, the optimizer and the tied weights, which outlive it.
+// Thread safety: none.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/pipeline/pipeline.h"
+#include "paceline/training/pipeline/tied_weights.h"
+#include "paceline/training/train/counted_loss.h"
+#include "paceline/training/train/step_gradients.h"
+
+namespace paceline::train {
+
+struct PipelineGradientsOptions {
+  // The ranks that have the same stages of other replicas; null: there is one replica.
+  std::shared_ptr<ProcessGroup> replicas;
+  TiedWeights* tied = nullptr;  // null: the pipeline has none
+  // Divides the optimizer among the replicas, once they have the first one's parameters; nothing:
+  // every rank takes the whole step of its stages.
+  std::optional<optim::ShardOptions> shard = {};
+  // Counts a batch, where the loss is a sum over what counts; null: the loss is a mean over
+  // samples.
+  CountFunction count = nullptr;
+  // kReport logs a loss that is not finite, kError makes it an Error(kInvalid) on every rank.
+  NonFinite non_finite = NonFinite::kReport;
+};
+
+class PipelineGradients : public StepGradients {
+ public:
+  // The loss of a micro-batch from the last stage's outputs, its mean or sum; called on its rank.
+  using Loss =
+      std::function<at::Tensor(const Pipeline::Tensors& outputs, const data::Batch& micro_batch)>;
+
+  // Collective over the pipeline's ranks and the replicas, which get the first one's parameters.
+  // Requires: the optimizer has the parameters of the rank's stages. Errors: those of
+  // Optimizer::shard().
+  PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
+                    const PipelineGradientsOptions& options);
+
+  bool weighs_steps() const override { return options_.count != nullptr; }
+  void weigh(std::span<data::Batch> step) override;
+  // Collective over all ranks of all replicas. Errors: those of Pipeline::step().
+  void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
+  double step_loss() const override { return step_loss_; }
+  void begin_at(std::int64_t step) override { num_steps_ = step; }
+
+  // Collective over the pipeline's ranks: the loss of a batch, its mean or sum, without gradients,
+  // on every rank. The caller sets the stages to eval().
+  at::Tensor evaluate(const data::Batch& batch);
+
+  // What the last step took, for measured() (pipeline.h).
+  const PipelineStep& last_step() const { return last_step_; }
+
+ private:
+  struct MicroBatches;
+  // The losses of a replica's batches in a step, as ranks exchange them.
+  struct ReplicaLoss {
+    double weighted = 0;
+    double not_finite = -1;  // the first such micro-batch; -1: none
+  };
+  static_assert(sizeof(ReplicaLoss) == 2 * sizeof(double));
+
+  std::vector<Pipeline::Tensors> inputs_of(const MicroBatches& all) const;
+  double weight_of_part(double share) const;
+  bool has_losses() const { return pipeline_.group()->rank() == pipeline_.last_stage_rank(); }
+  void note_losses(const MicroBatches& all, const std::vector<at::Tensor>& losses, double weight);
+  std::vector<ReplicaLoss> share_losses();
+  void say_non_finite(const std::vector<ReplicaLoss>& found);
+  void average();
+  std::vector<bool> used_parameters();
+  void average_whole(const std::vector<at::Tensor>& gradients);
+  void average_parts(const std::vector<bool>& used);
+
+  Pipeline& pipeline_;
+  const Loss loss_;
+  optim::Optimizer& optimizer_;
+  const PipelineGradientsOptions options_;
+  PipelineStep last_step_;
+  ReplicaLoss own_loss_;  // of the step under way, on the last stage's rank
+  double step_loss_ = 0;
+  std::int64_t num_steps_ = 0;
+  std::uint64_t num_non_finite_ = 0;  // steps with one
+};
+
+}  // namespace paceline::train

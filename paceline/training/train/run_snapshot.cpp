@@ -1,0 +1,191 @@
+#include "paceline/training/train/run_snapshot.h"
+
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/json_text.h"
+
+namespace paceline::train {
+namespace {
+
+constexpr const char* kWords = "training_state";
+constexpr const char* kSchedule = "schedule";
+constexpr const char* kScaler = "grad_scaler";
+constexpr const char* kAverage = "average";
+constexpr const char* kHook = "communication_hook";
+constexpr const char* kAverager = "periodic_averager";
+constexpr const char* kLearningRates = "learning_rates";
+constexpr std::string_view kModelTensors = "model.";  // what their names begin with (run_boxes.cpp)
+
+// As the other parts: null where the reducer has no hook.
+struct Hook {
+  const Reducer& reducer;
+  void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
+};
+std::optional<Hook> hook_of(const RunParts& parts) {
+  if (parts.reducer == nullptr || !parts.reducer->has_hook()) return std::nullopt;
+  return Hook{*parts.reducer};
+}
+
+std::string encode(const TrainingState& state, const optim::Optimizer& optimizer,
+                   const RunParts& parts) {
+  nlohmann::json json{{"epoch", state.epoch},
+                      {"step", state.step},
+                      {"consumed", state.consumed},
+                      {"seed", state.seed},
+                      {"data", state.data},
+                      {"logical_shards", state.logical_shards},
+                      {"num_threads", state.num_threads},
+                      {"optimizer", optimizer.name()},
+                      {kLearningRates, optimizer.learning_rates()}};
+  if (parts.schedule != nullptr) json[kSchedule] = parts.schedule->state();
+  if (parts.scaler != nullptr) json[kScaler] = parts.scaler->state();
+  if (parts.average != nullptr) json[kAverage] = parts.average->options();
+  if (hook_of(parts)) json[kHook] = parts.reducer->hook_state().words;
+  if (parts.averager != nullptr) json[kAverager] = parts.averager->state();
+  return json_text(json);
+}
+
+void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer& optimizer) {
+  const auto name = saved.at("optimizer").get<std::string>();
+  check(name == optimizer.name(), "the checkpoint was made with the optimizer {}, this run uses {}",
+        name, optimizer.name());
+  const std::size_t groups = saved.at(kLearningRates).size();
+  check(groups == optimizer.num_groups(),
+        "the checkpoint's optimizer has {} parameter groups, this run's {}", groups,
+        optimizer.num_groups());
+}
+
+// What is wrong with a part of the run; empty: nothing. `part`: null when the run has none.
+template <class Part>
+std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
+  if (saved.contains(key) != (part != nullptr)) {
+    return fmt::format("\n{}: {} here, {} in the checkpoint", key, part ? "one" : "none",
+                       part ? "none" : "one");
+  }
+  if (part == nullptr) return "";
+  try {
+    part->require_own(saved.at(key).template get<optim::Words>());
+  } catch (const Error& error) {
+    return fmt::format("\n{}", error.what());
+  }
+  return "";
+}
+
+void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
+  const auto hook = hook_of(parts);
+  const std::string differences = difference_of(saved, kSchedule, parts.schedule) +
+                                  difference_of(saved, kScaler, parts.scaler) +
+                                  difference_of(saved, kAverage, parts.average) +
+                                  difference_of(saved, kHook, hook ? &*hook : nullptr) +
+                                  difference_of(saved, kAverager, parts.averager);
+  check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
+}
+
+// Tensors that differ from the checkpoint's in one way. The first one stands for all.
+struct Differences {
+  void add(const std::string& name, const std::string& what) {
+    of_model = of_model || name.starts_with(kModelTensors);
+    const bool is_better =
+        count == 0 || (name.starts_with(kModelTensors) && !first.starts_with(kModelTensors));
+    if (is_better) first = fmt::format("{}: {}", name, what);
+    ++count;
+  }
+  // One line; empty where there are no such tensors.
+  std::string text(const char* how) const {
+    if (count == 0) return "";
+    return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,
+                       count > 1 ? "for instance " : "", first);
+  }
+
+  std::size_t count = 0;
+  std::string first;
+  bool of_model = false;  // some of them are
+};
+
+nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {
+  return parse_json(metadata.at(kWords));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> words_of(const TrainingState& state,
+                                            const optim::Optimizer& optimizer,
+                                            const RunParts& parts) {
+  return {{kWords, encode(state, optimizer, parts)}};
+}
+
+void require_own(const SavedRun& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
+  check(saved.metadata.contains(kWords), "the checkpoint is not one of a training run");
+  const auto words = json_in(saved.metadata);
+  require_same_optimizer(words, optimizer);
+  require_same_parts(words, parts);
+}
+
+void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wanted) {
+  std::map<std::string, std::string> rest;
+  for (const HeldBox& tensor : saved.tensors) {
+    if (tensor.name != kRandomStates && !tensor.name.starts_with(kHookTensors))
+      rest[tensor.name] = describe(tensor.dtype, tensor.shape);
+  }
+  std::map<std::string, std::string> here;
+  for (const HeldBox& one : wanted) here[one.name] = describe(one.dtype, one.shape);
+  Differences changed, added, missing;
+  for (const auto& [name, what] : here) {
+    const auto found = rest.find(name);
+    if (found == rest.end()) {
+      added.add(name, what);
+    } else if (found->second != what) {
+      changed.add(name, fmt::format("{} here, {} in the checkpoint", what, found->second));
+    }
+    rest.erase(name);
+  }
+  for (const auto& [name, what] : rest) missing.add(name, what);
+  const bool is_other_model = changed.of_model || added.of_model || missing.of_model;
+  const std::string differences = changed.text("of another shape or type") +
+                                  added.text("not in the checkpoint") +
+                                  missing.text("in the checkpoint only");
+  check(differences.empty(), "the checkpoint is of another {}:{}",
+        is_other_model
+            ? "model than this program built; continue with the options that the run began with"
+            : "optimizer, or of other parameter groups, than this program made",
+        differences);
+}
+
+TrainingState state_in(const std::map<std::string, std::string>& metadata) {
+  const auto json = json_in(metadata);
+  return {.epoch = json.at("epoch").get<std::int64_t>(),
+          .step = json.at("step").get<std::int64_t>(),
+          .consumed = json.at("consumed").get<std::int64_t>(),
+          .seed = json.at("seed").get<std::uint64_t>(),
+          .data = json.value("data", std::string()),
+          .logical_shards = json.value("logical_shards", std::int64_t{0}),
+          .num_threads = json.value("num_threads", std::int64_t{0})};
+}
+
+std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata) try {
+  if (!metadata.contains(kWords)) return std::nullopt;
+  return state_in(metadata).seed;
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
+}
+
+void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
+                const RunParts& parts) {
+  const auto json = json_in(metadata);
+  optimizer.set_learning_rates(json.at(kLearningRates).get<std::vector<double>>());
+  if (parts.schedule != nullptr) parts.schedule->set_state(json.at(kSchedule).get<optim::Words>());
+  if (parts.scaler != nullptr) parts.scaler->set_state(json.at(kScaler).get<optim::Words>());
+  if (parts.averager != nullptr) parts.averager->set_state(json.at(kAverager).get<optim::Words>());
+}
+
+optim::Words hook_words_in(const std::map<std::string, std::string>& metadata) {
+  return json_in(metadata).value(kHook, optim::Words());
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,59 @@
+#pragma once
+
+// The process of a training program: its memory, threads, random numbers and group, set up as a
+// fast training wants them, and how it ends.
+//
+//   int main() {
+//     return train::run_guarded([] {
+//       const train::TrainingProcess process({.threads = 1});
+//       process.print_opening("my_program: 60000 images");
+//       ...
+//     });
+//   }
+//
+// Thread safety: none; one object a process.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/training/tensor/symmetric_tensors.h"
+
+namespace paceline::train {
+
+struct ProcessOptions {
+  int threads = 0;      // of LibTorch; 0: the launcher's choice
+  std::string backend;  // empty: what the launcher says, else paceline
+  // The logical shards of each step (engine/core/logical_shards.h); 0: none. With them a rank has 1
+  // thread unless a number was chosen (training/tensor/thread_count.h).
+  std::int64_t logical_shards = job_logical_shards();
+};
+
+class TrainingProcess {
+ public:
+  // Collective: forms the group (init_process_group()). While this object lives, large tensors are
+  // in symmetric memory. LibTorch's generator begins at seed + rank. Errors: those of
+  // init_process_group(), set_num_threads() and SymmetricTensors.
+  explicit TrainingProcess(const ProcessOptions& options = {}, std::uint64_t seed = 0);
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  int num_threads() const { return num_threads_; }
+  // On rank 0: `title`, how it was launched, ranks x threads, transport, LibTorch; warnings that
+  // cost speed, with their cure.
+  void print_opening(const std::string& title) const;
+
+ private:
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the users of group() and this
+  const SymmetricTensors symmetric_tensors_;
+  const int num_threads_;
+};
+
+// The program's exit code: what `program` returns. An exception that leaves it, after which a
+// checkpoint under way is finished, is printed, and the process ends with its code (exit_code_of(),
+// engine/core/exit_code.h), without LibTorch's clean-up, which would only hold up a restart.
+int run_guarded(const std::function<int()>& program);
+
+}  // namespace paceline::train

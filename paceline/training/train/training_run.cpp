@@ -1,0 +1,324 @@
+#include "paceline/training/train/training_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/shell_words.h"
+#include "paceline/training/tensor/parameter_names.h"
+#include "paceline/training/train/dry_run.h"
+#include "paceline/training/train/launch_hint.h"
+#include "paceline/training/train/run_report.h"
+
+namespace paceline::train {
+namespace {
+
+using Fields = std::vector<MetricsLog::Field>;
+
+// So that hours later it can be written.
+void require_writable(const std::string& file) {
+  auto folder = std::filesystem::path(file).parent_path();
+  if (folder.empty()) folder = ".";
+  if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
+}
+
+// `training`. Where a model is divided, each rank has the gradients and the state of its part only.
+const Training& possible(const Training& training, const TrainingRunOptions& options,
+                         const ProcessGroup& group) {
+  if (!training.replicas || training.replicas->world_size() == group.world_size()) return training;
+  const auto refuse = [](bool wanted, const char* what, const char* instead) {
+    if (wanted) {
+      fail(ErrorCode::kUnsupported, "{} not available for a model that is divided among ranks; {}",
+           what, instead);
+    }
+  };
+  if (training.optimizer.model_group() != nullptr) return training;
+  constexpr const char* kTell = "tell the optimizer (Optimizer::set_model_parts)";
+  refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
+  refuse(options.step.scales_loss, "loss scaling is", kTell);
+  return training;
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
+                         const TrainingRunOptions& options)
+    : options_(options),
+      group_(std::move(group)),
+      training_(possible(training, options_, *group_)),
+      state_{.seed = options.seed.value_or(0), .data = training.data},
+      loader_(training.make_loader(state_.seed)),
+      step_(options.step, training.optimizer, num_steps()),
+      times_(group_->timeline()),
+      checkpoints_(group_, options.checkpoints, training.module, training.optimizer, times_,
+                   training.replicas),
+      progress_(num_steps(), replicas().world_size(), !is_first(), training.unit) {
+  name_parameters(training_.module);
+  open_files();
+  if (checkpoints_.are_made()) begin_or_resume();
+}
+
+void TrainingRun::open_files() {
+  on_rank(0, *group_, [&] {
+    if (!options_.metrics.empty()) metrics_ = MetricsLog(options_.metrics);
+    if (!options_.tensorboard.empty()) scalars_ = TensorBoardLog(options_.tensorboard);
+    if (!options_.weights.empty()) require_writable(options_.weights);
+  });
+}
+
+std::int64_t TrainingRun::num_steps() const {
+  if (loader_->is_streamed()) {
+    check(options_.max_steps > 0,
+          "{} is a stream, whose length is not known: set max_steps (--max-steps), from which "
+          "schedules and the time left follow",
+          loader_->name());
+    return options_.max_steps;
+  }
+  const std::int64_t steps = options_.epochs * loader_->num_batches();
+  return options_.max_steps > 0 ? std::min(steps, options_.max_steps) : steps;
+}
+
+void TrainingRun::begin_or_resume() {
+  RunParts parts = step_.parts();
+  parts.reducer = training_.gradients->reducer();  // for what its hook keeps
+  const std::uint64_t given = state_.seed;
+  if (const auto restored = checkpoints_.begin(parts, given)) {
+    take_state(restored->state);
+    progress_.note(fmt::format("  resumed at step {}{}", state_.step,
+                               restored->from_memory ? ", from memory" : ""));
+    scalars_.resume_after(state_.step);
+    take_seed(given);
+  } else if (options_.checkpoints.resume || group_->launch_environment().restart_count > 0) {
+    progress_.note("  no checkpoint yet; from the beginning");
+  }
+}
+
+void TrainingRun::take_state(const TrainingState& restored) {
+  const std::string data = std::exchange(state_, restored).data;
+  check(state_.data.empty() || state_.data == data,
+        "the run in {} trains on {}, this program was given {}; continue it with the same data set",
+        options_.checkpoints.folder, state_.data, data);
+  state_.data = data;
+  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule began at --lr
+  const double saved = training_.optimizer.learning_rate(), wanted = *options_.learning_rate;
+  if (saved == wanted) return;
+  training_.optimizer.set_learning_rate(wanted);
+  progress_.note(fmt::format("  learning rate {} from here on, {} before", wanted, saved));
+}
+
+// The order of the samples is the seed's: with another one the epoch under way would repeat some
+// and leave others out.
+void TrainingRun::take_seed(std::uint64_t given) {
+  if (state_.seed == given) return;
+  check(!options_.seed, "--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
+        given, options_.checkpoints.folder, state_.seed);
+  loader_ = training_.make_loader(state_.seed);
+}
+
+int TrainingRun::write_profile(const std::filesystem::path& file) {
+  check(!is_divided() && training_.optimizer.shard_group() == nullptr,
+        "PACELINE_PROFILE: a profile is measured of a whole model on every rank; start the program "
+        "without --mesh and --shard");
+  const auto profile = dry_run(*group_, {.module = training_.module,
+                                         .optimizer = training_.optimizer,
+                                         .gradients = *training_.gradients,
+                                         .loader = *loader_,
+                                         .unit = training_.unit,
+                                         .describe = training_.describe});
+  on_rank(0, *group_, [&] { planning::save_profile(profile, file); });
+  progress_.note(fmt::format("the profile is in {}; nothing was trained", file.string()));
+  return 0;
+}
+
+int TrainingRun::train() {
+  if (const auto file = wanted_profile()) return write_profile(*file);
+  const auto begin = std::chrono::steady_clock::now();
+  first_step_ = state_.step;
+  memory_.begin(training_.optimizer);
+  const LoopHooks hooks{.scale_loss = [&](const at::Tensor& loss) { return step_.scaled(loss); },
+                        .take_step =
+                            [&] {
+                              memory_.count_gradients(training_.optimizer);
+                              take_step();
+                            },
+                        .after_step = [&](const StepReport& report) { after_step(report); },
+                        .stop_requested = [&] { return checkpoints_.stop_requested(); },
+                        .after_epoch = [&](const TrainingState&) { after_epoch(); }};
+  const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
+                               *loader_, *training_.gradients, training_.optimizer, times_, hooks);
+  if (end == LoopEnd::kStopped) return stop();
+  const bool is_saved = checkpoints_.finish(state_);  // what --resume goes on with
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
+  seconds_ = all.count() - times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
+  if (evaluated_step_ != state_.step) evaluate();
+  print_table();
+  write_final_weights();
+  if (is_saved) return 0;
+  progress_.note(fmt::format("the last checkpoint could not be written to {}; see above",
+                             options_.checkpoints.folder));
+  return 1;
+}
+
+// The other ranks would learn only while they wait for it that this rank cannot take the step, so
+// it aborts the group.
+void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
+  const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
+  group_->abort(said.what());
+  throw said;
+}
+
+int TrainingRun::stop() {
+  const std::string& folder = options_.checkpoints.folder;
+  const std::string reason = checkpoints_.stop_reason();
+  progress_.note(
+      fmt::format("stopping after step {} by {}; saving to {}, a second Ctrl-C ends at once",
+                  state_.step, reason, folder));
+  const bool is_saved = checkpoints_.finish(state_);
+  metrics_.write("stopped", {{"step", state_.step}, {"reason", reason}});
+  progress_.note(fmt::format(
+      "stopped after step {} by {}; {}", state_.step, reason,
+      is_saved ? std::string("to continue: the same command with --resume")
+               : fmt::format("the state could not be written to {}: see above; --resume continues "
+                             "from an older one",
+                             folder)));
+  return is_saved ? kStoppedAsAgreed : 1;
+}
+
+// Of the copy that this rank writes a checkpoint from: its share of what it and its replicas have.
+double TrainingRun::checkpoint_bytes() const {
+  if (!checkpoints_.are_made()) return 0;
+  const optim::Optimizer& optimizer = training_.optimizer;
+  const int parts = optimizer.shard_group() != nullptr ? optimizer.shard_group()->world_size() : 1;
+  double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts;
+  for (const at::Tensor& parameter : optimizer.parameters())
+    bytes += static_cast<double>(parameter.nbytes());
+  return bytes / replicas().world_size();
+}
+
+void TrainingRun::after_step(const StepReport& report) {
+  if (state_.step == first_step_ + 1) memory_.plan(training_.optimizer, checkpoint_bytes());
+  samples_ += report.samples;
+  progress_.after_step(report);
+  metrics_.write("step", {{"step", state_.step},
+                          {"epoch", state_.epoch + 1},
+                          {"loss", report.loss},
+                          {"learning_rate", step_.learning_rate()}});
+  scalars_.scalar("train/loss", state_.step, report.loss);
+  scalars_.scalar("train/learning_rate", state_.step, step_.learning_rate());
+  checkpoints_.after_step(state_);
+}
+
+void TrainingRun::after_epoch() {
+  evaluate();
+  step_.end_epoch(result_.loss);
+  progress_.note(fmt::format("epoch {}: {}", state_.epoch, result_.summary));
+  Fields fields{{"epoch", state_.epoch}};
+  for (const auto& [name, value] : result_.values) {
+    fields.emplace_back(name, value);
+    scalars_.scalar("test/" + name, state_.step, value);
+  }
+  fields.emplace_back("test_loss", result_.loss);
+  scalars_.scalar("test/loss", state_.step, result_.loss);
+  metrics_.write("epoch", fields);
+  checkpoints_.after_epoch(state_);
+}
+
+void TrainingRun::evaluate() {
+  const auto timed = times_.measure(Phase::kEvaluation);
+  const auto whole = training_.optimizer.whole_parameters();  // ranks may test unequally many
+  const auto averaged = step_.averaged_weights();
+  training_.module.eval();
+  result_ = training_.test();
+  training_.module.train();
+  evaluated_step_ = state_.step;
+}
+
+void TrainingRun::print_table() {
+  const auto memory = memory_.report(*group_);  // before what the report measures
+  const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
+                                       all_reduce_value(replicas(), samples_), training_.unit);
+  Fields fields(result_.values.begin(), result_.values.end());
+  fields.emplace_back("seconds", report.seconds);
+  fields.emplace_back("samples_per_second", report.samples_per_second);
+  if (training_.unit.per_sample != 1)
+    fields.emplace_back(training_.unit.name + "_per_second", report.units_per_second());
+  if (report.matrix_speed > 0) fields.emplace_back("matrix_share", report.matrix_share());
+  fields.emplace_back("steps", report.steps);
+  fields.emplace_back("world_size", std::int64_t{group_->world_size()});
+  fields.emplace_back("test_loss", result_.loss);
+  std::string table = table_of(result_) + report.table();
+  if (training_.num_skipped) {
+    const std::int64_t skipped = all_reduce_value(*group_, training_.num_skipped());
+    fields.emplace_back("skipped_files", skipped);
+    table += table_row("skipped files", fmt::format("{}", skipped));
+  }
+  if (memory) {
+    fields.emplace_back("host_memory_planned", memory->host_planned);
+    fields.emplace_back("host_memory_peak", memory->host_peak);
+    fields.emplace_back("rank_memory_planned", memory->rank.all());
+    fields.emplace_back("rank_memory_peak", memory->rank_peak);
+    table += memory->table();
+  }
+  metrics_.write("end", fields);
+  if (const auto room = checkpoints_.room_on_disk()) {
+    table +=
+        table_row("checkpoints",
+                  fmt::format("the disk has room for {}; the oldest goes before each save", *room));
+  }
+  progress_.note("\n" + table + fmt::format("  {:<24}{}", "next", next_command()));
+}
+
+void TrainingRun::write_final_weights() {
+  if (options_.weights.empty()) return;
+  const auto whole = training_.optimizer.whole_parameters();
+  const auto averaged = step_.averaged_weights();
+  const TensorsByName weights =
+      training_.weights ? training_.weights() : weights_of(training_.module);
+  on_rank(0, *group_, [&] { write_weights(options_.weights, weights); });
+  progress_.note(fmt::format("the weights are in {}", options_.weights));
+}
+
+// The options of a run that goes on where this one ended: they make it longer and keep its
+// schedule.
+std::string TrainingRun::options_of_longer_run() const {
+  const StepOptions& step = options_.step;
+  const std::int64_t steps = step_.schedule_steps();
+  const bool ends_with_schedule = step.schedule == "one-cycle";
+  const bool is_longer_than_run = ends_with_schedule && state_.step < steps;
+  std::int64_t most = 0;
+  if (options_.max_steps > 0 && state_.step >= options_.max_steps) most = 2 * options_.max_steps;
+  if (is_longer_than_run) most = most > 0 ? std::min(most, steps) : steps;
+  std::string longer;
+  if (state_.epoch >= options_.epochs) longer += fmt::format(" --epochs {}", options_.epochs + 1);
+  if (most > 0) longer += fmt::format(" --max-steps {}", most);
+  if (ends_with_schedule && !is_longer_than_run) return longer;
+  if (steps > 0) longer += fmt::format(" --lr-schedule-steps {}", steps);
+  return longer;
+}
+
+// Suggests what to try after a run that ended here: a command, or options to add to this one. Both
+// work as they are printed. Whatever ended this run would end the next one before its first step,
+// so the options change that; a schedule without steps left needs a run of its own.
+std::string TrainingRun::next_command() const {
+  const bool can_continue =
+      options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();
+  const std::string longer = options_of_longer_run();
+  if (checkpoints_.are_made() && can_continue) return "the same with --resume" + longer;
+  if (checkpoints_.are_made())
+    return fmt::format("the same with --checkpoint-dir {}{}",
+                       shell_quoted(options_.checkpoints.folder + "-longer"), longer);
+  if (group_->world_size() == 1 && !options_.command.empty())
+    return fmt::format("{} run --nproc-per-node 2 {}", launcher_command(), options_.command);
+  if (!can_continue) return "the same with --checkpoint-dir run" + longer;
+  return fmt::format(
+      "the same with --checkpoint-dir run, then with --checkpoint-dir run --resume{}", longer);
+}
+
+}  // namespace paceline::train

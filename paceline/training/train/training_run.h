@@ -1,0 +1,145 @@
+#pragma once
+
+// A whole training run, from its first step or from a checkpoint to its closing table: what every
+// training program has beside its data, its model and its loss.
+//
+//   train::TrainingProcess process({.threads = 1});
+//   DistributedDataParallel model(std::make_shared<Net>(), process.group());
+//   optim::Adam optimizer(model->parameters(), {});
+//   train::TrainingRun run(process.group(),
+//       {.module = model.module(), .optimizer = optimizer,
+//        .gradients = train::backward_passes(loss, model.reducer()),
+//        .make_loader = ..., .test = ...},
+//       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
+//   return run.train();
+//
+// With PACELINE_PROFILE=FILE in the environment it measures a few steps (dry_run.h), writes their
+// profile there and does nothing else.
+//
+// Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. The
+// table has the memory that was planned after the first step beside the peak (run_memory.h). After
+// each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
+// step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
+//
+// Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/engine/telemetry/metrics_log.h"
+#include "paceline/engine/telemetry/tensorboard_log.h"
+#include "paceline/planning/forecast/job_profile.h"
+#include "paceline/training/data/data_loader.h"
+#include "paceline/training/train/loop.h"
+#include "paceline/training/train/progress.h"
+#include "paceline/training/train/run_checkpoints.h"
+#include "paceline/training/train/run_memory.h"
+#include "paceline/training/train/sample_unit.h"
+#include "paceline/training/train/test_result.h"
+#include "paceline/training/train/training_step.h"
+#include "paceline/training/train/weights_file.h"
+
+namespace paceline::train {
+
+// What is trained, and on what.
+struct Training {
+  torch::nn::Module& module;  // as checkpoints have it
+  optim::Optimizer& optimizer;
+  std::shared_ptr<StepGradients> gradients;  // owners: the user and this
+  std::string data;  // which data set, in words: a run is continued with the same only
+  // Batches of this rank. Called again when a run with another seed is continued.
+  std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
+  // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
+  std::function<TestResult()> test;
+  // Collective: what the file of weights gets, on rank 0; none: weights_of(module).
+  std::function<TensorsByName()> weights = nullptr;
+  // The ranks that differ in their batches, where a model is divided among the others
+  // (DeviceMesh::group("dp")); null: all.
+  std::shared_ptr<ProcessGroup> replicas = nullptr;
+  SampleUnit unit = {};  // of the throughput
+  // How many samples of this rank others took the place of, because their files could not be used
+  // (ImageFolder::num_skipped()): the closing table and the metrics have the sum. Null: not told.
+  std::function<std::int64_t()> num_skipped = nullptr;
+  // For the planner: DryRunParts::describe.
+  std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe = nullptr;
+};
+
+struct TrainingRunOptions {
+  std::int64_t epochs = 1;
+  std::int64_t max_steps = 0;  // of the whole run; 0: no limit
+  // Nothing: 0, or that of the run that is continued.
+  std::optional<std::uint64_t> seed;
+  // For a continued run without a schedule. Nothing: the saved one.
+  std::optional<double> learning_rate;
+  StepOptions step;
+  CheckpointOptions checkpoints;
+  std::string metrics;      // JSON lines are appended to this file
+  std::string tensorboard;  // folder
+  std::string weights;      // file that gets the final weights, as safetensors
+  std::string command;      // how the program was called, for a shell: what to try next begins so
+};
+
+class TrainingRun {
+ public:
+  // Collective. Opens the files and restores what there is to continue. Errors: those of
+  // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
+  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm and loss
+  // scaling of a model that is divided among ranks where the optimizer does not know its parts, and
+  // for an average of weights of which a host has one copy.
+  TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
+              const TrainingRunOptions& options);
+
+  // Collective. With a profile to write: writes it and returns 0; Error(kInvalid) for a model that
+  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table; or
+  // stops before it, when all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed,
+  // or 1 when the newest state could not be written.
+  int train();
+
+  const TrainingState& state() const { return state_; }
+  // Of the last evaluation.
+  const TestResult& result() const { return result_; }
+
+ private:
+  bool is_first() const { return group_->rank() == 0; }
+  ProcessGroup& replicas() const { return training_.replicas ? *training_.replicas : *group_; }
+  bool is_divided() const { return replicas().world_size() < group_->world_size(); }
+  std::int64_t num_steps() const;
+  int write_profile(const std::filesystem::path& file);
+  void open_files();
+  void begin_or_resume();
+  void take_state(const TrainingState& restored);
+  void take_seed(std::uint64_t given);
+  double checkpoint_bytes() const;
+  void take_step();
+  void after_step(const StepReport& report);
+  void after_epoch();
+  void evaluate();
+  int stop();
+  void print_table();
+  void write_final_weights();
+  std::string options_of_longer_run() const;
+  std::string next_command() const;
+
+  const TrainingRunOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const Training training_;
+  TrainingState state_;
+  std::unique_ptr<data::DataLoader> loader_;
+  TrainingStep step_;
+  PhaseTimes times_;
+  RunCheckpoints checkpoints_;
+  RunMemory memory_;
+  Progress progress_;
+  MetricsLog metrics_;
+  TensorBoardLog scalars_;
+  TestResult result_;
+  std::int64_t evaluated_step_ = -1;
+  std::int64_t first_step_ = 0;
+  std::int64_t samples_ = 0;  // of this rank
+  double seconds_ = 0;        // of training
+};
+
+}  // namespace paceline::train

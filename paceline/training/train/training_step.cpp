@@ -1,0 +1,111 @@
+#include "paceline/training/train/training_step.h"
+
+#include <algorithm>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/optim/clip_gradients.h"
+#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/one_cycle_lr.h"
+#include "paceline/training/optim/reduce_lr_on_plateau.h"
+
+namespace paceline::train {
+namespace {
+
+std::int64_t steps_of(const StepOptions& options, std::int64_t num_steps) {
+  return options.schedule_steps > 0 ? options.schedule_steps : num_steps;
+}
+
+std::unique_ptr<optim::Schedule> make_schedule(const StepOptions& options,
+                                               optim::Optimizer& optimizer,
+                                               std::int64_t num_steps) {
+  const std::int64_t steps = steps_of(options, num_steps);
+  check(options.warmup_steps < steps,
+        "--warmup {}: the schedule has {} steps; see --lr-schedule-steps", options.warmup_steps,
+        steps);
+  if (options.schedule == "step") {
+    const std::int64_t every =
+        options.rate_every > 0 ? options.rate_every : std::max<std::int64_t>(steps / 3, 1);
+    return std::make_unique<optim::StepLr>(optimizer, optim::StepLrOptions{.step_size = every});
+  }
+  if (options.schedule == "cosine") {
+    return std::make_unique<optim::CosineAnnealingLr>(
+        optimizer, optim::CosineAnnealingLrOptions{.t_max = steps - options.warmup_steps,
+                                                   .warmup_steps = options.warmup_steps});
+  }
+  if (options.schedule == "one-cycle") {
+    optim::OneCycleLrOptions cycle{.max_lr = optimizer.learning_rates(),
+                                   .total_steps = steps,
+                                   .cycle_momentum = optimizer.momentum(0) > 0};
+    if (options.warmup_steps > 0)
+      cycle.pct_start = static_cast<double>(options.warmup_steps) / static_cast<double>(steps);
+    return std::make_unique<optim::OneCycleLr>(optimizer, cycle);
+  }
+  if (options.schedule == "plateau") {
+    return std::make_unique<optim::ReduceLrOnPlateau>(
+        optimizer, optim::ReduceLrOnPlateauOptions{.patience = 2});
+  }
+  check(options.schedule == "constant",
+        "unknown schedule '{}'; choose one of constant, step, cosine, one-cycle, plateau",
+        options.schedule);
+  return nullptr;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const StepOptions& options, optim::Optimizer& optimizer,
+                           std::int64_t num_steps)
+    : options_(options),
+      optimizer_(optimizer),
+      num_steps_(num_steps),
+      schedule_(make_schedule(options, optimizer, num_steps)),
+      learning_rate_(optimizer.learning_rate()) {
+  if (options.scales_loss) scaler_.emplace();
+  if (options.ema > 0) {
+    if (optimizer.has_one_copy()) {
+      fail(ErrorCode::kUnsupported,
+           "--ema: an average of the weights cannot take the place of weights that all ranks of a "
+           "host share; use stage 2 of fully_shard()");
+    }
+    average_.emplace(optimizer.parameters(),
+                     optim::ExponentialMovingAverageOptions{.decay = options.ema});
+  }
+}
+
+std::int64_t TrainingStep::schedule_steps() const {
+  const bool follows = options_.schedule == "cosine" || options_.schedule == "one-cycle" ||
+                       (options_.schedule == "step" && options_.rate_every == 0);
+  return follows ? steps_of(options_, num_steps_) : 0;
+}
+
+void TrainingStep::take() {
+  if (scaler_) scaler_->unscale(optimizer_);  // before clipping
+  if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_, options_.clip_norm);
+  if (options_.clip_value > 0) optim::clip_grad_value(optimizer_, options_.clip_value);
+  learning_rate_ = optimizer_.learning_rate();
+  if (scaler_) {
+    scaler_->step(optimizer_);
+    scaler_->update();
+  } else {
+    optimizer_.step();
+  }
+  if (auto* const by_steps = dynamic_cast<optim::LrSchedule*>(schedule_.get())) by_steps->step();
+  if (average_) average_->update();
+}
+
+void TrainingStep::end_epoch(double loss) {
+  auto* const by_loss = dynamic_cast<optim::ReduceLrOnPlateau*>(schedule_.get());
+  if (by_loss != nullptr) by_loss->step(loss);
+}
+
+std::unique_ptr<optim::ExponentialMovingAverage::Swap> TrainingStep::averaged_weights() {
+  if (!average_ || average_->num_updates() == 0) return nullptr;
+  return std::make_unique<optim::ExponentialMovingAverage::Swap>(*average_);
+}
+
+RunParts TrainingStep::parts() {
+  return {.schedule = schedule_.get(),
+          .scaler = scaler_ ? &*scaler_ : nullptr,
+          .average = average_ ? &*average_ : nullptr};
+}
+
+}  // namespace paceline::train

@@ -1,0 +1,208 @@
+// `paceline bench rpc` as people type it, and what happens when a contestant misbehaves.
+
+#include "apps/bench/call_session.h"
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/harness/fresh_directory.h"
+#include "tests/launcher/launch/paceline_process.h"
+
+namespace paceline::bench {
+namespace {
+
+using launcher::Outcome;
+using launcher::run_paceline;
+using testing::HasSubstr;
+using testing::Not;
+
+Outcome bench_rpc(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"bench", "rpc"});
+  return run_paceline(std::move(arguments));
+}
+
+nlohmann::json json_in(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return nlohmann::json::parse(text.str());
+}
+
+// All measures, ways and sizes.
+TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
+  const FreshDirectory directory;
+  const Outcome outcome = bench_rpc(
+      {"--sizes", "64,64K", "--peer", "socket", "--rounds", "1", "--json", directory.file("j")});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("blocking, one host, 64 B, 1 round\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("callers, TCP, 64 B, 1 round\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("A raw socket has one caller"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  const auto json = json_in(directory.file("j"));
+  EXPECT_THAT(json["command"], HasSubstr("paceline bench rpc --sizes 64,64K"));
+  std::map<std::string, std::vector<std::string>> figures;  // of each measure and size
+  for (const auto& row : json["rows"]) {
+    EXPECT_GT(row["median"].get<double>(), 0) << row;
+    EXPECT_EQ(row["rounds"].size(), 1u);
+    EXPECT_EQ(row.contains("paceline_to_it"), row["peer"] != "paceline") << row;
+    const std::string point = row["way"].get<std::string>() + " " +
+                              row["measure"].get<std::string>() + " " +
+                              std::to_string(row["bytes"].get<int>());
+    figures[point].push_back(row["peer"].get<std::string>() + " " + row["unit"].get<std::string>());
+  }
+  for (const std::string way : {"unix", "tcp"}) {
+    EXPECT_THAT(figures[way + " blocking 64"],
+                testing::ElementsAre("paceline µs", "socket µs", "paceline µs", "socket µs"));
+    EXPECT_THAT(figures[way + " pipelined 64"],
+                testing::ElementsAre("paceline thousand/s", "socket thousand/s"));
+    EXPECT_THAT(figures[way + " one_way 64"],
+                testing::ElementsAre("paceline thousand/s", "socket thousand/s"));
+    EXPECT_THAT(figures[way + " callers 64"], testing::SizeIs(7));
+    EXPECT_THAT(figures[way + " blocking 65536"], testing::SizeIs(9));
+    EXPECT_THAT(figures[way + " blocking 65536"], testing::Contains("memcpy GB/s"));
+    EXPECT_FALSE(figures.contains(way + " pipelined 65536"));
+  }
+}
+
+// A library that was not built is missing, and one that is there must work.
+TEST(CallSessionTest, every_peer_takes_part_or_says_what_it_needs) {
+  const Outcome outcome = bench_rpc({"--sizes", "64,64K", "--peer", "all", "--rounds", "1",
+                                     "--measure", "blocking,pipelined", "--transport", "unix"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("signal")));
+  for (const auto& [peer, package] : {std::pair{"grpc", "libgrpc++-dev"},
+                                      {"capnp", "libcapnp-dev"},
+                                      {"torch", "python3-torch"}}) {
+    EXPECT_TRUE(outcome.out.find(std::string(peer) + ": ") != std::string::npos ||
+                outcome.err.find(package) != std::string::npos)
+        << peer << ": " << outcome.out << outcome.err;
+  }
+}
+
+TEST(CallSessionTest, busy_cores_are_named_in_the_report) {
+  const Outcome outcome = bench_rpc({"--sizes", "64", "--measure", "blocking", "--transport",
+                                     "unix", "--rounds", "1", "--busy", "--json", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["busy"], true);
+  EXPECT_EQ(json["rows"].size(), 2u);
+  EXPECT_THAT(outcome.err, HasSubstr("blocking, one host, 64 B, 1 round, all cores computing\n"));
+}
+
+TEST(CallSessionTest, measurements_before_an_interruption_are_written) {
+  const FreshDirectory directory;
+  launcher::PacelineProcess process(std::vector<std::string>{
+      "bench", "rpc", "--sizes", "64,128", "--measure", "one_way", "--transport", "unix",
+      "--rounds", "3", "--json", directory.file("j")});
+  process.wait_for_lines("messages, thousand/s", 1);
+  process.send(SIGINT);
+  const Outcome outcome = process.wait();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_THAT(outcome.err, HasSubstr("interrupted: 1 of 2 points measured"));
+  EXPECT_EQ(json_in(directory.file("j"))["rows"].size(), 1u);
+}
+
+// Programs of our own in the places of peers.
+class CallContestantsTest : public testing::Test {
+ protected:
+  CallContestantsTest() {
+    put(PACELINE_CALL_CONTESTANT, "bench-rpc-paceline");
+    options_.sizes = {64};
+    options_.ways = {CallWay::kUnix};
+    options_.measures = {CallMeasure::kBlocking};
+    options_.rounds = 1;
+    options_.seconds = 0.05;
+    options_.programs = directory_.path();
+  }
+  void put(const std::string& program, const std::string& name) {
+    std::filesystem::create_symlink(program, directory_.file(name));
+  }
+  FreshDirectory directory_;
+  CallSessionOptions options_;
+};
+
+TEST_F(CallContestantsTest, a_missing_peer_is_named_with_its_package) {
+  options_.peers = {"grpc", "capnp"};
+  const CallReport report = CallSession(options_).run();
+  EXPECT_THAT(report.missing, testing::ElementsAre(HasSubstr("apt-get install libgrpc++-dev"),
+                                                   HasSubstr("apt-get install libcapnp-dev")));
+  EXPECT_EQ(report.rows.size(), 2u);
+}
+
+TEST_F(CallContestantsTest, a_peer_that_does_not_start_is_missing) {
+  put("/bin/false", "bench-rpc-grpc");
+  options_.peers = {"grpc"};
+  const CallReport report = CallSession(options_).run();
+  EXPECT_THAT(report.missing, testing::ElementsAre(HasSubstr("gRPC did not start")));
+  EXPECT_EQ(report.rows.size(), 2u);
+}
+
+// It knows collectives only.
+TEST_F(CallContestantsTest, a_peer_that_fails_is_left_out_from_there_on) {
+  put(PACELINE_FAULTY_CONTESTANT, "bench-rpc-grpc");
+  options_.peers = {"grpc"};
+  options_.measures = {CallMeasure::kBlocking, CallMeasure::kPipelined};
+  const CallReport report = CallSession(options_).run();
+  EXPECT_THAT(report.notes,
+              testing::Contains(HasSubstr("gRPC is left out from blocking of 64 B over unix on")));
+  EXPECT_EQ(report.rows.size(), 3u);
+}
+
+struct RpcRefusal {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+class BenchRpcRefuses : public testing::TestWithParam<RpcRefusal> {};
+
+TEST_P(BenchRpcRefuses, with_exit_code_2) {
+  const Outcome outcome = bench_rpc(GetParam().arguments);
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr(GetParam().message));
+  EXPECT_EQ(outcome.out, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Arguments, BenchRpcRefuses,
+    testing::Values(
+        RpcRefusal{{"--peer", "gprc"}, "--peer: 'gprc' is not one of socket, grpc, capnp, torch"},
+        RpcRefusal{{"--peer", "gprc"}, "did you mean grpc?"},
+        RpcRefusal{{"--peer", "gloo"}, "--peer: 'gloo' is not one of"},
+        RpcRefusal{{"--peer", "paceline"}, "--peer: 'paceline' is not one of"},
+        RpcRefusal{{"--peer", "socket,"}, "--peer: '' is not one of"},
+        RpcRefusal{{"--sizes", "8"}, "--sizes: 8 B: a message has 16 B to 64 MiB here"},
+        RpcRefusal{{"--sizes", "128M"}, "--sizes: 128 MiB: a message has"},
+        RpcRefusal{{"--sizes", "4X"}, "--sizes: '4X' is not a size"},
+        RpcRefusal{{"--sizes", ""}, "--sizes: the value '' is empty"},
+        RpcRefusal{{"--transport", "shm"}, "--transport: 'shm' is not one of unix, tcp"},
+        RpcRefusal{{"--measure", "piplined"}, "did you mean pipelined?"},
+        RpcRefusal{{"--python", "/no/python"}, "--python: "},
+        RpcRefusal{{"--spin", "-1"}, "--spin: '-1' is not a whole number from 0"},
+        RpcRefusal{{"--rounds", "0"}, "--rounds: '0' is not a whole number from 1"},
+        RpcRefusal{{"--timeout", "x"}, "--timeout: 'x' is not a whole number from 1"},
+        RpcRefusal{{"--json", "/no/such/folder/f"}, "--json: '/no/such/folder/f': No"},
+        RpcRefusal{{"--np", "2"}, "unknown option --np"},
+        RpcRefusal{{"--bussy"}, "did you mean --busy?"},
+        RpcRefusal{{"all_reduce"}, "'all_reduce' was not expected"}));
+
+TEST(BenchRpcWord, comes_first) {
+  const Outcome outcome = run_paceline({"bench", "all_reduce,rpc"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("rpc is measured alone"));
+}
+
+TEST(BenchRpcWord, ranks_of_a_launcher_do_not_measure_each_for_itself) {
+  const Outcome outcome =
+      run_paceline({"bench", "rpc", "--busy"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("type it without the launcher: paceline bench rpc --busy"));
+}
+
+}  // namespace
+}  // namespace paceline::bench

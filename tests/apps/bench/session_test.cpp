@@ -1,0 +1,213 @@
+// Real ranks in turns, and what happens when a contestant misbehaves.
+
+#include "apps/bench/session.h"
+
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline::bench {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// "gloo" is the contestant that misbehaves.
+class SessionTest : public testing::Test {
+ protected:
+  SessionTest() {
+    std::filesystem::create_symlink(PACELINE_CONTESTANT, directory_.file("bench-paceline"));
+    std::filesystem::create_symlink(PACELINE_FAULTY_CONTESTANT, directory_.file("bench-gloo"));
+    options_.ops = {Op::kAllReduce};
+    options_.sizes = {4096};
+    options_.rounds = 2;
+    options_.calls = 3;
+    options_.programs = directory_.path();
+    options_.turn_limit = 20s;
+  }
+
+  void add_peer(const std::string& fault) {
+    options_.peers = {"gloo"};
+    options_.variables["PACELINE_TEST_FAULT"] = fault;
+  }
+
+  Report run(const SessionEvents& events = {}) { return Session(options_).run(events); }
+
+  FreshDirectory directory_;
+  SessionOptions options_;
+};
+
+std::vector<std::string> labels(const Report& report) {
+  std::vector<std::string> all;
+  for (const Row& row : report.rows) all.push_back(fmt::format("{} {}", row.label(), row.bytes));
+  return all;
+}
+
+// Without the one about a machine that was busy, as this one may be.
+std::vector<std::string> notes_of_contestants(const Report& report) {
+  std::vector<std::string> notes = report.notes;
+  std::erase_if(notes, [](const std::string& note) { return note.starts_with("noisy"); });
+  return notes;
+}
+
+TEST_F(SessionTest, everybody_has_one_turn_a_round) {
+  add_peer("none");
+  options_.memory = {MemoryKind::kSymmetric, MemoryKind::kOrdinary};
+  options_.sizes = {4096, 8192};
+  std::vector<std::string> turns;
+  SessionEvents events;
+  events.on_turn = [&](const std::string& label, Operation, std::size_t bytes, int round) {
+    turns.push_back(fmt::format("{} {} {}", bytes, round, label));
+  };
+  run(events);
+  std::vector<std::string> expected;
+  for (const int bytes : {4096, 8192}) {
+    for (const int round : {0, 1, 2}) {
+      for (const char* label : {"paceline, symmetric", "paceline, ordinary", "gloo"})
+        expected.push_back(fmt::format("{} {} {}", bytes, round, label));
+    }
+  }
+  EXPECT_EQ(turns, expected);
+}
+
+TEST_F(SessionTest, rows_hold_what_was_measured) {
+  options_.num_ranks = 3;
+  options_.check = true;
+  const Report report = run();
+  ASSERT_THAT(report.rows, SizeIs(1));
+  const Row& row = report.rows.front();
+  EXPECT_EQ(row.label(), "paceline, symmetric");
+  EXPECT_EQ(row.ranks, 3);
+  EXPECT_EQ(row.bytes, 4096u);
+  EXPECT_TRUE(row.checked);
+  ASSERT_THAT(row.rounds, SizeIs(2));
+  for (const Round& round : row.rounds) {
+    EXPECT_EQ(round.calls, 3);
+    EXPECT_GT(round.min, 0);
+    EXPECT_LE(round.min, round.median);
+    EXPECT_LE(round.median, round.p95);
+    EXPECT_LE(round.p95, round.max);
+  }
+}
+
+TEST_F(SessionTest, a_barrier_knows_no_kinds_of_memory) {
+  options_.memory = {MemoryKind::kSymmetric, MemoryKind::kOrdinary};
+  options_.ops = {Op::kBarrier, Op::kAllReduce};
+  const Report report = run();
+  EXPECT_THAT(labels(report),
+              ElementsAre("paceline 0", "paceline, symmetric 4096", "paceline, ordinary 4096"));
+}
+
+TEST_F(SessionTest, every_operation_is_right_in_every_form) {
+  options_.check = true;
+  options_.ops = measurable_ops();
+  options_.memory = {MemoryKind::kSymmetric, MemoryKind::kOrdinary};
+  options_.sizes = {8, 1000, 300 << 10};
+  options_.rounds = 1;
+  EXPECT_NO_THROW(run());
+  options_.num_ranks = 3;
+  options_.dtype = Dtype::kBfloat16;
+  options_.fresh = false;
+  EXPECT_NO_THROW(run());
+  options_.ops = {Op::kAllReduce, Op::kAllGather};
+  for (const Placement placement : {Placement::kInPlace, Placement::kOutOfPlace}) {
+    options_.placement = placement;
+    EXPECT_NO_THROW(run());
+  }
+}
+
+TEST_F(SessionTest, a_wrong_result_puts_a_peer_out_and_is_told) {
+  add_peer("none");  // two ranks that do not add anything up
+  options_.check = true;
+  const Report report = run();
+  EXPECT_THAT(labels(report), ElementsAre("paceline, symmetric 4096"));
+  EXPECT_THAT(report.notes, Contains(HasSubstr("all_reduce of float32 is wrong: rank ")));
+}
+
+struct Fault {
+  const char* name;
+  const char* told;
+};
+class FaultySession : public SessionTest, public testing::WithParamInterface<Fault> {};
+
+TEST_P(FaultySession, goes_on_without_the_peer) {
+  add_peer(GetParam().name);
+  options_.sizes = {4096, 64 << 10, 128 << 10};
+  // Paceline's turns of milliseconds must end in time as well.
+  if (GetParam().name == std::string("hang")) options_.turn_limit = 5s;
+  const Report report = run();
+  EXPECT_THAT(labels(report),
+              ElementsAre("paceline, symmetric 4096", "gloo 4096", "paceline, symmetric 65536",
+                          "paceline, symmetric 131072"));
+  EXPECT_THAT(notes_of_contestants(report),
+              ElementsAre(AllOf(HasSubstr("Gloo is left out from all_reduce of 64 KiB on"),
+                                HasSubstr(GetParam().told))));
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, FaultySession,
+                         testing::Values(Fault{"throw", "rank 1: the cable is cut"},
+                                         Fault{"crash", "rank 1: "},
+                                         Fault{"hang", "of 2 ranks answered in time"}));
+
+TEST_F(SessionTest, a_peer_that_does_not_start_is_missing) {
+  add_peer("start");
+  const Report report = run();
+  EXPECT_THAT(report.rows, SizeIs(1));
+  ASSERT_THAT(report.missing, SizeIs(1));
+  EXPECT_THAT(report.missing[0], HasSubstr("Gloo did not start"));
+  EXPECT_THAT(report.missing[0], HasSubstr("no such network"));
+}
+
+TEST_F(SessionTest, an_operation_that_a_peer_lacks_is_reported_once) {
+  add_peer("lacks");
+  options_.sizes = {4096, 8192};
+  const Report report = run();
+  EXPECT_THAT(report.rows, SizeIs(2));
+  EXPECT_THAT(notes_of_contestants(report), ElementsAre("Gloo has no all_reduce"));
+}
+
+TEST_F(SessionTest, a_peer_that_computes_out_of_turn_is_told) {
+  add_peer("restless");
+  options_.sizes = {16 << 20};
+  options_.rounds = 20;
+  options_.calls = 10;
+  EXPECT_THAT(run().notes, Contains(HasSubstr("Gloo computes during the turns of others")));
+}
+
+TEST_F(SessionTest, a_missing_program_is_told_before_anything_starts) {
+  options_.peers = {"mpich"};
+  const Report report = run();
+  ASSERT_THAT(report.missing, SizeIs(1));
+  EXPECT_THAT(report.missing[0], HasSubstr("libmpich-dev"));
+  EXPECT_THAT(report.rows, SizeIs(1));
+}
+
+TEST_F(SessionTest, without_its_own_program_there_is_no_session) {
+  options_.programs = directory_.file("nowhere");
+  EXPECT_THROW(Session{options_}, Error);
+}
+
+TEST(MemoryNeedTest, counts_all_buffers_of_all_ranks) {
+  SessionOptions options;
+  options.num_ranks = 4;
+  options.sizes = {8, 1 << 20};
+  options.ops = {Op::kAllReduce};
+  EXPECT_EQ(bytes_needed(options), std::size_t(4) << 20);
+  options.ops = {Op::kAllReduce, Op::kAllToAll};
+  EXPECT_EQ(bytes_needed(options), std::size_t(8) << 20);
+  options.ops = {Op::kBarrier};
+  EXPECT_EQ(bytes_needed(options), 0u);
+  EXPECT_GT(bytes_available(), std::size_t(1) << 20);
+}
+
+}  // namespace
+}  // namespace paceline::bench

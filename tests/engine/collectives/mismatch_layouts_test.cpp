@@ -1,0 +1,100 @@
+// Calls that do not match, between ranks that are declared to be on several hosts or several
+// packages: every mismatch in every layout, with the first and the last rank as the odd one in
+// turns, so that each layout meets both. Two ranks alone make no hierarchy, and fewer than four no
+// sum by package.
+
+#include <iostream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/collectives/host_layouts.h"
+#include "tests/engine/collectives/made_up_packages.h"
+#include "tests/engine/collectives/mismatches.h"
+
+namespace paceline {
+namespace {
+
+using testing::HasSubstr;
+
+void expect_all_noticed(const MismatchRun& run) {
+  MismatchRun with_odd = run;
+  for (const Mismatch& mismatch : mismatches()) {
+    std::cout << mismatch.name << std::endl;  // which one, should a watchdog end it
+    with_odd.odd = run.world - 1 - with_odd.odd;
+    expect_noticed(mismatch, with_odd);
+  }
+}
+
+MismatchRun on_hosts(const std::vector<int>& host_of, std::optional<Algorithm> algorithm) {
+  MismatchRun run{.world = static_cast<int>(host_of.size()),
+                  .over = algorithm ? "hosts by hierarchy" : "hosts as planned"};
+  run.options.adjust = [=](int rank, GroupOptions& group) {
+    group.link.host = "h" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
+    group.planning.algorithm = algorithm;
+    group.planning.costs = CostModel();  // not this machine's
+  };
+  return run;
+}
+
+class HostsMismatchTest : public testing::TestWithParam<HostLayout> {
+ protected:
+  static void TearDownTestSuite() { print_noticed(); }
+};
+
+TEST_P(HostsMismatchTest, by_the_hierarchy_is_a_typed_error_on_every_rank_at_once) {
+  MismatchRun run = on_hosts(GetParam().host_of, Algorithm::kHierarchy);
+  run.inspect = [](const ProcessGroup& group) { expect_algorithm(group, Algorithm::kHierarchy); };
+  expect_all_noticed(run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, HostsMismatchTest,
+                         testing::Values(HostLayout{"two_and_one", {0, 0, 1}},
+                                         HostLayout{"one_and_two", {0, 1, 1}},
+                                         HostLayout{"two_and_one_in_turn", {0, 1, 0}},
+                                         HostLayout{"two_of_two", {0, 0, 1, 1}},
+                                         HostLayout{"two_of_two_in_turn", {0, 1, 0, 1}},
+                                         HostLayout{"three_and_one", {0, 0, 0, 1}},
+                                         HostLayout{"two_and_two_of_one", {0, 0, 1, 2}}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Ranks that mean different calls also choose different algorithms.
+TEST(HostsMismatchAsPlanned, is_a_typed_error_on_every_rank_at_once) {
+  MismatchRun run = on_hosts({0, 0, 1, 1}, {});
+  run.inspect = [](const ProcessGroup& group) {
+    for (const Op op : {Op::kAllReduce, Op::kAllGather, Op::kAllGatherV, Op::kReduceScatterV}) {
+      EXPECT_THAT(group.explain(op, Dtype::kFloat32, 1 << 20), HasSubstr("* hierarchy "));
+    }
+    EXPECT_THAT(group.explain(Op::kAllToAll, Dtype::kFloat32, 1 << 20), HasSubstr("* direct "));
+  };
+  expect_all_noticed(run);
+  print_noticed();
+}
+
+class PackagesMismatchTest : public testing::TestWithParam<TransportKind> {
+ protected:
+  static void TearDownTestSuite() { print_noticed(); }
+};
+
+TEST_P(PackagesMismatchTest, is_a_typed_error_on_every_rank_at_once) {
+  MismatchRun run{.world = 4,
+                  .least = 10'000,  // smaller ones are never by package
+                  .over = "packages",
+                  .options = on_packages(kTwoOfTwo)};
+  run.options.transport = GetParam();
+  run.inspect = [least = run.least](const ProcessGroup& group) {
+    for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter}) {
+      for (const std::size_t count : {least, least + 9'000'000}) {
+        EXPECT_THAT(group.explain(op, Dtype::kFloat32, count), HasSubstr("memory: by_package;"));
+      }
+    }
+  };
+  expect_all_noticed(run);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, PackagesMismatchTest,
+                         testing::Values(TransportKind::kLoopback, TransportKind::kShm),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace paceline

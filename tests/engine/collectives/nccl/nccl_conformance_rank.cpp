@@ -1,0 +1,49 @@
+// The conformance suite over NCCL, one GPU a rank:
+//
+//   nccl_conformance_rank gpus RANKS   says why it cannot be run here, and exits with 77 then
+//   nccl_conformance_rank run RANKS    one rank of it, started by `paceline run`
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/collectives/conformance_run.h"
+#include "tests/engine/collectives/nccl/gpus.h"
+#include "tests/engine/collectives/nccl/staged_nccl.h"
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+int look_for_gpus(int ranks) {
+  const std::string reason = paceline::why_no_gpus(ranks);
+  if (reason.empty()) return 0;
+  std::printf("SKIPPED: %s\n", reason.c_str());
+  return kSkipped;
+}
+
+int run(int ranks) {
+  const char* const local_rank = std::getenv("LOCAL_RANK");
+  const cudaError_t code = cudaSetDevice(local_rank == nullptr ? 0 : std::atoi(local_rank));
+  if (code != cudaSuccess) {
+    std::fprintf(stderr, "cudaSetDevice failed: %s\n", cudaGetErrorString(code));
+    return 1;
+  }
+  paceline::register_staged_nccl();
+  setenv("PACELINE_BACKEND", paceline::kStagedNccl, 1);
+  return paceline::conformance::run_rank(paceline::kStagedNccl, ranks);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string what = argc == 3 ? argv[1] : "";
+  if (what == "gpus") return look_for_gpus(std::atoi(argv[2]));
+  if (what == "run") return run(std::atoi(argv[2]));
+  std::fprintf(stderr, "usage: nccl_conformance_rank gpus|run RANKS\n");
+  return 2;
+}

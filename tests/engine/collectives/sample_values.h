@@ -1,0 +1,99 @@
+#pragma once
+
+// Elements for tests of collectives: different on every rank and at every index, and exact in every
+// type's arithmetic, so that every order of adding up gives the same bits.
+
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/core/dtype.h"
+
+namespace paceline {
+
+template <class T>
+T value_at(int rank, std::size_t index) {
+  return static_cast<T>((index * 7 + static_cast<std::size_t>(rank) * 13) % 5);
+}
+
+template <class T>
+std::vector<T> values(int rank, std::size_t count, std::size_t first = 0) {
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) result[i] = value_at<T>(rank, first + i);
+  return result;
+}
+
+template <class T>
+std::vector<T> total(int world, std::size_t count, std::size_t first = 0) {
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (int rank = 0; rank < world; ++rank)
+      result[i] = static_cast<T>(result[i] + value_at<T>(rank, first + i));
+  }
+  return result;
+}
+
+// In [-1, 1), so that another order of adding up gives other bits.
+inline std::vector<float> random_values(int rank, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 31 + static_cast<unsigned>(count));
+  std::vector<float> data(count);
+  for (auto& value : data) value = std::uniform_real_distribution<float>(-1, 1)(random);
+  return data;
+}
+
+// value_at() of any type, as bytes.
+inline std::vector<std::byte> values_of(Dtype dtype, int rank, std::size_t count) {
+  constexpr std::array<std::uint16_t, 5> kHalf = {0, 0x3c00, 0x4000, 0x4200, 0x4400};
+  constexpr std::array<std::uint16_t, 5> kBrain = {0, 0x3f80, 0x4000, 0x4040, 0x4080};
+  std::vector<std::byte> bytes(count * size_of(dtype));
+  const auto fill = [&](auto convert) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto element = convert(value_at<std::size_t>(rank, i));
+      std::memcpy(bytes.data() + i * sizeof element, &element, sizeof element);
+    }
+  };
+  switch (dtype) {
+    case Dtype::kFloat32:
+      fill([](std::size_t value) { return static_cast<float>(value); });
+      break;
+    case Dtype::kFloat64:
+      fill([](std::size_t value) { return static_cast<double>(value); });
+      break;
+    case Dtype::kFloat16:
+      fill([&](std::size_t value) { return kHalf[value]; });
+      break;
+    case Dtype::kBfloat16:
+      fill([&](std::size_t value) { return kBrain[value]; });
+      break;
+    case Dtype::kInt16:
+      fill([](std::size_t value) { return static_cast<std::int16_t>(value); });
+      break;
+    case Dtype::kInt32:
+      fill([](std::size_t value) { return static_cast<std::int32_t>(value); });
+      break;
+    case Dtype::kInt64:
+      fill([](std::size_t value) { return static_cast<std::int64_t>(value); });
+      break;
+    case Dtype::kBool:
+      fill([](std::size_t value) { return static_cast<std::uint8_t>(value > 2); });
+      break;
+    default:
+      fill([](std::size_t value) { return static_cast<std::uint8_t>(value); });
+  }
+  return bytes;
+}
+
+// What a reduction of all ranks' values_of() gives.
+inline std::vector<std::byte> reduced(Dtype dtype, ReduceOp op, int world, std::size_t count) {
+  std::vector<std::vector<std::byte>> all;
+  std::vector<const std::byte*> sources;
+  for (int rank = 0; rank < world; ++rank) all.push_back(values_of(dtype, rank, count));
+  for (const auto& one : all) sources.push_back(one.data());
+  std::vector<std::byte> result(count * size_of(dtype));
+  reduce(sources, result.data(), count, dtype, op);
+  return result;
+}
+
+}  // namespace paceline

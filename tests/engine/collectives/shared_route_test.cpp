@@ -1,0 +1,121 @@
+// The way of a call among ranks that share memory, and that explain() tells of the way that is
+// taken.
+
+#include "paceline/engine/collectives/backends/paceline/shared_route.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <gmock/gmock.h>
+
+#include "paceline/engine/collectives/backends/paceline/shared_plans.h"
+
+namespace paceline {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using Way = SharedRoute::Way;
+
+constexpr std::size_t kKiB = 1024;
+
+Way way_of(const SharedTerms& terms, std::size_t bytes, Op op = Op::kAllReduce) {
+  return choose_route(terms, {op, Dtype::kUint8, bytes}).way;
+}
+
+TEST(SharedRoute, goes_by_size) {
+  const SharedTerms terms{.world_size = 4};
+  EXPECT_EQ(way_of(terms, 0), Way::kTiny);
+  EXPECT_EQ(way_of(terms, 4 * kKiB), Way::kTiny);
+  EXPECT_EQ(way_of(terms, 4 * kKiB + 1), Way::kSmall);
+  EXPECT_EQ(way_of(terms, 16 * kKiB), Way::kSmall);
+  EXPECT_EQ(way_of(terms, 16 * kKiB + 1), Way::kLarge);
+  EXPECT_EQ(way_of(terms, 1, Op::kAllGatherV), Way::kLarge);
+}
+
+TEST(SharedRoute, ranks_that_share_cores_stage_more) {
+  const SharedTerms terms{.world_size = 4, .shares_cores = true};
+  EXPECT_EQ(way_of(terms, 32 * kKiB), Way::kTiny);
+  EXPECT_EQ(way_of(terms, 32 * kKiB + 1), Way::kLarge);
+}
+
+TEST(SharedRoute, a_block_for_each_of_many_ranks_may_be_too_large_for_one_piece) {
+  const std::size_t most = staged_piece_count(Op::kAllToAll, Dtype::kUint8, 4096);
+  EXPECT_EQ(way_of({.world_size = 4096}, most, Op::kAllToAll), Way::kTiny);
+  EXPECT_EQ(way_of({.world_size = 4096}, most + 1, Op::kAllToAll), Way::kLarge);
+}
+
+TEST(SharedRoute, one_shot_is_for_two_ranks_and_for_little) {
+  const auto is_one_shot = [](int world, std::size_t bytes, Op op = Op::kAllReduce) {
+    return choose_route({.world_size = world}, {op, Dtype::kUint8, bytes}).is_one_shot;
+  };
+  EXPECT_TRUE(is_one_shot(3, 8 * kKiB));
+  EXPECT_FALSE(is_one_shot(3, 8 * kKiB + 1));
+  EXPECT_TRUE(is_one_shot(2, 64 << 20));
+  EXPECT_FALSE(is_one_shot(2, 8, Op::kReduce));
+}
+
+TEST(SharedRoute, explain_tells_of_the_way_that_is_taken) {
+  const auto told = [](int world, std::size_t bytes) {
+    return explain_route({.world_size = world}, {Op::kAllReduce, Dtype::kUint8, bytes});
+  };
+  EXPECT_THAT(told(3, 64), HasSubstr("one_shot; by way of the staging area, up to 4 KiB"));
+  EXPECT_THAT(told(2, 1 << 20), HasSubstr("direct; read and written in place"));
+  EXPECT_THAT(told(2, 1 << 20), HasSubstr("otherwise one_shot by way of a staging area"));
+  EXPECT_THAT(told(3, 6 * kKiB), HasSubstr("otherwise one_shot by way of a staging area"));
+  EXPECT_THAT(told(3, 1 << 20), HasSubstr("otherwise by way of a staging area"));
+}
+
+TEST(SharedRoute, large_sums_go_by_package_where_the_plan_says_so) {
+  const PackagePlan plan({0, 0, 1, 1});
+  const SharedTerms terms{.world_size = 4, .packages = &plan};
+  EXPECT_TRUE(choose_route(terms, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}).is_by_package);
+  EXPECT_FALSE(choose_route(terms, {Op::kAllReduce, Dtype::kFloat32, 16}).is_by_package);
+  EXPECT_FALSE(choose_route(terms, {Op::kBroadcast, Dtype::kFloat32, 1 << 20}).is_by_package);
+  EXPECT_THAT(explain_route(terms, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}),
+              HasSubstr("shared memory: by_package; "));
+  const PackagePlan none({0, 0, 1, PackagePlan::kUnknown});
+  const SharedTerms unknown{.world_size = 4, .packages = &none};
+  EXPECT_FALSE(choose_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}).is_by_package);
+  EXPECT_THAT(explain_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}),
+              Not(HasSubstr("by_package;")));
+}
+
+std::size_t elements_moved(const SharedPlan& plan) {
+  std::size_t most = 0;
+  for (const Step& step : plan.staged.steps) most = std::max(most, step.count);
+  return most;
+}
+
+// Far more forms than there are places: those that share one replace each other.
+TEST(SharedPlans, each_form_has_its_own_plan_however_many_there_are) {
+  const SharedTerms terms{.world_size = 3};
+  SharedPlans plans(terms, 1);
+  for (const int round : {1, 2}) {
+    for (std::size_t count = 1; count <= 1000; ++count) {
+      for (const auto& [op, root] : {std::pair(Op::kAllReduce, 0), std::pair(Op::kBroadcast, 1),
+                                     std::pair(Op::kBroadcast, 2)}) {
+        const Collective call{.op = op, .dtype = Dtype::kFloat64, .root = root, .count = count};
+        const SharedPlan& plan = plans.find(call);
+        const SharedRoute route = choose_route(terms, {op, call.dtype, count});
+        ASSERT_EQ(plan.route.way, route.way) << "round " << round << ", " << count;
+        ASSERT_EQ(plan.route.is_one_shot, route.is_one_shot);
+        ASSERT_EQ(elements_moved(plan), count);
+        ASSERT_EQ(plan.staged.first_meeting, root == 2 ? 0u : 1u);  // this rank gives nothing
+      }
+    }
+  }
+}
+
+TEST(SharedPlans, an_element_type_is_part_of_the_form) {
+  const SharedTerms terms{.world_size = 2};
+  SharedPlans plans(terms, 0);
+  Collective call{.op = Op::kAllReduce, .dtype = Dtype::kUint8, .count = 3000};
+  EXPECT_EQ(plans.find(call).route.way, Way::kTiny);
+  call.dtype = Dtype::kFloat64;
+  EXPECT_EQ(plans.find(call).route.way, Way::kLarge);
+  EXPECT_TRUE(plans.find(call).staged.steps.empty());
+}
+
+}  // namespace
+}  // namespace paceline

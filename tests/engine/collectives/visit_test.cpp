@@ -1,0 +1,142 @@
+// What can go wrong in a visit, and how its blocks are cut. That visits work is in conformance.cpp.
+
+#include "paceline/engine/collectives/visit.h"
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/harness/expect_error.h"
+#include "tests/harness/thread_ranks.h"
+
+namespace paceline {
+namespace {
+
+using harness::run_ranks_ok;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(VisitedBlock, covers_every_element_once_from_whole_cache_lines) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kUint8, Dtype::kBfloat16}) {
+    for (const std::size_t count : {0, 1, 15, 16, 17, 64, 1000, 4096, 100'003}) {
+      for (const int world : {1, 2, 3, 7, 64}) {
+        std::size_t next = 0;
+        for (int rank = 0; rank < world; ++rank) {
+          const auto [begin, length] = visited_block(count, dtype, rank, world);
+          EXPECT_EQ(begin, next);
+          EXPECT_TRUE(length == 0 || begin * size_of(dtype) % 64 == 0);
+          next = begin + length;
+        }
+        EXPECT_EQ(next, count);
+      }
+    }
+  }
+  EXPECT_EQ(visited_block(SIZE_MAX, Dtype::kUint8, 1, 2).begin, std::size_t{1} << 63U);
+}
+
+class VisitTest : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Memory, VisitTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "symmetric" : "ordinary"; });
+
+// A body may throw anything.
+TEST_P(VisitTest, whose_body_throws_no_exception_of_the_standards_ends_everywhere_too) {
+  for (const bool is_asynchronous : {false, true}) {
+    const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
+      std::vector<float> ordinary(1000);
+      const auto symmetric = group.allocate_symmetric(1000 * sizeof(float));
+      const auto data = GetParam() ? symmetric.as<float>() : std::span(ordinary);
+      const VisitBody body = [&](const Visit&) {
+        if (group.rank() == 1) throw 42;
+      };
+      try {
+        is_asynchronous ? group.visit_async(data, body)->wait() : group.visit(data, body);
+      } catch (int thrown) {
+        EXPECT_EQ(thrown, 42);
+        EXPECT_EQ(group.rank(), 1);
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("not a std::exception, of type int"));
+      }
+      group.barrier();
+    });
+    for (const auto& [error] : results) {
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), AllOf(HasSubstr("the body of visit"), HasSubstr("of type int")));
+    }
+  }
+}
+
+TEST_P(VisitTest, whose_body_throws_ends_everywhere) {
+  const auto results = harness::run_ranks(3, [&](ProcessGroup& group) {
+    std::vector<float> ordinary(1000);
+    const auto symmetric = group.allocate_symmetric(1000 * sizeof(float));
+    const auto data = GetParam() ? symmetric.as<float>() : std::span(ordinary);
+    try {
+      group.visit(data, [&](const Visit&) {
+        if (group.rank() == 1) throw std::out_of_range("no such expert");
+      });
+    } catch (const std::out_of_range& error) {
+      EXPECT_EQ(group.rank(), 1);
+      EXPECT_STREQ(error.what(), "no such expert");
+    }
+    group.barrier();
+  });
+  for (const auto& [error] : results) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kAborted);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 1: the body of visit #"),
+                                     HasSubstr("in group world threw: no such expert")));
+  }
+}
+
+TEST_P(VisitTest, of_other_buffers_elsewhere_is_refused_with_both) {
+  const auto results = harness::run_ranks(2, [&](ProcessGroup& group) {
+    const std::size_t count = group.rank() == 0 ? 1000 : 1001;
+    std::vector<float> ordinary(count);
+    const auto symmetric = group.allocate_symmetric(8192);
+    group.visit(GetParam() ? symmetric.as<float>().first(count) : std::span(ordinary),
+                [](const Visit&) { FAIL() << "the ranks do not mean the same"; });
+  });
+  for (const auto& [error] : results) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("visit #"), HasSubstr("float32 x 1000"),
+                                     HasSubstr("float32 x 1001")));
+  }
+}
+
+TEST_P(VisitTest, cannot_use_its_group_in_the_body) {
+  run_ranks_ok(2, [&](ProcessGroup& group) {
+    std::vector<float> ordinary(1000);
+    const auto symmetric = group.allocate_symmetric(1000 * sizeof(float));
+    WorkPtr later;
+    const auto data = GetParam() ? symmetric.as<float>() : std::span(ordinary);
+    for (const bool is_async : {false, true}) {
+      const auto body = [&](const Visit&) {
+        expect_error(ErrorCode::kInvalid, {"in the body of a visit in group world"},
+                     [&] { group.barrier(); });
+        later = group.barrier_async();  // comes after the visit
+      };
+      is_async ? group.visit_async(data, body)->wait() : group.visit(data, body);
+      later->wait();
+    }
+  });
+}
+
+TEST(Visit, refuses_what_it_cannot_see) {
+  run_ranks_ok(2, [](ProcessGroup& group) {
+    const auto body = [](const Visit&) {};
+    expect_error(ErrorCode::kInvalid, {"visit: a buffer is null"},
+                 [&] { group.visit(Buffer(nullptr, 4, Dtype::kFloat32), body); });
+    std::array<float, 4> data{};
+    Buffer buffer(std::span<float>(data.data(), data.size()));
+    buffer.device = Device::kCuda;
+    expect_error(ErrorCode::kUnsupported, {"visit", "CUDA"}, [&] { group.visit(buffer, body); });
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,26 @@
+#include "paceline/engine/core/cpu_list.h"
+
+#include <gtest/gtest.h>
+
+namespace paceline {
+namespace {
+
+TEST(CpuList, is_written_as_the_kernel_does) {
+  EXPECT_EQ(format_cpu_list({}), "");
+  EXPECT_EQ(format_cpu_list({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
+}
+
+TEST(CpuList, is_read_in_any_order_and_each_cpu_once) {
+  EXPECT_EQ(parse_cpu_list("8,0-3,2"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(parse_cpu_list("65535"), (std::vector<int>{65535}));
+}
+
+TEST(CpuList, refuses_everything_else) {
+  for (const char* text : {"", ",", "1,", "1-", "-1", "3-1", "a", "1 ", "0x1", "65536", "1--2",
+                           "99999999999999999999"}) {
+    EXPECT_FALSE(parse_cpu_list(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,305 @@
+// What handlers may do: answer later, block, run out of room, end the worker that they run in.
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/engine/rpc/job.h"
+
+namespace paceline::rpc::testing_job {
+namespace {
+
+// A door that the test opens.
+class Gate {
+ public:
+  void open() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = true;
+    opened_.notify_all();
+  }
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return opened_.wait_for(lock, 20s, [this] { return is_open_; });
+  }
+
+ private:
+  std::mutex mutex_;  // guards is_open_
+  std::condition_variable opened_;
+  bool is_open_ = false;
+};
+
+TEST(Handlers, answers_may_come_later_and_from_another_thread) {
+  Job job;
+  const auto callee = job.join("callee");
+  std::mutex mutex;
+  std::vector<std::pair<int, Answer<Add::Reply>>> open;
+  callee->serve<Add>([&](const Add::Request& request, Answer<Add::Reply> answer) {
+    const std::lock_guard lock(mutex);
+    open.emplace_back(request.a, std::move(answer));
+  });
+  const auto caller = job.join("caller");
+  std::vector<Future<Add::Reply>> futures;
+  for (int i = 0; i < 10; ++i) futures.push_back(caller->call<Add>("callee", {i, 0}));
+  EXPECT_TRUE(soon([&] {
+    const std::lock_guard lock(mutex);
+    return open.size() == 10;
+  }));
+  EXPECT_FALSE(futures.front().is_ready());
+  for (auto& [value, answer] : open) answer.give({value * 10});
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(futures[static_cast<std::size_t>(i)].get().sum, i * 10);
+}
+
+TEST(Handlers, an_answer_that_is_let_go_fails_the_call) {
+  Job job;
+  const auto callee = job.join("callee");
+  callee->serve<Add>([](const Add::Request&, const Answer<Add::Reply>&) {});
+  const auto caller = job.join("caller");
+  expect_call_error(Executed::kYes, {"add of worker callee failed", "without an answer"},
+                    [&] { caller->call<Add>("callee", {}).get(); });
+}
+
+TEST(Handlers, a_method_may_limit_its_threads_and_its_queue) {
+  Job job;
+  const auto callee = job.join("callee");
+  Gate gate;
+  std::atomic<int> running{0}, most{0};
+  callee->serve<Wait>(
+      [&](const Nothing&, Context&) {
+        most = std::max(most.load(), ++running);
+        EXPECT_TRUE(gate.wait());
+        --running;
+        return Nothing{};
+      },
+      {.threads = 2, .queue = 3});
+  const auto caller = job.join("caller");
+  std::vector<Future<Nothing>> futures;
+  for (int i = 0; i < 5; ++i) futures.push_back(caller->call<Wait>("callee"));
+  EXPECT_TRUE(soon([&] { return running == 2; }));
+  // Whether the five have arrived shows in the sixth.
+  expect_call_error(Executed::kNo, {"wait of worker callee was not executed", "queue"},
+                    [&] { caller->call<Wait>("callee").get(); });
+  gate.open();
+  for (auto& future : futures) future.get();
+  EXPECT_EQ(most, 2);
+}
+
+TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
+  Job job;
+  auto options = job.options();
+  options.max_calls = 4;
+  const auto callee = job.join("callee", options);
+  Gate gate;
+  std::atomic<int> handled{0};
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    EXPECT_TRUE(gate.wait());
+    ++handled;
+    return Nothing{};
+  });
+  callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
+  const auto caller = job.join("caller");
+  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);  // which brings the credit
+  std::vector<Future<Nothing>> futures;
+  for (int i = 0; i < 4; ++i) futures.push_back(caller->call<Wait>("callee"));
+  expect_call_error(Executed::kNo, {"wait of worker callee was not sent", "4 calls"},
+                    [&] { caller->call<Wait>("callee", {}, {.deadline = 100ms}).get(); });
+  for (int i = 0; i < 4; ++i) caller->tell<Wait>("callee");
+  expect_call_error(Executed::kNo, {"was not told", "4 messages wait", "slow down"},
+                    [&] { caller->tell<Wait>("callee"); });
+  std::jthread opener([&] { gate.open(); });
+  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
+  for (auto& future : futures) future.get();
+  EXPECT_TRUE(soon([&] { return handled == 8; }));
+  EXPECT_TRUE(soon([&] {
+    try {
+      caller->tell<Add>("callee");
+      return true;
+    } catch (const CallError&) {
+      return false;
+    }
+  }));
+}
+
+TEST(Handlers, requests_are_received_while_all_handlers_are_blocked) {
+  Job job;
+  auto options = job.options();
+  options.num_threads = 1;
+  const auto callee = job.join("callee", options);
+  Gate gate;
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    EXPECT_TRUE(gate.wait());
+    return Nothing{};
+  });
+  callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
+  const auto caller = job.join("caller");
+  std::vector<Future<Nothing>> futures;
+  for (int i = 0; i < 6; ++i) futures.push_back(caller->call<Wait>("callee"));
+  EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
+  gate.open();
+  for (auto& future : futures) future.get();
+}
+
+TEST(Handlers, full_queues_in_a_circle_end) {
+  Job job;
+  auto options = job.options();
+  options.num_threads = 1;
+  options.max_threads = 2;
+  options.max_calls = 1;
+  options.deadline = 500ms;
+  const auto a = job.join("a", options);
+  const auto b = job.join("b", options);
+  const auto serve = [](Workers& self, const std::string& other) {
+    self.serve<Chain>([&self, other](const Chain::Request& request, Context&) {
+      if (request.depth == 0) return Chain::Reply{0};
+      return Chain::Reply{self.call<Chain>(other, {request.depth - 1, {}}).get().depth + 1};
+    });
+  };
+  serve(*a, "b");
+  serve(*b, "a");
+  EXPECT_EQ(a->call<Chain>("b", {0, {}}).get().depth, 0);
+  // Six deep is more than the credit and the threads; it ends all the same.
+  try {
+    EXPECT_EQ(a->call<Chain>("b", {6, {}}).get().depth, 6);
+  } catch (const CallError& error) {
+    EXPECT_NE(std::string(error.what()).find("chain of worker"), std::string::npos);
+  }
+  EXPECT_TRUE(soon([&] {
+    try {
+      return a->call<Chain>("b", {0, {}}).get().depth == 0;
+    } catch (const CallError&) {
+      return false;
+    }
+  }));
+}
+
+TEST(Handlers, a_handler_may_end_the_worker_that_it_runs_in) {
+  Job job;
+  auto callee = job.join("callee");
+  std::atomic<bool> has_ended{false};
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    callee.reset();
+    has_ended = true;
+    return Nothing{};
+  });
+  const auto caller = job.join("caller");
+  expect_call_error(Executed::kUnknown, {"wait of worker callee"},
+                    [&] { caller->call<Wait>("callee").get(); });
+  EXPECT_TRUE(soon([&] { return has_ended.load(); }));
+  expect_call_error(Executed::kNo, {"has left"}, [&] { caller->call<Wait>("callee").get(); });
+}
+
+TEST(Handlers, leaving_does_not_wait_for_a_handler_that_never_ends) {
+  Job job;
+  auto options = job.options();
+  options.leave_timeout = 200ms;
+  const auto gate = std::make_shared<Gate>();
+  const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+  auto callee = job.join("callee", options);
+  const auto runs = std::make_shared<std::atomic<bool>>(false);
+  callee->serve<Wait>([gate, has_ended, runs](const Nothing&, Context&) {
+    *runs = true;
+    gate->wait();
+    *has_ended = true;
+    return Nothing{};
+  });
+  const auto caller = job.join("caller");
+  auto call = caller->call<Wait>("callee");
+  EXPECT_TRUE(soon([&] { return runs->load(); }));
+  callee.reset();  // returns
+  EXPECT_FALSE(*has_ended);
+  expect_call_error(Executed::kUnknown, {"wait of worker callee"}, [&] { call.get(); });
+  gate->open();
+  EXPECT_TRUE(soon([&] { return has_ended->load(); }));
+}
+
+TEST(Handlers, a_worker_sees_its_own_messages_without_a_copy) {
+  Job job;
+  const auto worker = job.join("worker");
+  std::atomic<const float*> seen{nullptr};
+  worker->serve<Sum>([&](const Sum::Request& request, Context&) {
+    seen = request.values.data();
+    return Sum::Reply{std::vector<float>(1000, 2.0F), 0};
+  });
+  std::vector<float> values(1000, 1.0F);
+  const float* const where = values.data();
+  const auto reply = worker->call<Sum>("worker", {std::move(values)}).get();
+  EXPECT_EQ(seen, where);
+  EXPECT_EQ(reply.values, std::vector<float>(1000, 2.0F));
+  // Another type of the same method is read as from a stranger.
+  worker->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
+  expect_call_error(Executed::kNo, {"add of worker worker", "field 1"},
+                    [&] { worker->call<OtherAdd>("worker", {"two"}).get(); });
+}
+
+TEST(Handlers, many_threads_call_at_once) {
+  Job job;
+  auto options = job.options();
+  options.max_calls = 32;
+  const auto callee = job.join("callee", options);
+  callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
+  const auto caller = job.join("caller");
+  std::atomic<int> wrong{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 100; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 30; ++i) {
+          if (caller->call<Add>("callee", {t, i}).get().sum != t + i) ++wrong;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Handlers, workers_of_other_hosts_are_called_over_tcp_in_the_clear_or_encrypted) {
+  for (const bool encrypts : {false, true}) {
+    Job job;
+    auto options = job.options();
+    options.encrypt = encrypts;
+    options.host = "one";
+    const auto callee = job.join("callee", options);
+    callee->serve<Sum>([](const Sum::Request& request, Context&) {
+      double sum = 0;
+      for (const float value : request.values) sum += value;
+      return Sum::Reply{request.values, sum};
+    });
+    options.host = "other";
+    const auto caller = job.join("caller", options);
+    for (const std::size_t count : {0UL, 10UL, 1'000'000UL}) {
+      const auto reply = caller->call<Sum>("callee", {std::vector<float>(count, 1.0F)}).get();
+      EXPECT_EQ(reply.sum, static_cast<double>(count));
+      EXPECT_EQ(reply.values.size(), count);
+    }
+    options.encrypt = !encrypts;
+    const auto odd = job.join("odd", options);
+    expect_call_error(Executed::kNo, {"sum of worker callee", "--encrypt"},
+                      [&] { odd->call<Sum>("callee", {}, {.deadline = 500ms}).get(); });
+  }
+}
+
+TEST(Handlers, a_message_above_the_limit_of_either_end_is_an_error) {
+  Job job;
+  auto small = job.options();
+  small.max_message = 1000;
+  const auto callee = job.join("callee", small);
+  callee->serve<Sum>([](const Sum::Request& request, Context&) {
+    return Sum::Reply{std::vector<float>(static_cast<std::size_t>(request.values[0])), 0};
+  });
+  const auto caller = job.join("caller");
+  const std::vector<float> large(1000);
+  // The first call is made before the limit is known.
+  expect_call_error(Executed::kNo, {"sum of worker callee", "limit of 1000 bytes", "max_message"},
+                    [&] { caller->call<Sum>("callee", {large}).get(); });
+  expect_error(ErrorCode::kInvalid, {"sum of worker callee", "limit of 1000 bytes", "max_message"},
+               [&] { caller->call<Sum>("callee", {large}).get(); });
+  EXPECT_EQ(caller->call<Sum>("callee", {{100}}).get().values.size(), 100U);
+  const auto limited = job.join("limited", small);
+  expect_call_error(Executed::kYes, {"the reply of", "limit of 1000 bytes"},
+                    [&] { limited->call<Sum>("callee", {{1000}}).get(); });
+}
+
+}  // namespace
+}  // namespace paceline::rpc::testing_job

@@ -1,0 +1,257 @@
+#include "paceline/files/checkpoint/checkpoint_directory.h"
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/test_directory.h"
+
+namespace paceline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::expect_sample;
+using ::testing::HasSubstr;
+using testing::save_sample;
+using testing::TestDirectory;
+
+const std::string kShard = "/boxes-00000-of-00001.bin";
+
+std::size_t entries_in(const std::string& path) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), {}));
+}
+
+TEST(CheckpointDirectory, an_empty_one_has_nothing_to_load) {
+  TestDirectory folder;
+  EXPECT_FALSE(CheckpointDirectory(folder / "new/deep").load_newest());
+  EXPECT_FALSE(CheckpointDirectory(folder / "absent", {.read_only = true}).load_newest());
+  EXPECT_FALSE(fs::exists(folder / "absent"));
+}
+
+TEST(CheckpointDirectory, loads_what_was_saved) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 42);
+  EXPECT_TRUE(fs::exists(folder / "step-00000042" + kShard));
+  const auto loaded = directory.load_newest();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->step, 42);
+  EXPECT_TRUE(loaded->refused.empty());
+  expect_sample(*loaded);
+}
+
+TEST(CheckpointDirectory, keeps_the_newest_and_leaves_nothing_else) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path(), {.keep = 2});
+  for (const std::int64_t step : {5, 1'000'000'000, 7, 1'000'000'001}) save_sample(directory, step);
+  EXPECT_THAT(directory.list(), ElementsAre(1'000'000'000, 1'000'000'001));
+  EXPECT_EQ(entries_in(folder.path()), 3U);  // and the workspace
+}
+
+TEST(CheckpointDirectory, never_prunes_what_it_just_saved) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path(), {.keep = 1});
+  save_sample(directory, 50);
+  save_sample(directory, 42);
+  EXPECT_THAT(directory.list(), ElementsAre(42, 50));
+}
+
+TEST(CheckpointDirectory, a_second_save_of_a_step_replaces_it) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  const testing::SampleSnapshot other(1);
+  directory.save(7, *other);
+  save_sample(directory, 7);
+  expect_sample(directory.load(7));
+  EXPECT_EQ(entries_in(folder.path()), 2U);
+}
+
+TEST(CheckpointDirectory, a_chosen_step_is_loaded_and_an_absent_one_lists_the_others) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 3);
+  save_sample(directory, 4);
+  expect_sample(directory.load(3));
+  EXPECT_THAT(error_of([&] { directory.load(9); }).what(), HasSubstr("there are: 3, 4"));
+}
+
+TEST(CheckpointDirectory, a_wrong_call_is_an_error) {
+  TestDirectory folder;
+  EXPECT_THROW(CheckpointDirectory(folder.path(), {.keep = 0}), Error);
+  CheckpointDirectory reader(folder.path(), {.read_only = true});
+  EXPECT_THROW(save_sample(reader, 1), Error);
+  CheckpointDirectory writer(folder.path());
+  EXPECT_THROW(save_sample(writer, -1), Error);
+}
+
+TEST(CheckpointDirectory, a_second_writer_is_refused_and_readers_are_not) {
+  TestDirectory folder;
+  CheckpointDirectory writer(folder.path());
+  save_sample(writer, 1);
+  const auto error = error_of([&] { CheckpointDirectory second(folder.path()); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+  EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + " on host"));
+  EXPECT_TRUE(CheckpointDirectory(folder.path(), {.read_only = true}).load_newest());
+}
+
+TEST(CheckpointDirectory, a_writer_waits_for_the_lock_as_long_as_it_was_told_to) {
+  const TestDirectory folder;
+  std::optional<CheckpointDirectory> first(std::in_place, folder.path());
+  EXPECT_THROW(CheckpointDirectory(folder.path(), {.lock_timeout = std::chrono::milliseconds(100)}),
+               Error);
+  std::jthread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    first.reset();
+  });
+  const CheckpointDirectory second(folder.path(), {.lock_timeout = std::chrono::seconds(20)});
+  EXPECT_TRUE(second.list().empty());
+}
+
+TEST(CheckpointDirectory, the_lock_and_the_leftovers_of_a_dead_writer_are_taken_over) {
+  TestDirectory folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CheckpointDirectory writer(folder.path());
+    save_sample(writer, 1);
+    const auto half = folder / ".writer-00000001/step-00000002.tmp-0123";
+    fs::create_directory(half);
+    testing::write_text(half + kShard, "half");
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  CheckpointDirectory writer(folder.path());
+  EXPECT_EQ(entries_in(folder.path()), 2U);
+  EXPECT_EQ(writer.load_newest()->step, 1);
+}
+
+TEST(CheckpointDirectory, a_folder_of_another_name_is_left_alone) {
+  TestDirectory folder;
+  for (const char* name : {"step-1", "step-00000001x", "step-", "notes.tmp-1", "step--0000001"}) {
+    fs::create_directory(folder / name);
+  }
+  CheckpointDirectory directory(folder.path(), {.keep = 1});
+  save_sample(directory, 2);
+  EXPECT_THAT(directory.list(), ElementsAre(2));
+  EXPECT_EQ(entries_in(folder.path()), 7U);
+}
+
+// Replaces a shard by something else and expects the fall-back, with the reason.
+void expect_refused(const std::string& reason,
+                    const std::function<void(const std::string&)>& spoil) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 1);
+  save_sample(directory, 2);
+  spoil(folder / "step-00000002");
+  const auto loaded = directory.load_newest();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->step, 1);
+  ASSERT_EQ(loaded->refused.size(), 1U);
+  EXPECT_EQ(loaded->refused[0].step, 2);
+  EXPECT_THAT(loaded->refused[0].reason, HasSubstr(reason));
+  EXPECT_THROW(directory.load(2), Error);
+}
+
+TEST(CheckpointDirectory, links_fifos_devices_and_foreign_or_missing_files_are_refused) {
+  expect_refused("a symbolic link", [](const std::string& step) {
+    fs::rename(step + kShard, step + "/elsewhere");
+    fs::create_symlink("elsewhere", step + kShard);
+  });
+  expect_refused("not a regular file", [](const std::string& step) {
+    fs::remove(step + kShard);
+    ASSERT_EQ(::mkfifo((step + kShard).c_str(), 0600), 0);
+  });
+  expect_refused("not a regular file", [](const std::string& step) {
+    fs::remove(step + kShard);
+    fs::create_directory(step + kShard);
+  });
+  expect_refused("file is missing", [](const std::string& step) { fs::remove(step + kShard); });
+  expect_refused("file is missing",
+                 [](const std::string& step) { fs::remove(step + "/manifest.json"); });
+  expect_refused("file 0 of step 1 of run \"\", expected file 0 of step 2",
+                 [](const std::string& step) {
+                   fs::copy_file(step + "/../step-00000001" + kShard, step + kShard,
+                                 fs::copy_options::overwrite_existing);
+                 });
+  expect_refused("of step 1, expected 2", [](const std::string& step) {
+    for (const auto* file : {"/manifest.json", kShard.c_str()}) {
+      fs::copy_file(step + "/../step-00000001" + file, step + file,
+                    fs::copy_options::overwrite_existing);
+    }
+  });
+  expect_refused("not a directory", [](const std::string& step) {
+    fs::rename(step, step + "-aside");
+    fs::create_directory_symlink(step + "-aside", step);
+  });
+  expect_refused("not a regular file", [](const std::string& step) {
+    fs::remove(step + "/manifest.json");
+    ASSERT_EQ(::mkfifo((step + "/manifest.json").c_str(), 0600), 0);
+  });
+}
+
+TEST(CheckpointDirectory, a_checkpoint_of_another_run_is_passed_over_by_a_load_for_one_run) {
+  TestDirectory folder, other_folder;
+  CheckpointDirectory directory(folder.path());
+  CheckpointDirectory other(other_folder.path());
+  save_sample(directory, 1, "a");
+  save_sample(other, 500, "b");
+  fs::copy(other_folder / "step-00000500", folder / "step-00000500");
+  const auto own = directory.load_newest("a");
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->step, 1);
+  EXPECT_EQ(own->snapshot.run, "a");
+  ASSERT_EQ(own->refused.size(), 1U);
+  EXPECT_THAT(own->refused[0].reason, HasSubstr("step-00000500: of run b, expected a"));
+  for (const char* run : {"", "b"}) EXPECT_EQ(directory.load_newest(run)->step, 500);
+  const auto origin = directory.newest_origin();
+  ASSERT_TRUE(origin);
+  EXPECT_EQ(origin->run, "b");
+}
+
+TEST(CheckpointDirectory, one_of_no_known_run_is_any_runs) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 1);
+  EXPECT_EQ(directory.load_newest("a")->step, 1);
+}
+
+TEST(CheckpointDirectory, the_origin_is_that_of_the_newest_manifest_that_can_be_read) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  EXPECT_FALSE(directory.newest_origin());
+  save_sample(directory, 1, "a");
+  save_sample(directory, 2, "b");
+  testing::write_text(folder / "step-00000002/manifest.json", "{}");
+  const auto origin = directory.newest_origin();
+  ASSERT_TRUE(origin);
+  EXPECT_EQ(origin->step, 1);
+  EXPECT_EQ(origin->run, "a");
+  EXPECT_EQ(origin->metadata.at("epoch"), "0");
+}
+
+TEST(CheckpointDirectory, when_every_checkpoint_is_bad_each_reason_is_told) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  save_sample(directory, 1);
+  save_sample(directory, 2);
+  for (const char* step : {"step-00000001", "step-00000002"}) fs::remove(folder / step + kShard);
+  const auto error = error_of([&] { (void)directory.load_newest(); });
+  EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(error.what(), HasSubstr("step 1: "));
+  EXPECT_THAT(error.what(), HasSubstr("step 2: "));
+}
+
+}  // namespace
+}  // namespace paceline

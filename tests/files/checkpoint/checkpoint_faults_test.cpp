@@ -1,0 +1,331 @@
+// A save that dies: by an error of any of its system calls, by a full disk, by SIGKILL at any
+// moment.
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
+
+namespace paceline {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::expect_sample;
+using ::testing::HasSubstr;
+using testing::SampleSnapshot;
+using testing::save_sample;
+using testing::TestDirectory;
+
+// Counts the calls and fails the chosen one, or it and all that follow, as a dying disk does. A
+// write can fail half-way.
+class FailingFileSystem final : public FileSystem {
+ public:
+  void fail_at(int call, int error_number, bool for_ever) {
+    calls_ = 0;
+    fail_at_ = call;
+    error_number_ = error_number;
+    for_ever_ = for_ever;
+  }
+  int calls() const { return calls_; }
+  void forbid_exchange() { exchange_allowed_ = false; }
+
+  int open(const std::string& path, int flags, mode_t mode) override {
+    return failing() ? -1 : real().open(path, flags, mode);
+  }
+  ssize_t read_at(int fd, off_t position, std::span<std::byte> bytes) override {
+    const auto part = bytes.first(std::min<std::size_t>(bytes.size(), 100));
+    return failing() ? -1 : real().read_at(fd, position, part);
+  }
+  ssize_t write(int fd, std::span<const std::byte> bytes) override {
+    // Short writes, as a nearly full disk or a signal makes them.
+    return failing() ? -1 : real().write(fd, bytes.first(std::min<std::size_t>(bytes.size(), 100)));
+  }
+  // No test here cuts the power, so the disk need not be waited for.
+  int fsync(int) override { return failing() ? -1 : 0; }
+  int close(int fd) override {
+    const bool failed = failing();
+    const int result = real().close(fd);
+    if (failed) errno = error_number_;
+    return failed ? -1 : result;
+  }
+  int mkdir(const std::string& path, mode_t mode) override {
+    return failing() ? -1 : real().mkdir(path, mode);
+  }
+  int rename(const std::string& from, const std::string& to) override {
+    return failing() ? -1 : real().rename(from, to);
+  }
+  int exchange(const std::string& a, const std::string& b) override {
+    if (failing()) return -1;
+    if (exchange_allowed_) return real().exchange(a, b);
+    errno = EINVAL;
+    return -1;
+  }
+  int unlink(const std::string& path) override { return failing() ? -1 : real().unlink(path); }
+  int rmdir(const std::string& path) override { return failing() ? -1 : real().rmdir(path); }
+
+ private:
+  bool failing() {
+    const int call = calls_++;
+    if (call != fail_at_ && !(for_ever_ && call > fail_at_)) return false;
+    errno = error_number_;
+    return true;
+  }
+
+  int calls_ = 0;
+  int fail_at_ = -1;
+  int error_number_ = 0;
+  bool for_ever_ = false;
+  bool exchange_allowed_ = true;
+};
+
+class EveryCallFails : public ::testing::TestWithParam<std::tuple<int, bool, bool, bool>> {};
+
+// The number of calls grows with the save, so the loop ends when a save meets no failure any more.
+TEST_P(EveryCallFails, an_older_checkpoint_still_loads_and_the_next_save_succeeds) {
+  const auto [error_number, for_ever, same_step, exchange] = GetParam();
+  int call = 0;
+  for (bool failed = true; failed; ++call) {
+    ASSERT_LT(call, 500);
+    TestDirectory folder;
+    FailingFileSystem files;
+    if (!exchange) files.forbid_exchange();
+    std::int64_t step = 0;
+    {
+      CheckpointDirectory directory(folder.path(), {.keep = 2}, files);
+      for (step = 1; step <= 3; ++step) save_sample(directory, step);
+      if (same_step) step = 3;
+      files.fail_at(call, error_number, for_ever);
+      bool acknowledged = true;
+      try {
+        save_sample(directory, step);
+      } catch (const Error& error) {
+        acknowledged = false;
+        EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+        EXPECT_THAT(error.what(), HasSubstr(folder.path()));
+      }
+      failed = files.calls() > call;
+      const auto loaded = CheckpointDirectory(folder.path(), {.read_only = true}).load_newest();
+      ASSERT_TRUE(loaded) << "call " << call;
+      EXPECT_GE(loaded->step, acknowledged ? step : step - 1) << "call " << call;
+      expect_sample(*loaded);
+      EXPECT_TRUE(loaded->refused.empty());
+    }
+    files.fail_at(-1, 0, false);
+    CheckpointDirectory directory(folder.path(), {.keep = 2}, files);
+    save_sample(directory, step);
+    EXPECT_EQ(directory.load_newest()->step, step);
+    const auto entries = std::distance(fs::directory_iterator(folder.path()), {});
+    // Two checkpoints and the workspace; on a full disk the older one may have made room.
+    const bool full = error_number == ENOSPC || error_number == EDQUOT;
+    EXPECT_LE(entries, 3) << "call " << call;
+    EXPECT_GE(entries, full ? 2 : 3) << "call " << call;
+  }
+  EXPECT_GT(call, 15);
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, EveryCallFails,
+                         ::testing::Combine(::testing::Values(ENOSPC, EIO, EDQUOT, EROFS),
+                                            ::testing::Bool(), ::testing::Bool(),
+                                            ::testing::Bool()));
+
+// A file system of this size on a folder, for this process and its children alone.
+class SmallDisk {
+ public:
+  SmallDisk(const std::string& folder, const std::string& size) : folder_(folder) {
+    const bool mounted =
+        ::mount("tmpfs", folder.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+    EXPECT_TRUE(mounted) << std::strerror(errno);
+  }
+  ~SmallDisk() { ::umount2(folder_.c_str(), MNT_DETACH); }
+  SmallDisk(const SmallDisk&) = delete;
+
+ private:
+  const std::string folder_;
+};
+
+class FullDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::getuid() != 0) GTEST_SKIP() << "a small file system needs root";
+  }
+  // 1 MiB and little more.
+  static void save_large(CheckpointDirectory& directory, std::int64_t step) {
+    const SampleSnapshot sample(step, 1 << 18);
+    directory.save(step, *sample);
+  }
+};
+
+TEST_F(FullDisk, with_room_for_as_many_as_are_kept_but_no_more_keeps_saving) {
+  TestDirectory folder;
+  const SmallDisk disk(folder.path(), "3700k");
+  CheckpointDirectory directory(folder.path(), {.keep = 3});
+  for (std::int64_t step = 1; step <= 3; ++step) save_large(directory, step);
+  EXPECT_FALSE(directory.room());
+  for (std::int64_t step = 4; step <= 9; ++step) {
+    save_large(directory, step);
+    EXPECT_EQ(directory.room(), 3);
+    EXPECT_THAT(directory.list(), ElementsAre(step - 2, step - 1, step));
+    expect_sample(*directory.load_newest(), 1 << 18);
+  }
+}
+
+TEST_F(FullDisk, that_others_fill_leaves_room_for_fewer) {
+  TestDirectory folder;
+  const SmallDisk disk(folder.path(), "3700k");
+  CheckpointDirectory directory(folder.path(), {.keep = 3});
+  for (std::int64_t step = 1; step <= 2; ++step) save_large(directory, step);
+  testing::write_text(folder / "somebody's", std::string(700 << 10, 'x'));
+  for (std::int64_t step = 3; step <= 6; ++step) {
+    save_large(directory, step);
+    EXPECT_EQ(directory.room(), 2);
+    EXPECT_THAT(directory.list(), ElementsAre(step - 1, step));
+  }
+}
+
+TEST_F(FullDisk, with_room_for_one_keeps_that_one) {
+  TestDirectory folder;
+  const SmallDisk disk(folder.path(), "1500k");
+  CheckpointDirectory directory(folder.path(), {.keep = 3});
+  save_large(directory, 1);
+  for (std::int64_t step = 2; step <= 3; ++step) {
+    const auto error = error_of([&] { save_large(directory, step); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
+  }
+  EXPECT_THAT(directory.list(), ElementsAre(1));
+  expect_sample(*directory.load_newest(), 1 << 18);
+}
+
+TEST_F(FullDisk, never_costs_the_only_checkpoint_that_verifies) {
+  TestDirectory folder;
+  const SmallDisk disk(folder.path(), "3700k");
+  CheckpointDirectory directory(folder.path(), {.keep = 3});
+  for (std::int64_t step = 1; step <= 3; ++step) save_large(directory, step);
+  for (const char* step : {"step-00000002", "step-00000003"}) {
+    std::fstream shard(folder / step + "/boxes-00000-of-00001.bin",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekp(5000);
+    shard.put('\x55');
+  }
+  save_large(directory, 4);
+  EXPECT_THAT(directory.list(), ElementsAre(1, 3, 4));
+}
+
+TEST(CheckpointFaults, a_failing_read_falls_back) {
+  TestDirectory folder;
+  FailingFileSystem files;
+  CheckpointDirectory directory(folder.path(), {}, files);
+  save_sample(directory, 1);
+  save_sample(directory, 2);
+  int call = 0;
+  for (bool failed = true; failed; ++call) {
+    files.fail_at(call, EIO, false);
+    const auto loaded = directory.load_newest();
+    failed = files.calls() > call && !loaded->refused.empty();
+    ASSERT_TRUE(loaded);
+    EXPECT_EQ(loaded->step, loaded->refused.empty() ? 2 : 1);
+    expect_sample(*loaded);
+  }
+  EXPECT_GT(call, 5);
+}
+
+TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
+  TestDirectory folder;
+  const SampleSnapshot large(2, 1 << 18);  // 1 MiB
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // In a process of its own, because not every user can lift the limit again.
+    ::signal(SIGXFSZ, SIG_IGN);
+    CheckpointDirectory directory(folder.path());
+    save_sample(directory, 1);
+    const rlimit limit{1 << 16, 1 << 16};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto error = error_of([&] { directory.save(2, *large); });
+    const std::string text = error.what();
+    const bool told = error.code() == ErrorCode::kSystem &&
+                      text.find("boxes-00000-of-00001.bin") != std::string::npos &&
+                      text.find("65536 were written") != std::string::npos;
+    const bool clean = std::distance(fs::directory_iterator(folder.path()), {}) == 2;
+    save_sample(directory, 3);  // training goes on
+    ::_exit(told && clean && directory.load_newest()->step == 3 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// How long a kill may wait so that it meets every part of a save, on a slow disk too.
+std::int64_t microseconds_of_four_saves() {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  const auto start = std::chrono::steady_clock::now();
+  for (std::int64_t step = 1; step <= 4; ++step) save_sample(directory, step);
+  return (std::chrono::steady_clock::now() - start) / std::chrono::microseconds(1);
+}
+
+// The writer notes each acknowledged step in shared memory, so nothing of it is lost with the
+// process.
+[[noreturn]] void save_for_ever(const std::string& path, int acknowledged) {
+  CheckpointDirectory directory(path, {.keep = 2});
+  const auto newest = directory.load_newest();
+  for (std::int64_t step = newest ? newest->step + 1 : 1;; ++step) {
+    save_sample(directory, step);
+    if (::pwrite(acknowledged, &step, sizeof step, 0) != sizeof step) ::_exit(1);
+  }
+}
+
+TEST(CheckpointFaults, kill_at_any_microsecond_loses_no_acknowledged_step) {
+  TestDirectory folder;
+  const int acknowledged =
+      ::open((folder / "acknowledged").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(acknowledged, 0);
+  const std::string path = folder / "checkpoints";
+  std::mt19937 random(harness::random_seed());
+  const std::int64_t four_saves = microseconds_of_four_saves();
+  std::int64_t longest = four_saves;
+  std::int64_t last = 0;
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) save_for_ever(path, acknowledged);
+    std::uniform_int_distribution<std::int64_t> delay(0, longest);
+    std::this_thread::sleep_for(std::chrono::microseconds(delay(random)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself";
+    const std::int64_t before = last;
+    ASSERT_GE(::pread(acknowledged, &last, sizeof last, 0), 0);
+    // Beside other programs a process may start and save much later than the first did.
+    if (last == before) longest = std::min(longest * 5 / 4, 20 * four_saves);
+    const auto loaded = CheckpointDirectory(path, {.read_only = true}).load_newest();
+    if (last > 0) {
+      ASSERT_TRUE(loaded) << "round " << round;
+    }
+    if (!loaded) continue;
+    EXPECT_GE(loaded->step, last) << "round " << round;
+    EXPECT_TRUE(loaded->refused.empty()) << loaded->refused[0].reason;
+    expect_sample(*loaded);
+  }
+  EXPECT_GT(last, 0) << "no round saved anything";
+  ::close(acknowledged);
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,71 @@
+// Bit rot and torn files: whatever happens to the newest checkpoint's bytes, it is refused and the
+// older one is used.
+
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/random_seed.h"
+
+namespace paceline {
+namespace {
+
+using testing::TestDirectory;
+
+std::string mutated(const std::string& original, int kind, std::mt19937& random) {
+  const auto at = [&](std::size_t limit) { return random() % limit; };
+  std::string text = original;
+  switch (kind) {
+    case 0: {
+      const auto i = at(text.size());
+      text[i] = static_cast<char>(text[i] ^ (1 << at(8)));
+      break;
+    }
+    case 1:
+      text.resize(at(text.size()));
+      break;
+    case 2:
+      text += std::string(1 + at(64), '\0');
+      break;
+    case 3:
+      text.erase(at(text.size()), 1 + at(8));
+      break;
+    default: {
+      const auto begin = at(text.size());
+      text.replace(begin, std::min<std::size_t>(1 + at(512), text.size() - begin),
+                   std::string(std::min<std::size_t>(16, text.size() - begin), '\0'));
+    }
+  }
+  return text == original ? text + "x" : text;
+}
+
+TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
+  TestDirectory folder;
+  CheckpointDirectory directory(folder.path());
+  testing::save_sample(directory, 1);
+  testing::save_sample(directory, 2);
+  std::mt19937 random(harness::random_seed());
+  int refused = 0;
+  constexpr int kRounds = 1000;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string path =
+        folder / "step-00000002/" + (round % 2 ? "manifest.json" : "boxes-00000-of-00001.bin");
+    const auto original = testing::read_text(path);
+    testing::write_text(path, mutated(original, (round / 2) % 5, random));
+    const auto loaded = directory.load_newest();
+    ASSERT_TRUE(loaded);
+    ASSERT_EQ(loaded->step, 1) << "round " << round;
+    ASSERT_EQ(loaded->refused.size(), 1U);
+    EXPECT_NE(loaded->refused[0].reason.find(folder.path()), std::string::npos);
+    testing::expect_sample(*loaded);
+    testing::write_text(path, original);
+    ++refused;
+  }
+  EXPECT_EQ(refused, kRounds);
+  EXPECT_EQ(directory.load_newest()->step, 2);
+}
+
+}  // namespace
+}  // namespace paceline

@@ -1,0 +1,172 @@
+#include "paceline/files/checkpoint/safetensors.h"
+
+#include <array>
+
+#include <gmock/gmock.h>
+
+#include "paceline/engine/core/bytes.h"
+
+#include "tests/files/checkpoint/sample_snapshot.h"
+
+namespace paceline {
+namespace {
+
+using testing::error_of;
+using ::testing::HasSubstr;
+
+std::string file_with(const std::string& header, std::size_t data_bytes = 0) {
+  std::string length;
+  for (int byte = 0; byte < 8; ++byte) length += static_cast<char>(header.size() >> (8 * byte));
+  return length + header + std::string(data_bytes, 'x');
+}
+
+Error refusal_of_file(const std::string& file) {
+  return error_of([&] { parse_safetensors(as_bytes(file), "shard"); });
+}
+
+Error refusal_of_header(const std::string& header, std::size_t data_bytes = 0) {
+  return refusal_of_file(file_with(header, data_bytes));
+}
+
+TEST(Safetensors, the_bytes_are_those_of_the_published_format) {
+  const std::array<std::uint8_t, 2> small = {7, 8};
+  const std::array<float, 1> wide = {1.0F};
+  const std::vector<NamedTensor> tensors = {
+      {"a", Dtype::kUint8, {2}, std::as_bytes(std::span(small))},
+      {"b", Dtype::kFloat32, {1, 1}, std::as_bytes(std::span(wide))}};
+  const auto layout = plan_safetensors(tensors, {{"k", "v"}});
+  const std::string header =
+      R"({"__metadata__":{"k":"v"},"a":{"data_offsets":[4,6],"dtype":"U8","shape":[2]},)"
+      R"("b":{"data_offsets":[0,4],"dtype":"F32","shape":[1,1]}})";
+  const auto padded = header + std::string((8 - header.size() % 8) % 8, ' ');
+  EXPECT_EQ(layout.head, file_with(padded));
+  EXPECT_EQ(layout.head.size() % 8, 0U);
+  EXPECT_EQ(layout.order, (std::vector<std::size_t>{1, 0}));
+}
+
+TEST(Safetensors, every_type_and_shape_comes_back) {
+  const std::vector<std::byte> bytes(48, std::byte{5});
+  std::vector<NamedTensor> tensors;
+  for (const auto dtype : kAllDtypes) {
+    tensors.push_back(
+        {std::string(name_of(dtype)), dtype, {2, 3}, std::span(bytes).first(6 * size_of(dtype))});
+    tensors.push_back({std::string(name_of(dtype)) + ".empty", dtype, {2, 0, 3}, {}});
+    tensors.push_back({std::string(name_of(dtype)) + ".scalar",
+                       dtype,
+                       {},
+                       std::span(bytes).first(size_of(dtype))});
+  }
+  const auto layout = plan_safetensors(tensors, {});
+  std::string file = layout.head;
+  for (const auto index : layout.order) file += to_string(tensors[index].bytes);
+  const auto parsed = parse_safetensors(as_bytes(file), "shard");
+  ASSERT_EQ(parsed.tensors.size(), tensors.size());
+  for (const auto& tensor : parsed.tensors) {
+    const auto found = std::ranges::find(tensors, tensor.name, &NamedTensor::name);
+    ASSERT_NE(found, tensors.end());
+    EXPECT_EQ(tensor.dtype, found->dtype);
+    EXPECT_EQ(tensor.shape, found->shape);
+    EXPECT_EQ(to_string(tensor.bytes), to_string(found->bytes));
+    const auto offset = static_cast<std::size_t>(tensor.bytes.data() -
+                                                 reinterpret_cast<const std::byte*>(file.data()));
+    EXPECT_EQ(offset % size_of(tensor.dtype), 0U) << tensor.name;
+  }
+}
+
+TEST(Safetensors, an_empty_file_of_no_tensors_is_valid) {
+  EXPECT_TRUE(parse_safetensors(as_bytes(plan_safetensors({}, {}).head), "shard").tensors.empty());
+}
+
+TEST(Safetensors, a_wrong_tensor_of_the_caller_is_named) {
+  const std::array<std::uint8_t, 2> bytes{};
+  const auto refusal = [&](NamedTensor tensor, std::map<std::string, std::string> metadata = {}) {
+    tensor.bytes = std::as_bytes(std::span(bytes));
+    const auto error = error_of([&] {
+      plan_safetensors({{tensor, {"z", Dtype::kUint8, {0}, {}}}}, metadata);
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal({"fc.weight", Dtype::kFloat32, {2}}), HasSubstr("\"fc.weight\" has 2 bytes"));
+  EXPECT_THAT(refusal({"n", Dtype::kUint8, {-2}}), HasSubstr("\"n\""));
+  EXPECT_THAT(refusal({"o", Dtype::kUint8, {INT64_MAX, 4, 2}}),
+              HasSubstr("more than there can be"));
+  EXPECT_THAT(refusal({"", Dtype::kUint8, {2}}), HasSubstr("cannot be the name"));
+  EXPECT_THAT(refusal({"__metadata__", Dtype::kUint8, {2}}), HasSubstr("cannot be the name"));
+  EXPECT_THAT(refusal({"z", Dtype::kUint8, {2}}), HasSubstr("two tensors are named \"z\""));
+  EXPECT_THAT(refusal({"\xff", Dtype::kUint8, {2}}), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal({"x", Dtype::kUint8, {2}}, {{"k", std::string(17U << 20, 'v')}}),
+              HasSubstr("the limit is 16777216"));
+}
+
+TEST(Safetensors, a_hostile_length_is_refused_before_anything_is_read) {
+  EXPECT_THAT(refusal_of_file("1234567").what(), HasSubstr("7 bytes are too few"));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\xff')).what(), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(std::string("\0\0\0\0\0\0\0\x80", 8)).what(),
+              HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(std::string("\x10\0\0\0\0\0\0\0{}", 10)).what(),
+              HasSubstr("past the file's end"));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\0')).what(), HasSubstr("does not start with"));
+  EXPECT_THAT(refusal_of_header(" {}").what(), HasSubstr("does not start with"));
+  // Ten million tensors cannot be named in the header's 16 MiB: the limit refuses them unseen.
+  const std::string ten_million = file_with("{" + std::string(10'000'000 * 8, '1'));
+  EXPECT_THAT(refusal_of_file(ten_million).what(), HasSubstr("over the limit"));
+}
+
+TEST(Safetensors, a_hostile_header_is_refused) {
+  EXPECT_THAT(refusal_of_header("{").what(), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal_of_header("{}{}").what(), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal_of_header(R"({"a":)" + std::string(8U << 20, '[')).what(),
+              HasSubstr("nested more than 3"));
+  const std::string a = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
+  EXPECT_THAT(refusal_of_header("{\"a\":" + a + ",\"a\":" + a + "}", 1).what(),
+              HasSubstr("\"a\" is named twice"));
+  EXPECT_THAT(refusal_of_header(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1]}})", 1).what(),
+              HasSubstr("\"dtype\" is named twice"));
+  EXPECT_THAT(refusal_of_header("{\"\xff\":1}").what(), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal_of_header(R"({"__metadata__":{"a":1}})").what(),
+              HasSubstr("must be a string"));
+  EXPECT_THAT(refusal_of_header(R"({"__metadata__":[]})").what(), HasSubstr("must be an object"));
+  const auto unknown =
+      refusal_of_header(R"({"a":{"dtype":"F8_E4M3","shape":[],"data_offsets":[0,1]}})", 1);
+  EXPECT_EQ(unknown.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(unknown.what(), HasSubstr("F8_E4M3"));
+}
+
+TEST(Safetensors, a_hostile_range_is_refused_with_the_tensor_named) {
+  const auto one = [](const std::string& entry, std::size_t data) {
+    const auto error = refusal_of_header("{\"fc\":" + entry + "}", data);
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(error.what(), HasSubstr("shard"));
+    return std::string(error.what());
+  };
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[9],"data_offsets":[0,9]})", 8),
+              HasSubstr("outside the 8 bytes"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[2,1]})", 8), HasSubstr("outside"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[-1,0]})", 8), HasSubstr("unsigned"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1e0]})", 8),
+              HasSubstr("unsigned"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0]})", 8), HasSubstr("unsigned"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})", 1), HasSubstr("shape"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]})", 1),
+              HasSubstr("shape"));
+  EXPECT_THAT(one(R"({"dtype":"F64","shape":[4611686018427387904,8],"data_offsets":[0,0]})", 0),
+              HasSubstr("do not match"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[4611686018427387904,8,0],"data_offsets":[0,0]})", 0),
+              HasSubstr("do not match"));
+  EXPECT_THAT(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,3]})", 3),
+              HasSubstr("do not match"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]})", 2), HasSubstr("hole"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})", 2),
+              HasSubstr("end at data byte 1 of 2"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":1})", 1),
+              HasSubstr("needs dtype"));
+  EXPECT_THAT(one(R"([1,2,3])", 1), HasSubstr("needs dtype"));
+  const auto overlap = refusal_of_header(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                                         R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+                                         3);
+  EXPECT_THAT(overlap.what(), HasSubstr("overlap"));
+}
+
+}  // namespace
+}  // namespace paceline

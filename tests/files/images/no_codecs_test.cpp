@@ -1,0 +1,19 @@
+// What a build without the libraries says.
+
+#include "paceline/engine/core/error.h"
+#include "paceline/files/images/codec.h"
+
+#include "tests/harness/expect_error.h"
+
+namespace paceline::images {
+namespace {
+
+TEST(NoCodecs, an_image_is_refused_with_what_was_missing) {
+  for (const auto open : {open_jpeg, open_png}) {
+    expect_error(ErrorCode::kUnsupported, {"a.jpg", "decodes no images", "libpng was not found"},
+                 [&] { open({}, "a.jpg"); });
+  }
+}
+
+}  // namespace
+}  // namespace paceline::images

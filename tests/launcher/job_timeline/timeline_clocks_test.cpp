@@ -1,0 +1,49 @@
+#include "paceline/launcher/job_timeline/timeline_clocks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+
+// Host 1's clock is an hour ahead of host 0's; the launcher is 50 us and 70 us away from them.
+const std::vector<ClockShift> kHosts = {{0s, 50us}, {-1h, 70us}};
+
+TEST(TimelineClocks, the_ranks_measurements_count_as_long_as_the_launcher_agrees) {
+  const ClockShift measured{-1h + 60us, 20us};
+  EXPECT_THAT(shifts_to_one_clock({{0, 0, 0, {}}, {1, 1, 0, measured}}, kHosts),
+              ElementsAre(ClockShift{}, ClockShift{}));
+}
+
+TEST(TimelineClocks, clocks_that_have_drifted_since_are_taken_from_the_launcher) {
+  const ClockShift measured{-1h + 5ms, 20us};
+  const auto shifts = shifts_to_one_clock({{0, 0, 0, {}}, {1, 1, 0, measured}}, kHosts);
+  EXPECT_THAT(shifts, ElementsAre(ClockShift{}, ClockShift{-5ms, 100us}));
+  EXPECT_EQ(measured.offset + shifts[1].offset, -1h);
+  EXPECT_EQ(measured.error + shifts[1].error, 120us);
+}
+
+TEST(TimelineClocks, a_rank_that_could_not_measure_is_put_there_by_the_launcher) {
+  EXPECT_THAT(shifts_to_one_clock({{0, 0, 0, {}}, {1, 1, 0, {}}}, kHosts),
+              ElementsAre(ClockShift{}, ClockShift{-1h, 120us}));
+}
+
+TEST(TimelineClocks, a_generation_with_another_first_host_uses_the_same_clock) {
+  // Later rank 0 runs on host 1, and host 0 has measured itself against that.
+  const ClockShift towards_first{-1h, 20us}, towards_second{1h, 20us};
+  const auto shifts = shifts_to_one_clock(
+      {{0, 0, 0, {}}, {1, 1, 0, towards_first}, {1, 0, 1, {}}, {0, 1, 1, towards_second}}, kHosts);
+  EXPECT_THAT(shifts, ElementsAre(ClockShift{}, ClockShift{}, ClockShift{-1h, 120us},
+                                  ClockShift{-1h, 120us}));
+}
+
+TEST(TimelineClocks, without_any_rank_0_the_first_host_that_is_there_counts) {
+  const auto shifts = shifts_to_one_clock({{1, 2, 0, {}}, {0, 1, 0, {}}}, kHosts);
+  EXPECT_THAT(shifts, ElementsAre(ClockShift{}, ClockShift{1h, 120us}));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

@@ -1,0 +1,48 @@
+#pragma once
+
+// Hosts for tests on one machine: network namespaces that a bridge connects, and a command that
+// stands for ssh and enters them. Needs root. Everything is made by processes of the test and in a
+// namespace of its own, so nothing is left behind by any death.
+//
+//   10.77.0.254 (this process) ── bridge ─┬─ 10.77.0.1 (host 0)
+//                                         └─ 10.77.0.2 (host 1) ...
+
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline::launcher {
+
+class NetworkHosts {
+ public:
+  // Why there can be none here; empty when there can.
+  static std::string unavailable();
+
+  explicit NetworkHosts(int count);
+  NetworkHosts(const NetworkHosts&) = delete;
+  NetworkHosts& operator=(const NetworkHosts&) = delete;
+  ~NetworkHosts();
+
+  // "10.77.0.1:2,10.77.0.2:2"
+  std::string list(int slots) const;
+  static std::string name(int host) { return "10.77.0." + std::to_string(host + 1); }
+  // For --ssh-command. Like a fresh login it passes no variables on.
+  std::string ssh() const { return directory_.file("ssh"); }
+  // A stand-in that runs `script` (of a POSIX shell; $1 is the host, $2 the command) in front of
+  // the real thing.
+  std::string ssh_after(const std::string& script) const;
+  // Unplugs the host: nothing comes from it any more, and nothing arrives.
+  void unplug(int host) const;
+  const FreshDirectory& directory() const { return directory_; }
+  // TMPDIR of all hosts.
+  std::string temporary() const { return directory_.file("tmp"); }
+
+ private:
+  FreshDirectory directory_;
+  std::vector<pid_t> keepers_;  // each keeps a namespace alive
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,79 @@
+#pragma once
+
+// Runs the real command `paceline` for tests: arguments as given, output collected, everything
+// under a deadline. Its TMPDIR is a fresh directory, so that what it leaves behind can be seen and
+// is removed.
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/fd.h"
+
+#include "tests/harness/fresh_directory.h"
+
+namespace paceline::launcher {
+
+struct Outcome {
+  int exit_code = -1;  // as a shell reports it
+  int signal = 0;      // that killed it; 0: it exited
+  std::string out, err;
+  std::chrono::duration<double> seconds{};
+};
+
+class PacelineProcess {
+ public:
+#ifdef __SANITIZE_THREAD__
+  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(120);
+#else
+  static constexpr std::chrono::milliseconds kLimit = std::chrono::seconds(30);
+#endif
+  using Variables = std::map<std::string, std::string>;
+
+  // `command` is the program; the one of this build unless another is named.
+  explicit PacelineProcess(std::vector<std::string> arguments, Variables variables = {},
+                           std::string command = PACELINE_COMMAND);
+  PacelineProcess(const PacelineProcess&) = delete;
+  PacelineProcess& operator=(const PacelineProcess&) = delete;
+  ~PacelineProcess();
+
+  pid_t pid() const { return pid_; }
+  const std::string& temporary() const { return temporary_.path(); }
+  void send(int signal) const;
+  void write_stdin(const std::string& text);
+  void close_stdin() { stdin_.reset(); }
+
+  // Reads stdout until it has `count` lines that begin with `start`; returns what follows on those
+  // lines. Throws Error(kTimeout).
+  std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
+  // Reads stderr until it contains `words`; false if it ends before, or after 20 s.
+  bool wait_for_words(const std::string& words);
+  // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when that does not
+  // happen.
+  Outcome wait(std::chrono::milliseconds limit = kLimit);
+
+ private:
+  bool read_some(int which, Deadline deadline);
+
+  FreshDirectory temporary_;
+  std::chrono::steady_clock::time_point started_;
+  pid_t pid_ = -1;
+  Fd stdin_, pipes_[2];
+  std::string texts_[2];
+};
+
+// Starts and waits.
+Outcome run_paceline(std::vector<std::string> arguments, PacelineProcess::Variables variables = {});
+
+// The bytes of a file; empty if it does not exist.
+std::string content_of(const std::string& path);
+
+// True when all of these processes have ended by the deadline.
+bool all_gone(const std::vector<Fd>& pidfds, std::chrono::milliseconds limit);
+std::vector<Fd> open_pidfds(const std::vector<std::string>& pids);
+
+}  // namespace paceline::launcher

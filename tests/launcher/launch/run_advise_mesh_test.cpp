@@ -1,0 +1,137 @@
+// `paceline advise --mesh` and `--memory` with programs that only pretend to train.
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/harness/fresh_directory.h"
+#include "tests/launcher/launch/paceline_process.h"
+
+namespace paceline::launcher {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Two blocks of a million parameters, which two stages or four ranks of a layer can divide.
+constexpr const char* kProfileText =
+    R"({"format":"paceline profile","version":1,"program":"pretend","samples_per_step":8,"most_parts":4,
+"shard_stages":[0,1,2,3],"schedules":["1f1b"],"layers":[
+{"name":"a","is_block":true,"parameters":1000000,"forward":{"fixed_s":0,"sample_s":0.001},
+"backward":{"fixed_s":0,"sample_s":0.002},"activation_bytes":1000000,"output_bytes":1000},
+{"name":"b","is_block":true,"parameters":1000000,"forward":{"fixed_s":0,"sample_s":0.001},
+"backward":{"fixed_s":0,"sample_s":0.002},"activation_bytes":1000000,"output_bytes":1000}]})";
+
+// Rank 0 writes the profile where it is asked for one; otherwise steps of 12 ms.
+constexpr const char* kPretendingGpt =
+    "if [ -n \"$PACELINE_PROFILE\" ]; then "
+    "[ $RANK != 0 ] || cat \"$0\" > \"$PACELINE_PROFILE\"; exit 0; fi; "
+    "echo \"$@\" > \"$0.arguments\"; log=$PACELINE_STEP_LOG/rank-$(printf %03d $RANK).jsonl; "
+    "while :; do "
+    "echo '{\"event\":\"step\",\"samples\":4,\"seconds\":0.012,\"communication\":0}' >> $log; "
+    "sleep 0.01; done";
+
+class AdviseMesh : public testing::Test {
+ protected:
+  void SetUp() override { std::ofstream(profile_) << kProfileText; }
+
+  Outcome advise(std::vector<std::string> options, const char* script = kPretendingGpt) {
+    options.insert(options.begin(), {"advise", "--seconds", "1"});
+    options.insert(options.end(), {"--", "sh", "-c", script, profile_, "--batch-size", "3"});
+    return run_paceline(options);
+  }
+
+  const FreshDirectory folder_;
+  const std::string profile_ = folder_.file("profile");
+};
+
+TEST_F(AdviseMesh, plans_from_what_the_program_wrote) {
+  const Outcome outcome = advise({"--mesh", "--ranks", "2"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("pretend: 2000000 parameters, 2 layers; 1 host x 2 ranks"),
+                    HasSubstr("global batch: 8 samples"), HasSubstr("pp=1,dp=2,tp=1"),
+                    HasSubstr("pp=2,dp=1,tp=1"), HasSubstr("pp=1,dp=1,tp=2"), HasSubstr("<- best"),
+                    HasSubstr("because: of a step of")));
+  EXPECT_THAT(outcome.out, HasSubstr("command: paceline run --nproc-per-node 2 sh -c"));
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("--global-batch-size 8"), Not(HasSubstr("--batch-size 3"))));
+}
+
+TEST_F(AdviseMesh, shows_predicted_beside_measured) {
+  const Outcome outcome = advise({"--mesh", "--ranks", "2", "--check", "dp=1,tp=2", "--rows", "1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("predicted beside measured"), HasSubstr("12.0 ms"),
+                                 HasSubstr("step: error"), HasSubstr("memory: error")));
+  std::ifstream file(profile_ + ".arguments");
+  std::string arguments;
+  std::getline(file, arguments);
+  EXPECT_THAT(arguments,
+              AllOf(HasSubstr("--mesh pp=1,dp=1,tp=2"), HasSubstr("--global-batch-size 8"),
+                    Not(HasSubstr("--batch-size 3"))));
+}
+
+TEST_F(AdviseMesh, machines_that_are_not_here) {
+  const std::string kept = folder_.file("kept.json");
+  const std::string machine = "hosts=12500,ranks=8,link=100Gbit,mtbf=5000h,stragglers=5%";
+  const Outcome measured =
+      advise({"--mesh", "--simulate", machine, "--global-batch", "100000", "--profile", kept});
+  EXPECT_EQ(measured.exit_code, 0) << measured.err;
+  EXPECT_THAT(measured.out, AllOf(HasSubstr("12500 hosts x 8 ranks, 100 Gbit/s"),
+                                  HasSubstr("failures and checkpoints take"),
+                                  HasSubstr("waiting for the slowest of 100000 ranks"),
+                                  HasSubstr("advice: --mesh"), Not(HasSubstr("command:"))));
+  // From the profile that was kept no program is needed.
+  const Outcome again =
+      run_paceline({"advise", "--mesh", "--profile", kept, "--simulate", "hosts=4,ranks=2"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("4 hosts x 2 ranks"));
+}
+
+TEST_F(AdviseMesh, memory_of_each_stage) {
+  const Outcome outcome = advise({"--memory", "--ranks", "4"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  // Four replicas of 2 million parameters: 16 bytes each, and 8 + 8 / 4.
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("DDP"), HasSubstr("stage 3"), HasSubstr("16 MB"),
+                                 HasSubstr("4 MB"), HasSubstr("fits")));
+  const Outcome small = advise({"--memory", "--simulate", "hosts=1,ranks=4,memory=100MB"});
+  EXPECT_THAT(small.out, AllOf(HasSubstr("does not fit"), HasSubstr("a host has 100 MB")));
+}
+
+TEST_F(AdviseMesh, a_program_without_a_profile_is_told_what_to_do) {
+  const Outcome ended = advise({"--mesh"}, "exit 0");
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("no profile: sh ended without one"),
+                               HasSubstr("PACELINE_PROFILE"), HasSubstr("docs/planner.md")));
+  EXPECT_THAT(advise({"--mesh", "--patience", "1"}, "sleep 60").err,
+              HasSubstr("has not written one within 1 s (--patience)"));
+  EXPECT_THAT(advise({"--mesh"}, "echo 'no file data.bin' >&2; exit 3").err,
+              AllOf(HasSubstr("failed with exit code 3"), HasSubstr("no file data.bin")));
+  EXPECT_THAT(advise({"--mesh"}, "echo '{}' > $PACELINE_PROFILE").err,
+              HasSubstr("no profile of a program"));
+}
+
+TEST_F(AdviseMesh, refuses_what_makes_no_sense) {
+  EXPECT_THAT(run_paceline({"advise", "--mesh"}).err, HasSubstr("no program given"));
+  EXPECT_THAT(advise({"--mesh", "--simulate", "hosts=2,speed=3"}).err,
+              HasSubstr("--simulate: 'speed' is not one of hosts="));
+  EXPECT_THAT(advise({"--mesh", "--simulate", "hosts=2", "--check", "1"}).err,
+              HasSubstr("--check runs PROGRAM on this machine"));
+  EXPECT_THAT(advise({"--memory", "--check", "1"}).err, HasSubstr("--check needs --mesh"));
+  EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "dp=4"}).err,
+              HasSubstr("--check dp=4: is not one of the meshes"));
+  EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "many"}).err,
+              HasSubstr("--check: 'many'"));
+  EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--simulate", "hosts=2"}).err,
+              HasSubstr("--ranks is of this machine"));
+  EXPECT_THAT(advise({"--simulate", "hosts=2"}).err, HasSubstr("need --mesh or --memory"));
+  // Eight ranks, two blocks and four parts: no mesh for a batch of one.
+  EXPECT_THAT(advise({"--mesh", "--simulate", "hosts=16,ranks=1", "--global-batch", "1"}).err,
+              HasSubstr("16 ranks cannot divide a global batch of 1 sample"));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

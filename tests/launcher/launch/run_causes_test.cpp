@@ -1,0 +1,244 @@
+// What `paceline run` says about the end of a real rank: where it was, and why it ended.
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness/wait_until.h"
+#include "tests/launcher/launch/paceline_process.h"
+
+namespace paceline::launcher {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+// A sanitizer would handle these signals itself.
+const PacelineProcess::Variables kNoSanitizer = {
+    {"ASAN_OPTIONS",
+     "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
+     "detect_leaks=0"},
+    {"UBSAN_OPTIONS", "handle_segv=0"},
+    {"TSAN_OPTIONS", "handle_segv=0:handle_sigbus=0:handle_sigfpe=0"}};
+
+std::vector<std::string> crash(const std::string& how, const char* ranks = "2") {
+  return {"run", "--nproc-per-node", ranks, CRASHING_PROGRAM, how};
+}
+
+// The innermost frame that is shown.
+std::string first_frame(const std::string& text) {
+  const auto at = text.find("    #0  ");
+  return at == std::string::npos ? "" : text.substr(at + 8, text.find('\n', at) - at - 8);
+}
+
+TEST(RunCauses, a_segmentation_fault_is_shown_with_the_names_of_functions) {
+  const Outcome outcome = run_paceline(crash("null"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 139);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGSEGV"));
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("write_to_nowhere")) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("compute_loss"), HasSubstr("train_step")));
+  EXPECT_THAT(outcome.err, HasSubstr("main"));
+  EXPECT_EQ(outcome.err.find("failed first"), outcome.err.rfind("failed first"));
+}
+
+TEST(RunCauses, threads_overflows_divisions_and_instructions_are_shown_as_well) {
+  for (const auto& [how, code, function] :
+       std::vector<std::tuple<std::string, int, std::string>>{{"thread", 139, "write_to_nowhere"},
+                                                              {"overflow", 139, "call_without_end"},
+                                                              {"zero", 136, "divide"},
+                                                              {"illegal", 132, "run_kernel"}}) {
+    const Outcome outcome = run_paceline(crash(how), kNoSanitizer);
+    EXPECT_EQ(outcome.exit_code, code) << how;
+    EXPECT_THAT(first_frame(outcome.err), HasSubstr(function)) << how << outcome.err;
+  }
+}
+
+// Rank 1 takes a while to die, as its memory goes first. Rank 0 sees that and exits before.
+constexpr const char* kSlowDeath = R"py(
+import os, signal, sys
+name = sys.argv[1] + "/pid"
+if os.environ["RANK"] == "1":
+    memory = bytearray(b"1") * (1 << 29)
+    with open(name + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + ".new", name)
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(name):
+    pass
+try:
+    stat = os.open(f"/proc/{open(name).read()}/stat", os.O_RDONLY)
+    while not int(os.pread(stat, 4096, 0).rpartition(b")")[2].split()[6]) & 4:
+        pass
+except OSError:
+    pass
+os._exit(5)
+)py";
+
+TEST(RunCauses, a_rank_that_is_still_dying_comes_before_one_that_noticed_and_exited) {
+  const FreshDirectory folder;
+  const Outcome outcome = run_paceline(
+      {"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c", kSlowDeath, folder.path()});
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (exit code 5)"));
+}
+
+// Both ranks stand behind a wrapper that passes the exit code on, that of the killed one slowly.
+constexpr const char* kWrapped = R"py(
+import os, subprocess, sys, time
+code = subprocess.run(sys.argv[1:], close_fds=False).returncode
+time.sleep(0.1 if code == -9 else 0)
+sys.exit(code & 255)
+)py";
+
+TEST(RunCauses, a_rank_that_was_killed_behind_a_wrapper_comes_before_one_that_noticed) {
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "/usr/bin/python3", "-c",
+                                        kWrapped, RECORDED_PROGRAM, "dies"},
+                                       kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 247) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 247"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it"));
+}
+
+TEST(RunCauses, an_uncaught_exception_is_shown_with_its_text_and_where_it_was_thrown) {
+  const Outcome outcome = run_paceline(crash("throws"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 1);
+  const std::string report = outcome.err.substr(outcome.err.find("paceline: rank 1 failed first"));
+  constexpr const char* kVerdict = "rank 1: std::runtime_error: no such key: learning_rate";
+  EXPECT_THAT(report, MatchesRegex("paceline: rank 1 failed first: exit code 1 [^\n]*\n  cause: " +
+                                   std::string(kVerdict) + "\n(.|\n)*"));
+  EXPECT_EQ(report.find(kVerdict), report.rfind(kVerdict)) << report;
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("read_config")) << outcome.err;
+}
+
+TEST(RunCauses, a_failed_assertion_is_shown_with_its_text) {
+  const Outcome outcome = run_paceline(crash("asserts"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: a failed assertion: value < 0"));
+  EXPECT_THAT(first_frame(outcome.err), HasSubstr("check_loss")) << outcome.err;
+}
+
+#ifndef __SANITIZE_ADDRESS__
+TEST(RunCauses, damaged_memory_is_told_from_an_exception) {
+  const Outcome outcome = run_paceline(crash("frees"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 134);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("cause: damaged memory, as the C library found: free(): double free"));
+  EXPECT_THAT(outcome.err, HasSubstr("free_batch"));
+}
+#endif
+
+TEST(RunCauses, a_programs_own_handler_is_left_alone) {
+  const Outcome outcome = run_paceline(crash("handled"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 9);
+  EXPECT_EQ(first_frame(outcome.err), "");
+}
+
+TEST(RunCauses, a_variable_switches_the_report_off) {
+  auto variables = kNoSanitizer;
+  variables["PACELINE_CRASH_REPORT"] = "0";
+  const Outcome outcome = run_paceline(crash("null"), variables);
+  EXPECT_EQ(outcome.exit_code, 139);
+  EXPECT_EQ(first_frame(outcome.err), "");
+  EXPECT_THAT(outcome.err, HasSubstr("hint: a memory error"));
+}
+
+TEST(RunCauses, a_missing_shared_library_is_named) {
+  const FreshDirectory directory;
+  const std::string build =
+      "cd " + directory.path() +
+      " && echo 'int f() { return 0; }' > lib.c && echo 'int f(); int main() { "
+      "return f(); }' > main.c && cc -shared -fPIC lib.c -o libgone.so && cc "
+      "main.c -L. -lgone -o program && rm libgone.so";
+  ASSERT_EQ(std::system(build.c_str()), 0);
+  const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", directory.file("program")});
+  EXPECT_EQ(outcome.exit_code, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: the shared library libgone.so is missing"));
+}
+
+TEST(RunCauses, a_kill_by_hand_is_told_from_a_lack_of_memory) {
+  const Outcome outcome = run_paceline({"run", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("cause: killed from outside"));
+}
+
+TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {
+  const Outcome outcome = run_paceline(crash("leaves", "3"), kNoSanitizer);
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_THAT(outcome.err, HasSubstr("before: rank 1 ended with exit code 0"));
+  // What the records tell.
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 (pid "));
+  EXPECT_THAT(outcome.err, HasSubstr(") ended with exit code 0 outside of any operation; it "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr(" died ")));
+}
+
+// A cgroup of its own with a limit of memory; empty where none can be made.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(std::size_t limit) {
+    for (const auto& [folder, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+                                       std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+      const std::string path = std::string(folder) + "/paceline-test-" + std::to_string(getpid());
+      std::error_code error;
+      if (!std::filesystem::create_directory(path, error)) continue;
+      path_ = path;
+      std::ofstream setting(path + "/" + file);
+      if (setting << limit << std::flush) return;
+      std::filesystem::remove(path, error);
+      path_.clear();
+    }
+  }
+  ~MemoryGroup() {
+    if (path_.empty()) return;
+    std::error_code error;  // until the last process, which has ended, is gone
+    (void)harness::wait_until([&] { return std::filesystem::remove(path_, error); },
+                              Deadline::after(std::chrono::seconds(5)));
+  }
+  std::string processes() const { return path_.empty() ? "" : path_ + "/cgroup.procs"; }
+
+ private:
+  std::string path_;
+};
+
+TEST(RunCauses, an_out_of_memory_kill_is_explained_with_the_limit) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more memory";
+#endif
+  const MemoryGroup group(200 << 20);
+  if (group.processes().empty()) GTEST_SKIP() << "no cgroup with a memory limit can be made here";
+  PacelineProcess paceline({"-c", "echo $$ > " + group.processes() +
+                                      " && exec " PACELINE_COMMAND
+                                      " run --nproc-per-node 2 " CRASHING_PROGRAM " memory"},
+                           kNoSanitizer, "/bin/sh");
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: out of memory: the kernel killed it at the cgroup's "
+                                     "limit of 200 MiB (/sys/fs/cgroup/"));
+  EXPECT_THAT(outcome.err, testing::ContainsRegex("; the rank used [12][0-9][0-9] MiB"));
+}
+
+TEST(RunCauses, a_full_dev_shm_is_named) {
+  if (getuid() != 0) GTEST_SKIP() << "mounting a small /dev/shm needs root";
+  PacelineProcess paceline({"-m", "sh", "-c",
+                            "mount -t tmpfs -o size=8m tmpfs /dev/shm && exec " PACELINE_COMMAND
+                            " run " CRASHING_PROGRAM " shm"},
+                           kNoSanitizer, "/usr/bin/unshare");
+  const Outcome outcome = paceline.wait();
+  if (outcome.exit_code == 1) GTEST_SKIP() << "no mount namespace here: " << outcome.err;
+  EXPECT_EQ(outcome.exit_code, 135) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("cause: /dev/shm is full (0 MiB free of 8 MiB)"));
+  EXPECT_THAT(outcome.err, HasSubstr("fill_shared_memory"));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

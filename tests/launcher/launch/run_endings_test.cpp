@@ -1,0 +1,440 @@
+// How jobs of `paceline run` end: failures, signals, and deaths of the launcher itself.
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/launcher/process/process.h"
+
+#include "tests/harness/wait_until.h"
+#include "tests/launcher/launch/paceline_process.h"
+#include "tests/launcher/launch/terminal_process.h"
+
+namespace paceline::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> ranks(const char* count, const std::string& script,
+                               std::vector<std::string> options = {}) {
+  std::vector<std::string> arguments = {"run", "--nproc-per-node", count};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {"sh", "-c", script});
+  return arguments;
+}
+
+// A shell command that returns once all ranks have come to it.
+std::string all_ready(const FreshDirectory& directory) {
+  return "touch " + directory.path() + "/$RANK; until [ $(ls " + directory.path() +
+         " | wc -l) = $WORLD_SIZE ]; do sleep 0.02; done; ";
+}
+
+TEST(RunEndings, the_first_rank_that_fails_is_reported_and_gives_the_exit_code) {
+  const FreshDirectory directory;
+  PacelineProcess paceline(ranks("3", "trap 'exit 9' TERM; " + all_ready(directory) +
+                                          "if [ $RANK = 1 ]; then "
+                                          "for i in $(seq 30); do echo line $i; done; exit 3; fi; "
+                                          "while :; do sleep 0.05; done"));
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 3 (host "));
+  EXPECT_THAT(outcome.err, HasSubstr("  | line 11\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("  | line 30\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("  | line 10\n")));
+  EXPECT_THAT(outcome.err, HasSubstr("ranks 0, 2 ended because of it"));
+  const auto log = outcome.err.find("log: ");
+  ASSERT_NE(log, std::string::npos);
+  const std::string path = outcome.err.substr(log + 5, outcome.err.find('\n', log) - log - 5);
+  EXPECT_TRUE(std::filesystem::exists(path)) << path;
+}
+
+TEST(RunEndings, exit_codes_and_signals_of_the_culprit_are_kept) {
+  for (const auto& [script, code, text] : std::vector<std::tuple<std::string, int, std::string>>{
+           {"exit 1", 1, "exit code 1"},
+           {"exit 137", 137, "128 + SIGKILL"},
+           {"kill -9 $$", 137, "killed by SIGKILL"},
+           {"kill -SEGV $$", 139, "killed by SIGSEGV"},
+           {"kill -BUS $$", 135, "/dev/shm"},
+           {"kill -ILL $$", 132, "instructions"},
+           {"exec ./no-such-thing", 127, "not found"}}) {
+    const Outcome outcome = run_paceline(ranks("2", "[ $RANK = 0 ] || sleep 60; " + script));
+    EXPECT_EQ(outcome.exit_code, code) << script;
+    EXPECT_THAT(outcome.err, HasSubstr("rank 0 failed first")) << script;
+    EXPECT_THAT(outcome.err, HasSubstr(text)) << script;
+  }
+}
+
+TEST(RunEndings, a_rank_that_succeeds_early_does_not_end_the_job) {
+  const Outcome outcome =
+      run_paceline(ranks("2", "[ $RANK = 1 ] && exit 0; sleep 0.2; echo still here"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "still here\n");
+}
+
+TEST(RunEndings, a_rank_that_ignores_sigterm_is_killed_after_the_grace_time) {
+  const FreshDirectory directory;
+  const Outcome outcome =
+      run_paceline(ranks("2",
+                         "trap '' TERM; " + all_ready(directory) +
+                             "[ $RANK = 1 ] && exit 4; while :; do sleep 0.05; done",
+                         {"--shutdown-timeout", "0.2"}));
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (killed by SIGKILL)"));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 0 did not end within 0.2 s of SIGTERM and was killed"));
+}
+
+TEST(RunEndings, ranks_that_were_killed_after_a_signal_to_the_launcher_are_named) {
+  PacelineProcess paceline(ranks(
+      "3", "[ $RANK = 1 ] || trap '' TERM; echo ready; while :; do sleep 0.02; done",
+      {"--all-ranks", "--shutdown-timeout", "3"}));  // rank 1 ends within it on a busy machine
+  for (const char* rank : {"[0] ready", "[1] ready", "[2] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGTERM);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, SIGTERM);
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: ranks 0, 2 did not end within 3 s of SIGTERM and "
+                                     "were killed (SIGKILL)\n"));
+}
+
+TEST(RunEndings, a_clean_stop_names_no_killed_rank) {
+  PacelineProcess paceline(ranks("2", "echo ready; exec sleep 1000", {"--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGTERM);
+  EXPECT_THAT(paceline.wait().err, Not(HasSubstr("killed")));
+}
+
+TEST(RunEndings, a_stopped_rank_ends_with_the_others) {
+  const Outcome outcome = run_paceline(
+      ranks("2", "[ $RANK = 1 ] && exit 4; kill -STOP $$", {"--shutdown-timeout", "60"}));
+  EXPECT_EQ(outcome.exit_code, 4);
+  EXPECT_LT(outcome.seconds.count(), 30.0);  // SIGCONT lets it act on SIGTERM, no grace time passes
+}
+
+TEST(RunEndings, processes_that_a_rank_leaves_running_are_ended) {
+  PacelineProcess paceline(ranks("1",
+                                 "sleep 1000 & echo pid $!; setsid sleep 1001 & echo pid $!; "
+                                 "echo pid $$; read end; exit 0"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 3));
+  EXPECT_EQ(paceline.wait().exit_code, 0);
+  EXPECT_TRUE(all_gone(pidfds, 0ms));
+}
+
+TEST(RunEndings, a_rank_that_failed_by_itself_is_not_reported_as_a_follower) {
+  const FreshDirectory directory;
+  const Outcome alike =
+      run_paceline(ranks("2", "trap '' TERM; " + all_ready(directory) + "exit 127"));
+  EXPECT_EQ(alike.exit_code, 127);
+  EXPECT_THAT(alike.err, HasSubstr(" also failed (exit code 127)"));
+  EXPECT_THAT(alike.err, Not(HasSubstr("because of it")));
+  const FreshDirectory other;
+  const std::string words =
+      "rank $RANK: rank $((1-RANK)) (box) of group world is gone: its process "
+      "ended without leaving the group; see the output of rank $((1-RANK))";
+  const Outcome named =
+      run_paceline(ranks("2", "trap '' TERM; " + all_ready(other) +
+                                  "[ $RANK = 1 ] && exit 4; echo \"" + words + "\" >&2; exit 4"));
+  EXPECT_THAT(named.err, HasSubstr("rank 1 failed first"));
+  EXPECT_THAT(named.err, HasSubstr("rank 0 ended because of it (exit code 4)"));
+}
+
+TEST(RunEndings, a_program_that_went_to_the_background_is_reported_as_ended) {
+  const Outcome outcome =
+      run_paceline(ranks("2", "[ $RANK = 0 ] || { sleep 1000 & sleep 1001 & }; exit 0"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(
+      outcome.err,
+      HasSubstr("rank 1 ended with exit code 0 and left 2 processes running (the first: sleep), "
+                "which were ended"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("a rank ended")));
+  const Outcome strays = run_paceline(ranks("2", "[ $RANK = 0 ] || exec setsid --fork sleep 1000"));
+  EXPECT_THAT(strays.err, HasSubstr("rank 1 ended with exit code 0 and left 1 process running "
+                                    "(sleep), which was ended"));
+  EXPECT_THAT(strays.err, Not(HasSubstr("rank 0")));
+}
+
+TEST(RunEndings, helpers_that_end_with_their_rank_are_not_reported) {
+  const Outcome outcome = run_paceline(ranks("2", "sleep 0.03 & exit 0"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, Not(HasSubstr("running")));
+}
+
+TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    PacelineProcess paceline(ranks(
+        "2", "trap 'echo got; exit 0' INT TERM HUP QUIT; echo ready; while :; do sleep 0.02; done",
+        {"--all-ranks"}));
+    paceline.wait_for_lines("[0] ready", 1);
+    paceline.wait_for_lines("[1] ready", 1);
+    paceline.send(signal);
+    const Outcome outcome = paceline.wait();
+    EXPECT_EQ(outcome.signal, signal);  // what a shell, make and systemd go by
+    EXPECT_THAT(outcome.out, HasSubstr("[0] got\n"));
+    EXPECT_THAT(outcome.out, HasSubstr("[1] got\n"));
+    EXPECT_THAT(outcome.err, HasSubstr("stopped by SIG"));
+  }
+}
+
+// This process and all that it has started, itself last.
+std::vector<pid_t> family_of(pid_t pid) {
+  std::vector<pid_t> family;
+  std::ifstream children("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) +
+                         "/children");
+  for (pid_t child = 0; children >> child;) {
+    for (const pid_t one : family_of(child)) family.push_back(one);
+  }
+  family.push_back(pid);
+  return family;
+}
+
+// Signals that have not been taken do not count twice.
+bool is_pending(pid_t pid, int signal) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("ShdPnd:")) continue;
+    return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// How systemd and batch systems end what they started: whom they signal first, and in what order.
+TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
+  enum class To : std::uint8_t { kLauncher, kAllRanksFirst, kAllLauncherFirst };
+  struct Row {
+    const char* who;
+    int signal;
+    To to;
+    bool saves;  // the ranks save and end; else they die of it
+  };
+  const std::vector<Row> rows = {
+      {"systemd, KillMode=mixed or process", SIGTERM, To::kLauncher, true},
+      {"systemd, KillMode=control-group", SIGTERM, To::kAllLauncherFirst, true},
+      {"systemd, KillMode=control-group, another order", SIGTERM, To::kAllRanksFirst, true},
+      {"scancel, qdel: ranks that do not care", SIGTERM, To::kAllLauncherFirst, false},
+      {"scancel, qdel, another order", SIGTERM, To::kAllRanksFirst, false},
+      {"SendSIGHUP, a closed terminal", SIGHUP, To::kLauncher, true},
+      {"a limit of CPU time: s_cpu of Grid Engine, LSF", SIGXCPU, To::kLauncher, true},
+      {"a limit of CPU time, to all", SIGXCPU, To::kAllLauncherFirst, true},
+      {"bkill: SIGINT first", SIGINT, To::kAllLauncherFirst, true},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.who);
+    const std::string saving =
+        "trap 'echo saved; exit 0' TERM HUP XCPU INT; echo ready; "
+        "while :; do sleep 0.02; done";
+    PacelineProcess paceline(
+        ranks("2", row.saves ? saving : "echo ready; exec sleep 1000", {"--all-ranks"}));
+    for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+    auto family = family_of(paceline.pid());
+    if (row.to == To::kLauncher) family = {paceline.pid()};
+    if (row.to == To::kAllLauncherFirst) std::reverse(family.begin(), family.end());
+    for (const pid_t pid : family) kill(pid, row.signal);
+    const Outcome outcome = paceline.wait();
+    EXPECT_EQ(outcome.signal, row.signal) << outcome.exit_code << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("stopped by SIG"));
+    if (row.saves) {
+      EXPECT_THAT(outcome.out, HasSubstr("[0] saved\n"));
+      EXPECT_THAT(outcome.out, HasSubstr("[1] saved\n"));
+    }
+  }
+}
+
+// The time that systemd and batch systems give is over: SIGKILL to the launcher, or to all.
+TEST(RunEndings, sigkill_after_sigterm_leaves_no_process_behind) {
+  for (const bool to_all : {false, true}) {
+    PacelineProcess paceline(ranks(
+        "2", "trap 'echo got' TERM; echo pid $$; while :; do sleep 0.02; done", {"--all-ranks"}));
+    auto pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", 1));
+    pidfds.push_back(std::move(open_pidfds(paceline.wait_for_lines("[1] pid ", 1)).front()));
+    paceline.send(SIGTERM);
+    paceline.wait_for_lines("[0] got", 1);
+    for (const pid_t pid : to_all ? family_of(paceline.pid()) : std::vector{paceline.pid()}) {
+      kill(pid, SIGKILL);
+    }
+    EXPECT_TRUE(all_gone(pidfds, 10s));
+    EXPECT_EQ(paceline.wait().signal, SIGKILL);
+  }
+}
+
+TEST(RunEndings, a_third_interrupt_kills_an_agent_that_does_not_answer) {
+  PacelineProcess paceline(ranks("2",
+                                 "trap '' INT TERM; echo agent $PPID; echo pid $$; "
+                                 "while :; do sleep 0.02; done",
+                                 {"--shutdown-timeout", "60", "--all-ranks"}));
+  const pid_t agent = std::stoi(paceline.wait_for_lines("[0] agent ", 1)[0]);
+  auto pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", 1));
+  pidfds.push_back(std::move(open_pidfds(paceline.wait_for_lines("[1] pid ", 1)).front()));
+  kill(agent, SIGSTOP);
+  for (int i = 0; i < 3; ++i) {
+    paceline.send(SIGINT);
+    EXPECT_TRUE(harness::wait_until([&] { return !is_pending(paceline.pid(), SIGINT); },
+                                    Deadline::after(10s)));
+  }
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, SIGINT);
+  EXPECT_THAT(outcome.err, HasSubstr("received SIGINT 3 times; all ranks were killed"));
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+}
+
+TEST(RunEndings, a_second_interrupt_kills_at_once) {
+  PacelineProcess paceline(
+      ranks("2", "trap 'echo got' INT; trap '' TERM; echo ready; while :; do sleep 0.02; done",
+            {"--shutdown-timeout", "60", "--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGINT);
+  for (const char* rank : {"[0] got", "[1] got"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGINT);
+  const Outcome outcome = paceline.wait(30s);
+  EXPECT_EQ(outcome.signal, SIGINT);
+  EXPECT_THAT(outcome.err, HasSubstr("did not end before the second SIGINT and were killed"));
+}
+
+TEST(RunEndings, a_rank_that_a_signal_killed_is_an_exit_code_of_the_launcher) {
+  for (const int signal : {SIGINT, SIGTERM, SIGKILL, SIGSEGV}) {
+    const Outcome outcome = run_paceline(ranks("1", "kill -" + std::to_string(signal) + " $$"));
+    EXPECT_EQ(outcome.signal, 0) << signal;
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+  }
+}
+
+TEST(RunEndings, a_rank_that_alone_got_a_stop_signal_failed_first) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    const Outcome outcome = run_paceline(
+        ranks("2", "[ $RANK = 1 ] && kill -" + std::to_string(signal) + " $$; sleep 0.2; exit 4"));
+    EXPECT_EQ(outcome.exit_code, 128 + signal);
+    EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIG"));
+  }
+}
+
+TEST(RunEndings, ranks_that_stop_as_agreed_after_a_signal_are_an_exit_code) {
+  PacelineProcess paceline(
+      ranks("2", "trap 'exit 85' INT; echo ready; while :; do sleep 0.02; done", {"--all-ranks"}));
+  for (const char* rank : {"[0] ready", "[1] ready"}) paceline.wait_for_lines(rank, 1);
+  paceline.send(SIGINT);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.signal, 0);
+  EXPECT_EQ(outcome.exit_code, 85);
+}
+
+// A shell or make starts the launcher again and again: the second round must not begin.
+TEST(RunEndings, ctrl_c_ends_what_repeats_the_launcher) {
+  const FreshDirectory directory;
+  std::ofstream(directory.file("Makefile"))
+      << "all: one two\none two:\n\t@echo round=$@; " << PACELINE_COMMAND
+      << " run sh -c 'echo up; exec sleep 1000'\n";
+  const std::string once =
+      std::string("echo round=$i; ") + PACELINE_COMMAND + " run sh -c 'echo up; exec sleep 1000'";
+  const std::vector<std::vector<std::string>> rows = {
+      {"/bin/bash", "-c", "for i in one two; do " + once + "; done; echo round=end"},
+      {"/bin/sh", "-c", "for i in one two; do " + once + "; done; echo round=end"},
+      {"/bin/bash", "-c", "i=one; while true; do " + once + "; i=two; done"},
+      {"/usr/bin/make", "-k", "-C", directory.path()},
+  };
+  for (const auto& command : rows) {
+    TerminalProcess repeater(command, {24, 80});
+    repeater.wait_for("up");
+    repeater.type("\x03");
+    EXPECT_NE(repeater.wait(), 0) << command[0];
+    EXPECT_THAT(repeater.shown(), Not(HasSubstr("round=two"))) << command[0];
+    EXPECT_THAT(repeater.shown(), Not(HasSubstr("round=end"))) << command[0];
+  }
+}
+
+TEST(RunEndings, user_signals_are_passed_on_without_stopping) {
+  PacelineProcess paceline(
+      ranks("1", "trap 'echo saved' USR1; echo ready; read end; read end; echo done"));
+  paceline.wait_for_lines("ready", 1);
+  paceline.send(SIGUSR1);
+  paceline.wait_for_lines("saved", 1);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("done\n"));
+}
+
+// Ranks with children, children in other sessions, one rank stopped, all deaf to SIGTERM.
+constexpr const char* kHardToEnd =
+    "trap '' TERM HUP INT; sh -c 'echo pid $$; exec sleep 1000' & "
+    "sh -c 'sh -c \"echo pid \\$\\$; exec sleep 1001\" & echo pid $$; wait' & "
+    "setsid sh -c 'echo pid $$; exec sleep 1002' & echo pid $$; "
+    "[ $RANK = 1 ] && kill -STOP $$; wait";
+constexpr std::size_t kHardToEndPids = 5;
+
+std::vector<Fd> start_hard_to_end(PacelineProcess& paceline) {
+  std::vector<Fd> pidfds = open_pidfds(paceline.wait_for_lines("[0] pid ", kHardToEndPids));
+  for (Fd& pidfd : open_pidfds(paceline.wait_for_lines("[1] pid ", kHardToEndPids))) {
+    pidfds.push_back(std::move(pidfd));
+  }
+  return pidfds;
+}
+
+class Sentinel {
+ public:
+  Sentinel() : pid_(fork()) {
+    if (pid_ == 0) {
+      execlp("sleep", "sleep", "1003", nullptr);
+      _exit(99);
+    }
+  }
+  ~Sentinel() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool lives() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(RunEndings, kill_9_of_the_launcher_leaves_no_process_behind) {
+  const Sentinel sentinel;
+  PacelineProcess paceline(ranks("2", kHardToEnd, {"--all-ranks"}));
+  const auto pidfds = start_hard_to_end(paceline);
+  paceline.send(SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+  EXPECT_TRUE(sentinel.lives());
+}
+
+TEST(RunEndings, kill_9_of_the_agent_leaves_no_process_behind) {
+  const Sentinel sentinel;
+  PacelineProcess paceline(
+      ranks("2", std::string("echo agent $PPID; ") + kHardToEnd, {"--all-ranks"}));
+  const auto pidfds = start_hard_to_end(paceline);
+  kill(std::stoi(paceline.wait_for_lines("[0] agent ", 1)[0]), SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+  EXPECT_EQ(paceline.wait().exit_code, 137);
+  EXPECT_TRUE(sentinel.lives());
+}
+
+TEST(RunEndings, an_unread_console_does_not_save_ranks_from_the_launchers_death) {
+  PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
+  paceline.send(SIGKILL);
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+}
+
+TEST(RunEndings, an_unread_console_does_not_keep_signals_away) {
+  PacelineProcess paceline(ranks("1", "echo pid $$; exec yes"));
+  const auto pidfds = open_pidfds(paceline.wait_for_lines("pid ", 1));
+  paceline.send(SIGTERM);
+  EXPECT_TRUE(all_gone(pidfds, 10s));
+  EXPECT_EQ(paceline.wait().exit_code, 143);
+}
+
+TEST(RunEndings, a_console_that_is_gone_does_not_end_the_job) {
+  const FreshDirectory directory;
+  const std::string command = std::string("set -o pipefail; TMPDIR=") + directory.path() + " " +
+                              PACELINE_COMMAND + " run sh -c 'seq 100000; touch " +
+                              directory.file("done") + "' | head -n 1 > /dev/null";
+  EXPECT_EQ(std::system(("bash -c \"" + command + "\"").c_str()), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory.file("done")));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

@@ -1,0 +1,101 @@
+// Where logs and records lie, whatever folder the user named: relative, impossible, in use.
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launcher/launch/paceline_process.h"
+
+namespace paceline::launcher {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// `paceline run` in a folder of its own, with ranks that go on elsewhere.
+std::vector<std::string> in_folder(const std::string& folder, const std::string& options,
+                                   const std::string& how) {
+  return {"-c", "cd " + folder + " && exec " PACELINE_COMMAND " run --nproc-per-node 2 " + options +
+                    " sh -c 'cd /; exec " RECORDED_PROGRAM " " + how + "'"};
+}
+
+TEST(RunLogFolder, a_relative_one_holds_the_records_of_ranks_that_change_their_folder) {
+  const FreshDirectory folder;
+  const std::string options =
+      "--log-dir logs --timeline trace.json --hang-timeout 0.5 --hang-action kill";
+  PacelineProcess paceline(in_folder(folder.path(), options, "hangs"), {}, "/bin/sh");
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 never entered all_reduce #2"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+  EXPECT_THAT(outcome.err, HasSubstr("paceline: timeline: trace.json ("));
+  EXPECT_TRUE(std::filesystem::exists(folder.file("logs/rank-001.flight")));
+}
+
+TEST(RunLogFolder, a_relative_one_is_found_by_commands_that_run_elsewhere) {
+  const FreshDirectory folder;
+  PacelineProcess paceline(
+      in_folder(folder.path(), "--log-dir logs --rdzv-id relative-logs", "hangs"), {}, "/bin/sh");
+  paceline.wait_for_lines("waiting", 1);
+  const Outcome logs = run_paceline({"logs", "relative-logs"});
+  EXPECT_EQ(logs.exit_code, 0) << logs.err;
+  EXPECT_THAT(logs.out, HasSubstr("waiting"));
+  const Outcome top = run_paceline({"top", "--once", "relative-logs"});
+  EXPECT_THAT(top.out, HasSubstr("broadcast #1")) << top.err;
+  paceline.send(SIGTERM);
+  EXPECT_EQ(paceline.wait().exit_code, 143);
+}
+
+TEST(RunLogFolder, a_relative_folder_of_records_that_the_user_names_is_the_launchers) {
+  const FreshDirectory folder;
+  PacelineProcess paceline(
+      in_folder(folder.path(), "--hang-timeout 0.5 --hang-action kill", "hangs"),
+      {{"PACELINE_FLIGHT_DIR", "flights"}}, "/bin/sh");
+  EXPECT_EQ(paceline.wait().exit_code, 137);
+  EXPECT_TRUE(std::filesystem::exists(folder.file("flights/rank-001.flight")));
+}
+
+TEST(RunLogFolder, one_that_cannot_be_made_or_written_is_an_error_before_the_start) {
+  const FreshDirectory folder;
+  const std::string file = folder.write("file", "");
+  for (const auto& [wanted, message] : std::map<std::string, std::string>{
+           {"/proc/nowhere", "--log-dir: the folder /proc/nowhere could not be made: "},
+           {file + "/logs", "--log-dir: the folder " + file + "/logs could not be made: "},
+           {"/proc/self", "--log-dir: the folder /proc/self cannot be written: "}}) {
+    for (const char* where : {"--nnodes=1", "--hosts=localhost:1"}) {
+      const Outcome outcome =
+          run_paceline({"run", where, "--log-dir", wanted, "touch", folder.file("started")});
+      EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+      EXPECT_THAT(outcome.err, HasSubstr(message)) << where;
+      EXPECT_FALSE(std::filesystem::exists(folder.file("started"))) << where;
+    }
+  }
+}
+
+TEST(RunLogFolder, a_second_job_that_runs_leaves_the_logs_of_the_first_alone) {
+  const FreshDirectory folder;
+  const std::vector<std::string> run = {"run", "--log-dir", folder.path(), "sh", "-c"};
+  const auto with = [&](const std::string& script) {
+    std::vector<std::string> all = run;
+    all.push_back(script);
+    return all;
+  };
+  PacelineProcess first(with("echo first; read line; echo $line"));
+  first.wait_for_lines("first", 1);
+  const Outcome second = run_paceline(with("echo second"));
+  EXPECT_EQ(second.exit_code, 0);
+  EXPECT_THAT(second.err, HasSubstr(folder.path() + " is in use by another job (job "));
+  first.write_stdin("last\n");
+  EXPECT_EQ(first.wait().exit_code, 0);
+  std::stringstream log;
+  log << std::ifstream(folder.file("rank-000.log")).rdbuf();
+  EXPECT_EQ(log.str(), "first\nlast\n");
+  EXPECT_THAT(run_paceline(with("echo third")).err, Not(HasSubstr("is in use")));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

@@ -1,0 +1,96 @@
+// Open MPI's mpirun alone, over several hosts: network namespaces, entered by what stands for ssh.
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "paceline/engine/core/topology.h"
+
+#include "tests/launcher/launch/network_hosts.h"
+#include "tests/launcher/launch/paceline_process.h"
+
+namespace paceline::launcher {
+namespace {
+
+using testing::HasSubstr;
+
+class RunMpiHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string reason = NetworkHosts::unavailable();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    if (std::system("command -v mpirun.openmpi >/dev/null") != 0) {
+      GTEST_SKIP() << "Open MPI is not installed (scripts/install_packages test)";
+    }
+    hosts.emplace(2);
+  }
+
+  // Open MPI gives its agent options, the host and words for a shell; it needs different names.
+  std::string agent() const {
+    const std::string path = hosts->directory().write(
+        "rsh",
+        "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n"
+        "name=node$(echo $host | tr -d .)\nexec " +
+            hosts->ssh() + " $host \"unshare --uts sh -c 'hostname $name; $*'\"\n");
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return path;
+  }
+  // Two ranks on each of two hosts.
+  Outcome run(const std::string& how) const {
+    const std::string secret =
+        hosts->directory().write("secret", "0123456789abcdef0123456789abcdef");
+    chmod(secret.c_str(), 0600);
+    std::vector<std::string> arguments = {"--allow-run-as-root",
+                                          "--oversubscribe",
+                                          "--bind-to",
+                                          "none",
+                                          "--mca",
+                                          "plm_rsh_agent",
+                                          agent(),
+                                          "--mca",
+                                          "oob_tcp_if_include",
+                                          "10.77.0.0/24",
+                                          "--host",
+                                          hosts->list(2),
+                                          "-n",
+                                          "4"};
+    for (const std::string& variable :
+         {"MASTER_ADDR=" + NetworkHosts::name(0), std::string("MASTER_PORT=29500"),
+          "PACELINE_SECRET_FILE=" + secret, std::string("PACELINE_LOG_LEVEL=info")}) {
+      arguments.insert(arguments.end(), {"-x", variable});
+    }
+    arguments.insert(arguments.end(), {RECORDED_PROGRAM, how});
+    return PacelineProcess(arguments, {}, "/usr/bin/mpirun.openmpi").wait();
+  }
+
+  std::optional<NetworkHosts> hosts;
+};
+
+TEST_F(RunMpiHosts, ranks_know_their_places_and_form_a_group) {
+  const Outcome outcome = run("ends");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("waiting\n"));
+  for (const char* place : {"rank 0 of 4, local rank 0 of 2", "rank 1 of 4, local rank 1 of 2",
+                            "rank 2 of 4, local rank 0 of 2", "rank 3 of 4, local rank 1 of 2"}) {
+    EXPECT_THAT(outcome.out + outcome.err, HasSubstr(std::string(place) + ", launched by openmpi"));
+  }
+}
+
+TEST_F(RunMpiHosts, ranks_divide_the_cores_of_their_host_alone) {
+  const Outcome outcome = run("threads");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  const int share = std::max(1, discover_topology().num_cores() / 2);
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(outcome.out, HasSubstr(fmt::format("rank {}: {} threads\n", rank, share)));
+  }
+  EXPECT_THAT(outcome.err, HasSubstr("openmpi started 2 ranks on this host"));
+}
+
+}  // namespace
+}  // namespace paceline::launcher

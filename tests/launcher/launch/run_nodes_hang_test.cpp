@@ -1,0 +1,138 @@
+// A job on several hosts that stands still because of a rank on a host where no rank waits: that
+// rank is named, shown and, where that is asked, ended; the one that waits is not. Hosts are agents
+// of this machine.
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launcher/launch/job_nodes.h"
+
+namespace paceline::launcher {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const char* const kNamed =
+    "rank 1 never entered all_reduce #2 (float32 x 1000, sum, group world); it last finished "
+    "broadcast #1; rank 0 has been waiting for ";
+
+Outcome stand_still_on_hosts(std::vector<std::string> options) {
+  std::vector<std::string> arguments = {"run", "--hosts", "localhost:1,127.0.0.1:1",
+                                        "--hang-timeout", "1"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.insert(arguments.end(), {RECORDED_PROGRAM, "hangs"});
+  PacelineProcess paceline(arguments);
+  return paceline.wait();
+}
+
+TEST(RunHostsHang, names_and_ends_the_missing_rank) {
+  const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill"});
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr(std::string("s: ") + kNamed));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
+}
+
+TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
+  PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--hang-timeout", "1",
+                            RECORDED_PROGRAM, "hangs"});
+  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // it is not said again
+  paceline.send(SIGTERM);
+  const Outcome outcome = paceline.wait();
+  EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
+  EXPECT_THAT(outcome.err, HasSubstr(kNamed));
+  EXPECT_THAT(outcome.err, HasSubstr("[127.0.0.1]   rank 1, thread recorded_progra:\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));  // rank 1
+  EXPECT_THAT(outcome.err, HasSubstr("[localhost]   rank 0, thread recorded_progra:\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("all_reduce"));  // rank 0
+  EXPECT_THAT(outcome.err, HasSubstr("nothing is ended"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("paceline stacks none")));
+  EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
+}
+
+// The hosts' agents meet, and each says it; it is shown once.
+TEST(RunHostsHang, is_the_same_in_a_job_that_continues) {
+  const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill", "--max-restarts", "1"});
+  EXPECT_EQ(outcome.exit_code, 137);
+  EXPECT_THAT(outcome.err, HasSubstr(kNamed));
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, HasSubstr("restart 1 of at most 1"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
+}
+
+class RunNodesHang : public JobNodes {
+ protected:
+  static std::vector<std::string> options(int node, std::vector<std::string> more) {
+    std::vector<std::string> all = {"--node-rank", std::to_string(node), "--hang-timeout", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  void start_both(const std::vector<std::string>& more, const std::string& how = "hangs") {
+    const std::string program = std::string("exec ") + RECORDED_PROGRAM + " " + how;
+    first_ = start_first("2", program, options(0, more));
+    second_ = start("2", program, options(1, more));
+  }
+  Node first_, second_;
+};
+
+TEST_F(RunNodesHang, names_and_ends_the_missing_rank) {
+  start_both({"--hang-action", "kill"});
+  const Outcome a = first_->wait(), b = second_->wait();
+  EXPECT_EQ(a.exit_code, 137) << a.err;
+  EXPECT_EQ(b.exit_code, 137) << b.err;
+  EXPECT_THAT(a.err, HasSubstr(kNamed));
+  EXPECT_THAT(b.err, HasSubstr(kNamed));
+  EXPECT_THAT(b.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(a.err, HasSubstr("rank 1 on host "));
+}
+
+TEST_F(RunNodesHang, restarts_because_of_the_missing_rank) {
+  start_both({"--hang-action", "kill", "--max-restarts", "1"});
+  const Outcome a = first_->wait(), b = second_->wait();
+  EXPECT_EQ(a.exit_code, 137) << a.err;
+  EXPECT_THAT(a.err, HasSubstr("restart 1 of at most 1, after rank 1 on host "));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(b.err, HasSubstr("cause: ended by paceline after "));
+}
+
+// A launcher that stands still itself answers nothing: no rank is blamed for what is not known.
+TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_are) {
+  const std::string program = std::string("echo agent $PPID; exec ") + RECORDED_PROGRAM + " hangs";
+  first_ = start_with("is_host=true,keep_alive_interval=100", "2", program,
+                      options(0, {"--hang-action", "kill"}));
+  second_ = start_with("is_host=false,keep_alive_interval=100", "2", program,
+                       options(1, {"--hang-action", "kill"}));
+  const int agent = std::stoi(second_->wait_for_lines("[1] agent ", 1)[0]);
+  first_->wait_for_lines("[0] waiting", 1);
+  kill(agent, SIGSTOP);
+  EXPECT_TRUE(first_->wait_for_words("nothing is ended"));
+  kill(agent, SIGCONT);
+  first_->send(SIGTERM);
+  const Outcome a = first_->wait(), b = second_->wait();
+  EXPECT_THAT(a.err, HasSubstr("1 of its 2 ranks has no records here"));
+  EXPECT_THAT(a.err, HasSubstr("did not answer within 2 s"));
+  EXPECT_THAT(a.err, HasSubstr("nothing is ended: cannot tell which rank is blocking the others"));
+  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(b.err, Not(HasSubstr("rank 0 failed first: killed")));
+}
+
+TEST_F(RunNodesHang, is_none_while_the_job_moves_or_only_computes) {
+  for (const std::string how : {"works", "computes"}) {
+    start_both({}, how);
+    const Outcome a = first_->wait(), b = second_->wait();
+    EXPECT_EQ(a.exit_code, 0) << a.err;
+    EXPECT_THAT(a.err + b.err, Not(HasSubstr("no progress")));
+  }
+}
+
+}  // namespace
+}  // namespace paceline::launcher

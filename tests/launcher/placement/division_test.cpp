@@ -1,0 +1,101 @@
+// How a training is divided, from memory alone: machines of 100 GB, of which 90 may be used.
+
+#include "paceline/launcher/placement/division.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace paceline::launcher {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::uint64_t kGigabyte = 1'000'000'000;
+
+// Parameters, and what a rank needs beside four times those.
+DivisionAdvice choose(int ranks, std::uint64_t parameters, std::uint64_t others,
+                      double step_seconds = 0) {
+  return choose_division({.num_ranks = ranks,
+                          .parameter_bytes = parameters * kGigabyte,
+                          .rank_bytes = (4 * parameters + others) * kGigabyte,
+                          .step_seconds = step_seconds,
+                          .machine_bytes = 100 * kGigabyte});
+}
+
+TEST(Division, replicas_while_they_fit) {
+  EXPECT_EQ(choose(4, 4, 6).division, Division::kReplicas);  // 4 x 22 = 88
+  EXPECT_THAT(choose(4, 4, 6).reason,
+              HasSubstr("parameters of 4.0 GB: parameters, gradients and Adam's state take 16.0 GB "
+                        "a rank, the rest of the program 6.0 GB; 88.0 GB for 4 ranks of this "
+                        "machine's 100.0 GB: replicas fit"));
+  EXPECT_EQ(choose(1, 20, 9).division, Division::kReplicas);
+}
+
+TEST(Division, the_optimizer_is_sharded_first) {
+  const auto advice = choose(4, 4, 7);  // 4 x 23 = 92; 4 x (8 + 7) + 8 = 68
+  EXPECT_EQ(advice.division, Division::kShardedOptimizer);
+  EXPECT_EQ(advice.num_ranks, 4);
+  EXPECT_THAT(advice.reason, HasSubstr("68.0 GB when the optimizer's state is divided"));
+}
+
+TEST(Division, then_the_whole_model) {
+  const auto advice = choose(4, 10, 10);  // 4 x 50; 4 x 30 + 20 = 140; 4 x 10 + 40 = 80
+  EXPECT_EQ(advice.division, Division::kShardedModel);
+  EXPECT_EQ(advice.num_machines, 1);
+  EXPECT_THAT(advice.reason, HasSubstr("80.0 GB when parameters and gradients are divided"));
+}
+
+TEST(Division, state_that_cannot_be_sharded_means_fewer_ranks) {
+  const auto advice = choose(8, 1, 26);  // 30 each, 8 x 26 alone is too much
+  EXPECT_EQ(advice.division, Division::kReplicas);
+  EXPECT_EQ(advice.num_ranks, 3);
+}
+
+TEST(Division, a_model_that_does_not_fit_is_sharded_over_machines) {
+  const auto advice = choose(1, 50, 10, 600.0);  // 200 / (90 - 10)
+  EXPECT_EQ(advice.division, Division::kShardedModel);
+  EXPECT_EQ(advice.num_machines, 3);
+  EXPECT_EQ(advice.num_ranks, 1);
+  EXPECT_EQ(choose(1, 50, 10).num_machines, 3);  // the step was never measured
+}
+
+TEST(Division, it_is_split_where_shards_would_move_longer_than_a_step_takes) {
+  const auto advice = choose(1, 50, 10, 60.0);  // 150 GB at 10 Gbit/s: 120 s
+  EXPECT_EQ(advice.division, Division::kSplitModel);
+  EXPECT_EQ(advice.num_machines, 3);  // 210 / 90
+  EXPECT_THAT(advice.reason, HasSubstr("takes 120.0 s beside steps of 60.0 s"));
+}
+
+TEST(Division, it_is_split_where_activations_do_not_fit) {
+  const auto advice = choose(1, 5, 100);
+  EXPECT_EQ(advice.division, Division::kSplitModel);
+  EXPECT_EQ(advice.num_machines, 2);
+  EXPECT_THAT(advice.reason, HasSubstr("what cannot be sharded does not fit either"));
+}
+
+TEST(Division, without_a_measurement_the_parameters_alone_count) {
+  const auto advice = choose_division(
+      {.num_ranks = 2, .parameter_bytes = 5 * kGigabyte, .machine_bytes = 100 * kGigabyte});
+  EXPECT_EQ(advice.division, Division::kReplicas);
+  EXPECT_THAT(advice.reason, HasSubstr("20.0 GB a rank; 40.0 GB for 2 ranks"));
+}
+
+// Whatever the numbers, an answer that can be followed.
+TEST(Division, is_sound_for_all_numbers) {
+  for (int ranks : {1, 2, 3, 8, 128}) {
+    for (std::uint64_t parameters : {1, 10, 22, 23, 100, 1000}) {
+      for (std::uint64_t others : {0, 1, 10, 89, 90, 91, 1000}) {
+        const auto advice = choose(ranks, parameters, others, 1000.0);
+        EXPECT_GE(advice.num_ranks, 1);
+        EXPECT_LE(advice.num_ranks, ranks);
+        EXPECT_GE(advice.num_machines, 1);
+        EXPECT_FALSE(advice.reason.empty());
+        EXPECT_EQ(advice.num_machines > 1, 4 * parameters + others > 90)
+            << parameters << " " << others;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace paceline::launcher

@@ -1,0 +1,101 @@
+#include "paceline/planning/forecast/best_ways.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "paceline/engine/core/error.h"
+
+#include "tests/planning/forecast/small_job.h"
+
+namespace paceline::planning {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+TEST(BestWays, replicas_where_communication_is_free) {
+  const Search search = search_ways(divisible_job(4, 4), ideal_machine(1, 4), 8);
+  EXPECT_EQ(search.ways.front().way, (Way{.replicas = 4}));
+  // Every mesh is there: 4 = dp x tp x pp.
+  for (const Way& way : {Way{.parts = 4}, Way{.replicas = 2, .parts = 2}}) {
+    EXPECT_TRUE(std::any_of(search.ways.begin(), search.ways.end(), [&](const Forecast& one) {
+      return one.way == way;
+    })) << mesh_text(way);
+  }
+  EXPECT_TRUE(std::is_sorted(search.ways.begin() + 1, search.ways.end(),
+                             [](const Forecast& a, const Forecast& b) {
+                               return a.samples_per_second() > b.samples_per_second();
+                             }));
+}
+
+TEST(BestWays, a_slow_network_keeps_gradients_within_hosts) {
+  Machine machine = ideal_machine(2, 2);
+  machine.links.network.bytes_per_s = 1e5;
+  const Search search = search_ways(job_of_blocks(4), machine, 64);
+  const Way& best = search.ways.front().way;
+  EXPECT_EQ(best.stages, 2);
+  EXPECT_TRUE(best.stages_outside);
+  EXPECT_THAT(reasons_for(search), Contains(HasSubstr("replicas only (pp=1,dp=4,tp=1)")));
+}
+
+TEST(BestWays, what_does_not_fit_comes_last) {
+  JobProfile profile = job_of_blocks(4);
+  profile.shard_stages = {0, 1, 2, 3};
+  Machine machine = ideal_machine(1, 2);
+  machine.memory_bytes = 100e3;  // replicas need 2 x 4000 x 16 bytes
+  const Search search = search_ways(profile, machine, 2);
+  EXPECT_TRUE(search.ways.front().fits);
+  EXPECT_FALSE(search.ways.back().fits);
+  EXPECT_NE(search.ways.front().way, (Way{.replicas = 2}));
+  EXPECT_THAT(reasons_for(search), Contains(HasSubstr("does not fit into memory")));
+}
+
+TEST(BestWays, of_equal_ways_the_simpler_one) {
+  JobProfile profile = job_of_blocks(1);
+  profile.shard_stages = {0, 1, 2, 3};  // nothing to gain: the optimizer takes no time
+  EXPECT_EQ(search_ways(profile, ideal_machine(1, 2), 2).ways.front().way.shard_stage, 0);
+}
+
+TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
+  JobProfile profile = divisible_job(96, 96);
+  profile.shard_stages = {0, 1, 2, 3};
+  profile.schedules = {"1f1b", "zero-bubble", "search"};
+  const Machine machine{.hosts = 12'500, .ranks_a_host = 8, .mtbf_s = 5000 * 3600.0};
+  const Search search = search_ways(profile, machine, 100'000);
+  EXPECT_GT(search.ways.size(), 100U);
+  EXPECT_LT(search.num_simulations, 1000);
+  std::int64_t actions = 0;  // of the largest simulated plan of each way
+  for (const Forecast& one : search.ways)
+    actions = std::max(actions, std::int64_t{one.way.stages} * one.way.micro_batches * 3);
+  EXPECT_LT(actions, 500'000);
+  EXPECT_EQ(search.ways.front().way.num_ranks(), 100'000);
+  EXPECT_LT(search.ways.front().goodput, 1);
+}
+
+TEST(BestWays, the_best_pipelines_are_searched_for_a_better_schedule) {
+  JobProfile profile = job_of_blocks(8);
+  for (LayerProfile& layer : profile.layers) layer.parameters = 100'000'000;
+  Machine machine = ideal_machine(1, 2);
+  machine.links.reduce_bytes_per_s = 1e6;  // only a pipeline is left
+  EXPECT_EQ(search_ways(profile, machine, 4).ways.front().way.schedule, "1f1b");
+  profile.schedules = {"1f1b", "search"};
+  const Search search = search_ways(profile, machine, 4);
+  EXPECT_EQ(search.ways.front().way.schedule, kSearched);
+  EXPECT_EQ(search.ways.front().way.stages, 2);
+  EXPECT_TRUE(std::any_of(search.ways.begin(), search.ways.end(),
+                          [](const Forecast& one) { return one.way.schedule == "1f1b"; }));
+}
+
+TEST(BestWays, says_when_there_is_none) {
+  try {
+    search_ways(job_of_blocks(1), ideal_machine(1, 8), 4);
+    FAIL() << "8 ranks, 4 samples, one block";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("8 ranks cannot divide a global batch of 4 samples"));
+  }
+}
+
+}  // namespace
+}  // namespace paceline::planning

@@ -1,0 +1,54 @@
+#include "paceline/planning/forecast/plan_text.h"
+
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/planning/forecast/small_job.h"
+
+namespace paceline::planning {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(PlanText, ways_with_the_best_one_marked) {
+  const JobProfile profile = divisible_job(4, 2);
+  const Search search = search_ways(profile, ideal_machine(1, 2), 8);
+  const std::string table = way_table(search, profile, 2);
+  EXPECT_THAT(table, AllOf(HasSubstr("pp=1,dp=2,tp=1"), HasSubstr("48.0 ms"),
+                           HasSubstr("samples/s"), HasSubstr("<- best")));
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
+}
+
+TEST(PlanText, memory_says_what_fits) {
+  JobProfile profile = job_of_blocks(1000);  // 16 MB a replica
+  profile.shard_stages = {0, 1};
+  Machine machine = ideal_machine(1, 2);
+  machine.memory_bytes = 27e6;
+  Forecaster forecaster(profile, machine, 2);
+  const std::vector<Forecast> ways = {forecaster.forecast({.replicas = 2}),
+                                      forecaster.forecast({.replicas = 2, .shard_stage = 1})};
+  const std::string table = memory_table(ways, machine);
+  EXPECT_THAT(table, AllOf(HasSubstr("32 MB  does not fit"), HasSubstr("24 MB  fits"),
+                           HasSubstr("a host has 27 MB")));
+}
+
+TEST(PlanText, errors_of_the_prediction) {
+  const JobProfile profile = job_of_blocks(1000);
+  Forecaster forecaster(profile, ideal_machine(1, 1), 1);  // 3 s, 16 MB
+  const Forecast forecast = forecaster.forecast({});
+  const double bytes = forecast.memory.host;
+  const std::vector<MeasuredWay> ways = {{forecast, 3.0, bytes, ""},
+                                         {forecast, 2.4, bytes, ""},
+                                         {forecast, 3.2, bytes / 2, ""},
+                                         {forecast, 0, 0, "failed with exit code 3"}};
+  EXPECT_THAT(measured_table(ways),
+              AllOf(HasSubstr("+25.0%"), HasSubstr("failed with exit code 3"),
+                    HasSubstr("step: error 6.2% in the median, 25.0% at worst"),
+                    HasSubstr("memory: error 0.0% in the median, 100.0% at worst")));
+}
+
+}  // namespace
+}  // namespace paceline::planning

@@ -1,0 +1,93 @@
+#include "paceline/planning/forecast/way.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "paceline/planning/schedules/plan.h"
+
+#include "tests/planning/forecast/small_job.h"
+
+namespace paceline::planning {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+void expect_place(const AxisPlace& place, int hosts, int members, int groups) {
+  EXPECT_EQ(place.hosts, hosts);
+  EXPECT_EQ(place.members, members);
+  EXPECT_EQ(place.groups_a_host, groups);
+}
+
+TEST(Way, as_flags) {
+  EXPECT_THAT(flags_of({.replicas = 2}), ElementsAre("--mesh", "pp=1,dp=2,tp=1"));
+  EXPECT_THAT(flags_of({.replicas = 2,
+                        .parts = 4,
+                        .stages = 2,
+                        .stages_outside = false,
+                        .shard_stage = 1,
+                        .schedule = "zero-bubble",
+                        .micro_batches = 8}),
+              ElementsAre("--mesh", "dp=2,pp=2,tp=4", "--schedule", "zero-bubble",
+                          "--micro-batches", "8", "--shard", "1"));
+}
+
+TEST(Way, where_the_ranks_of_an_axis_are) {
+  const Machine machine{.hosts = 4, .ranks_a_host = 4};
+  // tp within hosts, dp over all: a group has one rank of each pair on each host.
+  const Way way{.replicas = 8, .parts = 2};
+  expect_place(place_of_parts(way, machine), 1, 2, 2);
+  expect_place(place_of_replicas(way, machine), 4, 2, 2);
+  // Stages outside: the replicas of a stage share a host; inside: they are on different ones.
+  const Way outside{.replicas = 4, .stages = 4};
+  expect_place(place_of_replicas(outside, machine), 1, 4, 1);
+  EXPECT_THAT(hosts_of_stages(outside, machine), ElementsAre(0, 1, 2, 3));
+  const Way inside{.replicas = 4, .stages = 4, .stages_outside = false};
+  expect_place(place_of_replicas(inside, machine), 4, 1, 4);
+  EXPECT_THAT(hosts_of_stages(inside, machine), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(Way, stages_are_cut_by_what_blocks_cost) {
+  JobProfile profile = job_of_blocks(5);  // 3 ms a sample each
+  profile.layers.insert(profile.layers.begin(), {.name = "embedding"});
+  profile.layers.push_back({.name = "head", .forward = {.sample_s = 3e-3}});
+  const auto ranges = [&](int stages) {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const LayerRange& range :
+         cut_into_stages(profile, {.stages = stages}, 1, pipeline::looped_layout(stages, 1)))
+      pairs.emplace_back(range.begin, range.end);
+    return pairs;
+  };
+  EXPECT_THAT(ranges(1), ElementsAre(std::pair(0, 7)));
+  // The head counts as a sixth block: embedding and three blocks, two blocks and the head.
+  EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 4), std::pair(4, 7)));
+  EXPECT_THAT(ranges(5), ElementsAre(std::pair(0, 2), std::pair(2, 3), std::pair(3, 4),
+                                     std::pair(4, 5), std::pair(5, 7)));
+  // Adding gradients up counts, too.
+  profile.layers[5].add_s = 4e-3;
+  EXPECT_THAT(ranges(2), ElementsAre(std::pair(0, 5), std::pair(5, 7)));
+}
+
+TEST(Way, why_some_are_none) {
+  JobProfile profile = divisible_job(2, 4);
+  const Machine machine{.ranks_a_host = 4};
+  const auto reason = [&](const Way& way) { return why_not(way, profile, machine, 12); };
+  EXPECT_EQ(reason({.replicas = 4}), "");
+  EXPECT_EQ(reason({.replicas = 2, .stages = 2, .micro_batches = 3}), "");
+  EXPECT_THAT(reason({.replicas = 3}), HasSubstr("is 3 ranks, the machine has 4"));
+  EXPECT_THAT(reason({.stages = 4, .micro_batches = 4}), HasSubstr("the model has 2 blocks"));
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 1}),
+              HasSubstr("1 micro-batches are fewer than 2 stages"));
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 4}),
+              HasSubstr("4 micro-batches do not divide a replica's 6 samples"));
+  EXPECT_THAT(reason({.replicas = 4, .shard_stage = 2}), HasSubstr("--shard 2"));
+  EXPECT_THAT(why_not({.replicas = 4}, profile, machine, 6), HasSubstr("dp=4 does not divide"));
+  profile.schedules.clear();
+  EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 2}),
+              HasSubstr("runs no pipelines"));
+  profile.most_parts = 6;
+  EXPECT_THAT(reason({.parts = 4}), HasSubstr("tp=4 does not divide 6"));
+}
+
+}  // namespace
+}  // namespace paceline::planning

@@ -1,0 +1,396 @@
+#include "paceline/training/data/data_loader.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <torch/torch.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/training/data/image_samples.h"
+
+#include "tests/harness/expect_error.h"
+
+namespace paceline::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ImageDataset sample_images(std::int64_t size) {
+  torch::manual_seed(1);
+  return {.name = "sample",
+          .images = torch::randint(256, {size, 3, 8, 8}, torch::kUInt8),
+          .labels = torch::arange(size) % 10,
+          .classes = std::vector<std::string>(10, "class")};
+}
+
+std::shared_ptr<const Dataset> sample_dataset(std::int64_t size,
+                                              const ImageSamplesOptions& options = {}) {
+  return std::make_shared<const ImageSamples>(sample_images(size), options);
+}
+
+// Words and their number, of lengths that differ from batch to batch; the third sample is broken.
+class Sentences : public Dataset {
+ public:
+  std::string name() const override { return "sentences"; }
+  std::int64_t size() const override { return 6; }
+  std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                std::int64_t epoch) const override {
+    std::int64_t longest = 0;
+    for (const std::int64_t index : indices) longest = std::max(longest, index + epoch);
+    auto words = torch::full({std::ssize(indices), longest}, -1L);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (indices[i] == 2) throw std::runtime_error("sentence 2 has no words");
+      words[static_cast<std::int64_t>(i)].narrow(0, 0, indices[i] + epoch).fill_(indices[i]);
+    }
+    return {words, words.ne(-1).sum(1), words.eq(-1)};
+  }
+};
+
+std::vector<Batch> epoch_of(DataLoader& loader, std::int64_t epoch, std::int64_t consumed = 0) {
+  std::vector<Batch> batches;
+  loader.begin_epoch(epoch, consumed);
+  while (auto batch = loader.next()) batches.push_back(std::move(*batch));
+  return batches;
+}
+
+void expect_equal(const std::vector<Batch>& a, const std::vector<Batch>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].indices, b[i].indices);
+    EXPECT_TRUE(a[i].target.equal(b[i].target));
+    EXPECT_TRUE(a[i].data.equal(b[i].data));
+  }
+}
+
+TEST(DataLoader, an_epoch_that_was_padded_ends_where_any_number_of_ranks_can_go_on) {
+  const auto dataset = sample_dataset(9);
+  DataLoader four(dataset, DistributedSampler(9, 4, 1), {.batch_size = 1});
+  EXPECT_EQ(epoch_of(four, 0).size(), 3U);  // 12 samples of 9
+  EXPECT_EQ(four.consumed(), 9);
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    DataLoader next(dataset, DistributedSampler(9, ranks, 0), {.batch_size = 1});
+    EXPECT_TRUE(epoch_of(next, 0, four.consumed()).empty()) << ranks;
+    EXPECT_EQ(next.consumed(), 9);
+  }
+}
+
+TEST(DataLoader, reads_tensors_in_any_memory_order) {
+  const auto plain = sample_images(10);
+  auto other = plain;
+  other.images = plain.images.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2});
+  other.labels = torch::stack({plain.labels, plain.labels}, 1).select(1, 0);
+  ASSERT_FALSE(other.images.is_contiguous() || other.labels.is_contiguous());
+  const DistributedSampler sampler(10, 1, 0);
+  DataLoader wanted(std::make_shared<ImageSamples>(plain), sampler, {.batch_size = 4});
+  DataLoader loader(std::make_shared<ImageSamples>(other), sampler, {.batch_size = 4});
+  expect_equal(epoch_of(loader, 0), epoch_of(wanted, 0));
+}
+
+TEST(DataLoader, next_outside_of_an_epoch_is_an_error_that_names_the_missing_call) {
+  DataLoader loader(sample_dataset(8), DistributedSampler(8, 2, 1), {.batch_size = 2});
+  expect_error(ErrorCode::kInvalid,
+               {"rank 1: data loader: next() was called before begin_epoch(): call "
+                "begin_epoch(epoch) before the first batch of every epoch"},
+               [&] { loader.next(); });
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    EXPECT_EQ(epoch_of(loader, epoch).size(), 2U);
+    expect_error(ErrorCode::kInvalid,
+                 {fmt::format("rank 1: data loader: next() was called after the end of epoch {}: "
+                              "call begin_epoch({})",
+                              epoch, epoch + 1)},
+                 [&] { loader.next(); });
+  }
+}
+
+TEST(DataLoader, warns_once_of_a_shuffled_epoch_that_is_repeated) {
+  const auto warnings = [](bool shuffle, const std::vector<std::pair<int, int>>& epochs) {
+    DataLoader loader(sample_dataset(8), DistributedSampler(8, 1, 0, {.shuffle = shuffle}),
+                      {.batch_size = 2});
+    testing::internal::CaptureStderr();
+    for (const auto& [epoch, consumed] : epochs) epoch_of(loader, epoch, consumed);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string text = warnings(true, {{0, 0}, {0, 0}, {0, 0}});
+  EXPECT_THAT(text, HasSubstr("begin_epoch(0) was called for a second pass"));
+  EXPECT_EQ(text.find("second pass"), text.rfind("second pass"));
+  EXPECT_EQ(warnings(true, {{0, 0}, {1, 0}, {1, 4}}), "");  // resumed in the middle
+  EXPECT_EQ(warnings(false, {{0, 0}, {0, 0}}), "");
+}
+
+TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
+  const auto refused = [](const std::function<void(ImageDataset&)>& change) {
+    auto images = sample_images(4);
+    change(images);
+    try {
+      const ImageSamples samples(images);
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalid ? std::string(error.what()) : "other code";
+    }
+    return std::string("taken");
+  };
+  EXPECT_EQ(refused([](ImageDataset&) {}), "taken");
+  EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.to(torch::kFloat); }),
+              HasSubstr("must be uint8"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.select(1, 0); }),
+              HasSubstr("[N, channels, height, width]"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.to(torch::kInt); }),
+              HasSubstr("must be int64"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.narrow(0, 0, 3); }),
+              HasSubstr("dataset sample: 4 images and 3 labels"));
+  EXPECT_THAT(refused([](ImageDataset& d) { d.labels = at::Tensor(); }), HasSubstr("labels"));
+}
+
+TEST(DataLoader, gives_what_the_tensors_say_in_the_samplers_order) {
+  const auto dataset = sample_images(50);
+  DistributedSampler sampler(50, 2, 1);
+  DataLoader loader(
+      sample_dataset(50, {.transform = {.mean = {0.4F, 0.5F, 0.6F}, .std = {0.1F, 0.2F, 0.3F}}}),
+      sampler, {.batch_size = 4});
+  EXPECT_EQ(loader.num_batches(), 7);
+  const auto mean = torch::tensor({0.4F, 0.5F, 0.6F}).view({3, 1, 1});
+  const auto std = torch::tensor({0.1F, 0.2F, 0.3F}).view({3, 1, 1});
+  std::vector<std::int64_t> seen;
+  for (const auto& batch : epoch_of(loader, 3)) {
+    const auto places = torch::tensor(batch.indices);
+    const auto images = dataset.images.index_select(0, places).to(torch::kFloat);
+    EXPECT_TRUE(batch.data.equal((images / 255 - mean) / std));
+    EXPECT_TRUE(batch.target.equal(dataset.labels.index_select(0, places)));
+    seen.insert(seen.end(), batch.indices.begin(), batch.indices.end());
+  }
+  sampler.set_epoch(3);
+  EXPECT_EQ(seen, sampler.indices());
+}
+
+TEST(DataLoader, threads_prefetch_and_memory_format_change_nothing_in_the_values) {
+  const auto run = [&](int threads, int prefetch, bool channels_last) {
+    const auto dataset = sample_dataset(101, {.transform = {.crop_padding = 2, .random_flip = true},
+                                              .channels_last = channels_last,
+                                              .seed = 5});
+    DataLoader loader(dataset, DistributedSampler(101, 1, 0, {.seed = 5}),
+                      {.batch_size = 8, .num_threads = threads, .prefetch = prefetch});
+    auto batches = epoch_of(loader, 0);
+    for (auto& batch : epoch_of(loader, 1)) batches.push_back(batch);
+    return batches;
+  };
+  const auto reference = run(0, 1, false);
+  EXPECT_EQ(reference.size(), 26U);
+  for (const int threads : {1, 2, 4}) {
+    for (const int prefetch : {1, 2, 16}) expect_equal(run(threads, prefetch, false), reference);
+  }
+  const auto last = run(2, 2, true);
+  expect_equal(last, reference);
+  EXPECT_TRUE(last[0].data.is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST(DataLoader, a_sample_looks_the_same_for_every_world_size) {
+  const auto dataset = sample_dataset(48, {.transform = {.crop_padding = 2, .random_flip = true}});
+  const auto images_of = [&](int replicas) {
+    auto images = torch::zeros({48, 3, 8, 8});
+    for (int rank = 0; rank < replicas; ++rank) {
+      DataLoader loader(dataset, DistributedSampler(48, replicas, rank), {.batch_size = 5});
+      for (const auto& batch : epoch_of(loader, 0)) {
+        images.index_copy_(0, torch::tensor(batch.indices), batch.data);
+      }
+    }
+    return images;
+  };
+  const auto alone = images_of(1);
+  for (const int replicas : {2, 3, 4}) EXPECT_TRUE(images_of(replicas).equal(alone));
+}
+
+TEST(DataLoader, resumes_after_any_batch_with_the_batch_that_follows) {
+  const auto dataset = sample_dataset(50, {.transform = {.crop_padding = 1, .random_flip = true}});
+  const DataLoaderOptions options{.batch_size = 4};
+  const DistributedSampler sampler(50, 2, 1);
+  DataLoader loader(dataset, sampler, options);
+  loader.begin_epoch(3);
+  std::vector<std::int64_t> positions;
+  std::vector<Batch> whole;
+  while (auto batch = loader.next()) {
+    whole.push_back(std::move(*batch));
+    positions.push_back(loader.consumed());
+  }
+  EXPECT_EQ(positions.front(), 8);
+  EXPECT_EQ(positions.back(), 50);
+  for (std::size_t taken = 1; taken <= positions.size(); ++taken) {
+    DataLoader resumed(dataset, sampler, options);
+    const auto rest = epoch_of(resumed, 3, positions[taken - 1]);
+    expect_equal(rest, {whole.begin() + static_cast<std::ptrdiff_t>(taken), whole.end()});
+    EXPECT_EQ(resumed.consumed(), 50);
+    EXPECT_EQ(epoch_of(resumed, 4).size(), whole.size());
+  }
+}
+
+TEST(DataLoader, drop_last_leaves_out_what_is_not_full) {
+  DataLoader loader(sample_dataset(10), DistributedSampler(10, 1, 0, {.shuffle = false}),
+                    {.batch_size = 4, .drop_last = true});
+  EXPECT_EQ(loader.num_batches(), 2);
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_THAT(batches[1].indices, ElementsAre(4, 5, 6, 7));
+}
+
+TEST(DataLoader, an_epoch_of_which_nothing_is_left_is_an_error) {
+  const auto begin = [](const SamplerOptions& sampling, const DataLoaderOptions& options) {
+    DataLoader loader(sample_dataset(3), DistributedSampler(3, 4, 1, sampling), options);
+    loader.begin_epoch(0);
+    return loader.next()->indices.size();
+  };
+  expect_error(
+      ErrorCode::kInvalid,
+      {"rank 1: data loader: drop_last leaves no batch of an epoch: 3 samples for 4 ranks, "
+       "and a batch size of each rank of 8"},
+      [&] { begin({.drop_last = true}, {.batch_size = 8}); });
+  expect_error(ErrorCode::kInvalid, {"a batch size of each rank of 2"},
+               [&] { begin({}, {.batch_size = 2, .drop_last = true}); });
+  expect_error(ErrorCode::kInvalid, {"a global batch size of 4"},
+               [&] { begin({}, {.global_batch_size = 4, .drop_last = true}); });
+  EXPECT_EQ(begin({}, {.batch_size = 8}), 1U);
+}
+
+TEST(DataLoader, a_global_batch_is_taken_up_where_another_number_of_ranks_left_it) {
+  const auto dataset = sample_dataset(50);
+  const auto loader_of = [&](int ranks, int rank) {
+    return std::make_unique<DataLoader>(
+        dataset, DistributedSampler(50, ranks, rank, {.seed = 7}),
+        DataLoaderOptions{.global_batch_size = 12, .micro_batch_size = 4});
+  };
+  const auto whole = loader_of(1, 0);
+  EXPECT_EQ(whole->num_batches(), 5);
+  std::vector<std::int64_t> order;
+  for (const auto& batch : epoch_of(*whole, 1)) {
+    order.insert(order.end(), batch.indices.begin(), batch.indices.end());
+  }
+  EXPECT_EQ(whole->consumed(), 50);
+  const auto first = loader_of(2, 1);
+  first->begin_epoch(1);
+  auto batch = first->next();  // half of its 6
+  EXPECT_FALSE(batch->ends_step);
+  EXPECT_EQ(first->consumed(), 0) << "the middle of a step is no position";
+  EXPECT_TRUE(first->next()->ends_step);
+  EXPECT_EQ(first->consumed(), 12);
+  const auto next = epoch_of(*loader_of(3, 2), 1, first->consumed());
+  EXPECT_THAT(next.front().indices, ElementsAre(order[14], order[17], order[20], order[23]));
+}
+
+TEST(DataLoader, evaluates_exactly_the_given_samples) {
+  DataLoader loader(sample_dataset(10), std::vector<std::int64_t>{9, 0, 4}, {.batch_size = 2});
+  EXPECT_EQ(loader.num_batches(), 2);
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 2U);
+  EXPECT_THAT(batches[0].indices, ElementsAre(9, 0));
+  EXPECT_THAT(batches[1].indices, ElementsAre(4));
+  DataLoader none(sample_dataset(10), std::vector<std::int64_t>{}, {.batch_size = 2});
+  EXPECT_TRUE(epoch_of(none, 0).empty());
+}
+
+TEST(DataLoader, an_epoch_given_up_in_the_middle_ends_cleanly) {
+  DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0),
+                    {.batch_size = 2, .num_threads = 3, .prefetch = 4});
+  for (int round = 0; round < 50; ++round) {
+    loader.begin_epoch(round);
+    for (int taken = 0; taken < round % 5; ++taken) EXPECT_EQ(loader.next()->data.size(0), 2);
+  }
+}
+
+TEST(DataLoader, a_batch_stays_as_it_was_after_the_loader_is_gone) {
+  torch::Tensor kept, copy;
+  {
+    DataLoader loader(sample_dataset(100), DistributedSampler(100, 1, 0), {.batch_size = 10});
+    loader.begin_epoch(0);
+    kept = loader.next()->data;
+    copy = kept.clone();
+    while (loader.next()) {
+    }
+  }
+  EXPECT_TRUE(kept.equal(copy));
+}
+
+TEST(DataLoader, a_sampler_for_another_dataset_is_refused) {
+  const DistributedSampler sampler(11, 1, 0);
+  EXPECT_THROW(DataLoader(sample_dataset(10), sampler, {.batch_size = 4}), Error);
+  EXPECT_THROW(DataLoader(sample_dataset(10), std::vector<std::int64_t>{10}, {}), Error);
+  EXPECT_THROW(DataLoader(sample_dataset(10), std::vector<std::int64_t>{-1}, {}), Error);
+}
+
+TEST(DataLoader, makes_batches_of_whatever_tensors_a_dataset_gives) {
+  for (const int threads : {0, 2}) {
+    DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 3, 0, 5, 4},
+                      {.batch_size = 2, .num_threads = threads});
+    const auto batches = epoch_of(loader, 1);
+    ASSERT_EQ(batches.size(), 3U);
+    ASSERT_EQ(batches[0].tensors.size(), 3U);
+    EXPECT_TRUE(batches[0].data.equal(torch::tensor({{1, 1, -1, -1}, {3, 3, 3, 3}}, torch::kLong)));
+    EXPECT_TRUE(batches[0].target.equal(torch::tensor({2, 4}, torch::kLong)));
+    EXPECT_TRUE(batches[0].tensors[2].equal(batches[0].data.eq(-1)));
+    EXPECT_EQ(batches[1].data.sizes(), at::IntArrayRef({2, 6}));
+    EXPECT_EQ(batches[2].data.sizes(), at::IntArrayRef({1, 5}));
+  }
+}
+
+TEST(DataLoader, an_error_of_the_dataset_is_thrown_by_next) {
+  for (const int threads : {0, 1, 3}) {
+    DataLoader loader(std::make_shared<Sentences>(), std::vector<std::int64_t>{1, 2},
+                      {.batch_size = 1, .num_threads = threads});
+    loader.begin_epoch(0);
+    try {
+      while (loader.next()) {
+      }
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "sentence 2 has no words");
+    }
+  }
+}
+
+TEST(DataLoader, a_batch_of_another_number_of_samples_is_refused) {
+  struct Short : Sentences {
+    std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
+                                  std::int64_t) const override {
+      return {torch::zeros({std::ssize(indices), 2}), torch::zeros({std::ssize(indices) - 1})};
+    }
+  };
+  DataLoader loader(std::make_shared<Short>(), std::vector<std::int64_t>{0, 1, 3},
+                    {.batch_size = 3, .num_threads = 0});
+  loader.begin_epoch(0);
+  expect_error(ErrorCode::kInvalid, {"sentences gave a batch of 3 samples"},
+               [&] { loader.next(); });
+}
+
+TEST(TensorDataset, gives_rows_of_all_its_tensors) {
+  const auto features = torch::arange(12).view({6, 2});
+  const auto wanted = torch::arange(6) * 10;
+  DataLoader loader(std::make_shared<TensorDataset>("table", std::vector{features, wanted}),
+                    DistributedSampler(6, 2, 1, {.shuffle = false}), {.batch_size = 3});
+  const auto batches = epoch_of(loader, 0);
+  ASSERT_EQ(batches.size(), 1U);
+  EXPECT_TRUE(batches[0].data.equal(torch::tensor({{2, 3}, {6, 7}, {10, 11}}, torch::kLong)));
+  EXPECT_TRUE(batches[0].target.equal(torch::tensor({10, 30, 50}, torch::kLong)));
+  expect_error(ErrorCode::kInvalid, {"dataset table: tensors of 6 and of 5 samples"}, [&] {
+    TensorDataset("table", {features, wanted.narrow(0, 0, 5)});
+  });
+  expect_error(ErrorCode::kInvalid, {"dataset table: no tensors"},
+               [&] { TensorDataset("table", {}); });
+  expect_error(ErrorCode::kInvalid, {"dataset table: a tensor has no dimension"},
+               [&] { TensorDataset("table", {torch::zeros({})}); });
+}
+
+TEST(DataLoader, options_out_of_range_are_refused) {
+  const auto refused = [&](const DataLoaderOptions& options) {
+    EXPECT_THROW(DataLoader(sample_dataset(10), DistributedSampler(10, 1, 0), options), Error);
+  };
+  refused({.batch_size = 0});
+  refused({.num_threads = -1});
+  refused({.prefetch = 0});
+  EXPECT_THROW(sample_dataset(4, {.transform = {.mean = {0.5F}}}), Error);
+}
+
+}  // namespace
+}  // namespace paceline::data

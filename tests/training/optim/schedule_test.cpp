@@ -1,0 +1,221 @@
+// Schedules: rates by hand at a few steps (Python's are compared in tests/parity), groups,
+// resuming, and what is refused.
+
+#include "paceline/training/optim/schedule.h"
+
+#include <functional>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/training/optim/adam.h"
+#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/one_cycle_lr.h"
+#include "paceline/training/optim/reduce_lr_on_plateau.h"
+#include "paceline/training/optim/sgd.h"
+
+namespace paceline::optim {
+namespace {
+
+Sgd two_groups() {
+  return Sgd({{{at::zeros({2})}, {.lr = 0.5, .momentum = 0.9}},
+              {{at::zeros({3})}, {.lr = 0.1, .momentum = 0.9}}});
+}
+
+using MakeSchedule = std::function<std::unique_ptr<LrSchedule>(Optimizer&)>;
+
+std::vector<std::pair<std::string, MakeSchedule>> all_schedules() {
+  return {
+      {"step",
+       [](Optimizer& o) {
+         return std::make_unique<StepLr>(o, StepLrOptions{.step_size = 3, .gamma = 0.3});
+       }},
+      {"multi_step",
+       [](Optimizer& o) {
+         return std::make_unique<MultiStepLr>(o, MultiStepLrOptions{.milestones = {7, 2, 7, 11}});
+       }},
+      {"cosine_annealing",
+       [](Optimizer& o) {
+         return std::make_unique<CosineAnnealingLr>(
+             o, CosineAnnealingLrOptions{.t_max = 12, .eta_min = 1e-3, .warmup_steps = 4});
+       }},
+      {"one_cycle",
+       [](Optimizer& o) {
+         return std::make_unique<OneCycleLr>(
+             o, OneCycleLrOptions{.max_lr = {1.0, 0.3}, .total_steps = 20});
+       }},
+  };
+}
+
+TEST(Schedule, sets_every_groups_rate_from_its_own_base) {
+  auto optimizer = two_groups();
+  StepLr schedule(optimizer, {.step_size = 2});
+  EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.5, 0.1}));
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.5, 0.1}));
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rates(), (std::vector<double>{0.5 * 0.1, 0.1 * 0.1}));
+}
+
+TEST(Schedule, a_milestone_given_twice_counts_twice) {
+  auto optimizer = two_groups();
+  MultiStepLr schedule(optimizer, {.milestones = {2, 1, 2}, .gamma = 0.5});
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rate(), 0.25);
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rate(), 0.0625);
+}
+
+TEST(Schedule, a_warm_up_ends_at_the_base_rate_and_the_cosine_at_eta_min) {
+  auto optimizer = two_groups();
+  CosineAnnealingLr schedule(
+      optimizer, {.t_max = 10, .eta_min = 0.02, .warmup_steps = 5, .warmup_start_factor = 0.2});
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(0), 0.1);
+  for (int i = 0; i < 5; ++i) schedule.step();
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(0), 0.5);
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(1), 0.1);
+  for (int i = 0; i < 10; ++i) schedule.step();
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(0), 0.02);
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(1), 0.02);
+}
+
+TEST(Schedule, one_cycle_moves_the_momentum_against_the_rate) {
+  auto optimizer = two_groups();
+  OneCycleLr schedule(optimizer, {.max_lr = {1.0}, .total_steps = 10, .pct_start = 0.5});
+  EXPECT_NEAR(optimizer.learning_rate(1), 0.04, 1e-15);
+  EXPECT_DOUBLE_EQ(optimizer.momentum(1), 0.95);
+  for (int i = 0; i < 4; ++i) schedule.step();
+  EXPECT_DOUBLE_EQ(optimizer.learning_rate(1), 1.0);
+  EXPECT_DOUBLE_EQ(optimizer.momentum(1), 0.85);
+  for (int i = 0; i < 5; ++i) schedule.step();
+  EXPECT_NEAR(optimizer.learning_rate(1), 4e-6, 1e-15);
+  schedule.step();
+  EXPECT_THROW(schedule.step(), Error);
+}
+
+TEST(Schedule, after_the_last_step_of_one_cycle_the_rate_stays) {
+  auto optimizer = two_groups();
+  OneCycleLr schedule(optimizer, {.max_lr = {1.0}, .total_steps = 10, .anneal = Anneal::kLinear});
+  for (int i = 0; i < 9; ++i) schedule.step();
+  const double last = optimizer.learning_rate();
+  schedule.step();
+  EXPECT_EQ(optimizer.learning_rate(), last);
+}
+
+TEST(Schedule, one_cycle_needs_a_momentum_to_move) {
+  Sgd plain({at::zeros({2})}, {});
+  EXPECT_THROW(OneCycleLr(plain, {.max_lr = {1.0}, .total_steps = 10}), Error);
+  OneCycleLr without(plain, {.max_lr = {1.0}, .total_steps = 10, .cycle_momentum = false});
+  Adam adam({at::zeros({2})}, {});
+  OneCycleLr with_beta1(adam, {.max_lr = {1.0}, .total_steps = 10});
+  EXPECT_DOUBLE_EQ(adam.options().beta1, 0.95);
+}
+
+TEST(Schedule, resumed_in_the_middle_it_gives_the_same_bits) {
+  for (const auto& [name, make] : all_schedules()) {
+    for (const int middle : {0, 1, 5, 13}) {
+      auto straight = two_groups();
+      const auto whole = make(straight);
+      EXPECT_EQ(whole->name(), name);
+      for (int i = 0; i < middle; ++i) whole->step();
+      const Words saved = whole->state();
+      auto other = two_groups();
+      const auto resumed = make(other);
+      resumed->set_state(saved);
+      for (int i = middle; i < 18; ++i) {
+        EXPECT_EQ(other.learning_rates(), straight.learning_rates()) << name << ", step " << i;
+        EXPECT_EQ(other.momentum(1), straight.momentum(1)) << name << ", step " << i;
+        whole->step();
+        resumed->step();
+      }
+    }
+  }
+}
+
+TEST(Schedule, on_a_plateau_the_rates_fall_after_the_patience) {
+  auto optimizer = two_groups();
+  ReduceLrOnPlateau schedule(optimizer, {.factor = 0.5, .patience = 2, .min_lr = 0.07});
+  schedule.step(1.0);
+  for (int i = 0; i < 2; ++i) schedule.step(1.0);
+  EXPECT_EQ(optimizer.learning_rate(0), 0.5);
+  schedule.step(0.99999);  // less than the threshold
+  EXPECT_EQ(optimizer.learning_rate(0), 0.25);
+  EXPECT_EQ(optimizer.learning_rate(1), 0.07);
+}
+
+TEST(Schedule, a_plateau_resumed_in_the_middle_gives_the_same_bits) {
+  const ReduceLrOnPlateauOptions options{.mode = MetricMode::kMax, .patience = 1, .cooldown = 2};
+  const std::vector<double> metrics = {0.3, 0.3, 0.3, 0.2, 0.1, 0.5, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4};
+  for (std::size_t middle = 0; middle < metrics.size(); ++middle) {
+    auto straight = two_groups();
+    ReduceLrOnPlateau whole(straight, options);
+    for (std::size_t i = 0; i < middle; ++i) whole.step(metrics[i]);
+    auto other = two_groups();
+    ReduceLrOnPlateau resumed(other, options);
+    resumed.set_state(whole.state());
+    for (std::size_t i = middle; i < metrics.size(); ++i) {
+      whole.step(metrics[i]);
+      resumed.step(metrics[i]);
+      EXPECT_EQ(other.learning_rates(), straight.learning_rates());
+    }
+    EXPECT_LT(straight.learning_rate(), 0.5);
+  }
+}
+
+std::string refusal(Schedule& schedule, const Words& state) {
+  try {
+    schedule.set_state(state);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalid);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Schedule, resumed_with_other_parameters_it_lists_all_differences) {
+  auto optimizer = two_groups();
+  StepLr schedule(optimizer, {.step_size = 3, .gamma = 0.3});
+  schedule.step();
+  auto other = two_groups();
+  other.set_learning_rate(1, 0.2);
+  StepLr changed(other, {.step_size = 4, .gamma = 0.3});
+  const std::string text = refusal(changed, schedule.state());
+  EXPECT_NE(text.find("step_size: 4 here, 3 in the saved state"), std::string::npos) << text;
+  EXPECT_NE(text.find("base_lr: 0.5 0.2 here, 0.5 0.1 in the saved state"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("gamma"), std::string::npos) << text;
+  EXPECT_EQ(changed.num_steps(), 0);
+}
+
+TEST(Schedule, the_state_of_another_kind_or_a_damaged_one_is_refused) {
+  auto optimizer = two_groups();
+  StepLr step(optimizer, {.step_size = 3});
+  auto other = two_groups();
+  MultiStepLr multi(other, {.milestones = {3}});
+  const std::string text = refusal(multi, step.state());
+  EXPECT_NE(text.find("schedule: multi_step here, step in"), std::string::npos) << text;
+  Words damaged = step.state();
+  damaged["num_steps"] = "12x";
+  EXPECT_NE(refusal(step, damaged).find("not a number"), std::string::npos);
+  damaged.erase("num_steps");
+  EXPECT_NE(refusal(step, damaged).find("no \"num_steps\""), std::string::npos);
+}
+
+TEST(Schedule, bad_options_are_refused) {
+  auto o = two_groups();
+  EXPECT_THROW(StepLr(o, {.step_size = 0}), Error);
+  EXPECT_THROW(MultiStepLr(o, {.milestones = {1}, .gamma = -1}), Error);
+  EXPECT_THROW(CosineAnnealingLr(o, {.t_max = 0}), Error);
+  EXPECT_THROW(CosineAnnealingLr(o, {.t_max = 3, .warmup_steps = 2, .warmup_start_factor = 0}),
+               Error);
+  EXPECT_THROW(OneCycleLr(o, {.max_lr = {1, 2, 3}, .total_steps = 10}), Error);
+  EXPECT_THROW(OneCycleLr(o, {.max_lr = {1}, .total_steps = 0}), Error);
+  EXPECT_THROW(ReduceLrOnPlateau(o, {.factor = 1}), Error);
+  EXPECT_THROW(ReduceLrOnPlateau(o, {.patience = -1}), Error);
+}
+
+}  // namespace
+}  // namespace paceline::optim

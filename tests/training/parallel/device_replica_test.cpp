@@ -1,0 +1,68 @@
+// Replicas in CUDA memory: what can be said about them on a machine without a GPU.
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/training/parallel/distributed_data_parallel.h"
+
+#include "tests/harness/expect_error.h"
+#include "tests/harness/thread_ranks.h"
+#include "tests/training/tensor/cuda_tensors.h"
+
+namespace paceline {
+namespace {
+
+struct OneWeight : torch::nn::Module {
+  explicit OneWeight(bool is_on_gpu) {
+    const at::Tensor weight = is_on_gpu ? cuda_tensor(memory) : torch::zeros({10});
+    register_parameter("weight", weight);
+  }
+  std::vector<float> memory = std::vector<float>(10);
+};
+
+TEST(DeviceReplica, is_on_one_device_that_the_group_reaches) {
+  std::vector<float> data(10);
+  const NamedParameter host{"host", at::zeros({3})};
+  const NamedParameter first{"first", cuda_tensor(data, 0)};
+  const NamedParameter second{"second", cuda_tensor(data, 1)};
+  const auto with_nccl = parse_backend_choice("cpu:paceline,cuda:nccl");
+  EXPECT_EQ(one_device_of({host, host}, 0, {}), c10::Device(c10::kCPU));
+  EXPECT_EQ(one_device_of({first, first}, 0, with_nccl), c10::Device(c10::kCUDA, 0));
+  expect_error(ErrorCode::kInvalid,
+               {"rank 3: parameter host is on cpu and parameter first on cuda:0"}, [&] {
+                 one_device_of({host, first}, 3, with_nccl);
+               });
+  expect_error(ErrorCode::kInvalid, {"parameter first is on cuda:0 and parameter second on cuda:1"},
+               [&] {
+                 one_device_of({first, second}, 3, with_nccl);
+               });
+  expect_error(
+      ErrorCode::kUnsupported,
+      {"rank 3: parameter second is on cuda:1, which backend paceline does not reach; form "
+       "the group with --backend cpu:paceline,cuda:nccl"},
+      [&] { one_device_of({second}, 3, {}); });
+}
+
+TEST(DeviceReplica, without_a_backend_for_it_is_an_error_when_it_is_made) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    const std::shared_ptr<ProcessGroup> shared(&group, [](ProcessGroup*) {});
+    expect_error(ErrorCode::kUnsupported, {"parameter weight is on cuda:0"}, [&] {
+      DistributedDataParallel<OneWeight> model(std::make_shared<OneWeight>(true), shared);
+    });
+    EXPECT_EQ(all_reduce_value(group, 1), 2) << "as good as before";
+  });
+}
+
+TEST(DeviceReplica, on_another_kind_of_device_than_rank_0s_is_an_error_on_every_rank) {
+  harness::run_ranks_ok(2, [](ProcessGroup& group) {
+    const std::shared_ptr<ProcessGroup> shared(&group, [](ProcessGroup*) {});
+    expect_error(ErrorCode::kInvalid, {"strides [1] on cuda' on rank 1"}, [&] {
+      DistributedDataParallel<OneWeight> model(std::make_shared<OneWeight>(group.rank() == 1),
+                                               shared);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace paceline

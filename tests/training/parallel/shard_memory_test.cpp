@@ -1,0 +1,198 @@
+// What fully_shard() takes of a machine's memory, counted in pages, and what it does where there is
+// too little.
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "paceline/training/optim/adam.h"
+#include "paceline/training/parallel/fully_shard.h"
+#include "paceline/training/tensor/symmetric_tensors.h"
+
+#include "tests/harness/borrowed_group.h"
+#include "tests/harness/expect_error.h"
+#include "tests/harness/memory_pages.h"
+#include "tests/harness/process_ranks.h"
+#include "tests/harness/small_cgroup.h"
+#include "tests/harness/tiny_dev_shm.h"
+
+namespace paceline {
+namespace {
+
+using harness::borrowed;
+
+torch::nn::Sequential square_layers(std::int64_t layers, std::int64_t side) {
+  torch::manual_seed(4);
+  torch::nn::Sequential net;
+  for (std::int64_t i = 0; i < layers; ++i)
+    net->push_back(torch::nn::Linear(torch::nn::LinearOptions(side, side).bias(false)));
+  return net;
+}
+
+std::span<const std::byte> bytes_in(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+// What of them takes memory, in whatever process.
+std::size_t pages_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::span<const std::byte>> ranges;
+  for (const auto& tensor : tensors) ranges.push_back(bytes_in(tensor));
+  return harness::resident_bytes(ranges);
+}
+
+// Weights once for all ranks, in both views; of the optimizer's state each element on one rank.
+TEST(ShardMemory, the_machine_has_twelve_bytes_a_parameter_for_any_number_of_ranks) {
+  constexpr std::int64_t kLayers = 4, kSide = 1024, kParameters = kLayers * kSide * kSide;
+  for (const int ranks : {1, 2, 8}) {
+    const auto results = harness::run_process_ranks(ranks, [](ProcessGroup& group) {
+      at::set_num_threads(1);
+      auto net = square_layers(kLayers, kSide);
+      optim::Adam adam(net->parameters(), {});
+      auto model = fully_shard(net, borrowed(group), adam);
+      for (int step = 0; step < 2; ++step) {
+        adam.zero_grad();
+        model->forward(at::ones({2, kSide})).square().mean().backward();
+        adam.step();
+      }
+      group.barrier();
+      std::vector<at::Tensor> state;
+      for (const optim::StatePart& part : adam.state_parts()) state.push_back(part.elements);
+      std::size_t mine = pages_of(state);
+      if (adam.has_one_copy()) {
+        const auto bytes_of_view = [&](const auto& place_of) {
+          std::vector<const std::byte*> places;
+          for (std::size_t i = 0; i < adam.parameters().size(); ++i) places.push_back(place_of(i));
+          const auto [first, last] = std::ranges::minmax(places);
+          return harness::proportional_bytes(first, last + 1);
+        };
+        mine += bytes_of_view([&](std::size_t i) { return adam.parameter_to_write(i); });
+        mine += bytes_of_view([&](std::size_t i) { return bytes_in(adam.parameters()[i]).data(); });
+      } else {
+        mine += pages_of(adam.parameters());
+      }
+      return std::to_string(all_reduce_value(group, static_cast<std::int64_t>(mine)));
+    });
+    for (const auto& result : results) {
+      ASSERT_EQ(result.exit_code, 0) << result.report;
+      const double bytes_a_parameter = std::stod(result.report) / kParameters;
+      EXPECT_GT(bytes_a_parameter, 12 * 0.99) << ranks;
+      EXPECT_LT(bytes_a_parameter, 12 * 1.03) << ranks;
+    }
+  }
+}
+
+// The copy and gradients lie in memory without a name, which is not of that file system.
+TEST(ShardMemory, a_tiny_dev_shm_does_not_matter) {
+  const auto train = [](const std::function<void(int rank)>& before) {
+    const auto results = harness::run_process_ranks(
+        2,
+        [](ProcessGroup& group) {
+          at::set_num_threads(1);
+          const SymmetricTensors symmetric(group);
+          auto net = square_layers(4, 512);
+          optim::Adam adam(net->parameters(), {});
+          auto model = fully_shard(net, borrowed(group), adam);
+          for (int step = 0; step < 2; ++step) {
+            adam.zero_grad();
+            const at::Tensor input = at::full({2, 512}, 1.0 + group.rank());
+            model->forward(input).square().mean().backward();
+            adam.step();
+          }
+          std::stringstream maps;
+          maps << std::ifstream("/proc/self/maps").rdbuf();
+          EXPECT_NE(maps.str().find("/memfd:paceline"), std::string::npos);
+          EXPECT_EQ(maps.str().find("/dev/shm/"), std::string::npos);
+          std::string sums;
+          for (const auto& parameter : net->parameters())
+            sums += fmt::format("{:a} ", parameter.sum().item<double>());
+          return sums;
+        },
+        {.transport = TransportKind::kShm, .before_connect = before});
+    std::vector<std::string> sums;
+    for (const auto& result : results) {
+      EXPECT_EQ(result.exit_code, 0) << result.report;
+      sums.push_back(result.report);
+    }
+    return sums;
+  };
+  const auto in_tiny = train([](int) {
+    // Where it cannot be made tiny, that nothing of it is used must do.
+    const bool is_tiny = harness::make_dev_shm_tiny();
+    EXPECT_TRUE(is_tiny || geteuid() != 0 || getenv("CI") != nullptr);
+  });
+  EXPECT_EQ(in_tiny, train({}));
+}
+
+// Sanitizers need memory of their own for each byte.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The ranks' own weights fit, and so does Adam, whose state takes no memory before the first step;
+// it would take two thirds more than the limit.
+TEST(ShardMemory, a_copy_that_a_small_cgroup_has_no_room_for_is_an_error_before_the_steps) {
+  constexpr std::int64_t kLayers = 3, kSide = 2048;
+  constexpr std::size_t kWeights = kLayers * kSide * kSide * sizeof(float);  // 48 MiB
+  const harness::SmallCgroup small(2 * kWeights + (32 << 20));
+  if (!small.is_made()) GTEST_SKIP() << "no cgroup with a limit on memory can be made here";
+  const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
+    at::set_num_threads(1);
+    EXPECT_TRUE(small.enter());
+    group.barrier();
+    auto net = square_layers(kLayers, kSide);
+    optim::Adam adam(net->parameters(), {});
+    group.barrier();
+    expect_error(ErrorCode::kSystem,
+                 {"one copy", std::to_string(kWeights) + " bytes", "left", "below the limit of"},
+                 [&] { fully_shard(net, borrowed(group), adam); });
+    group.barrier();
+    return std::string();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+#endif
+
+// Every process is a host of its own, which has one mapping: what it keeps, and units that are
+// whole.
+TEST(ShardMemory, hosts_that_divide_parameters_have_few_units_whole) {
+  constexpr std::int64_t kLayers = 12, kSide = 512;  // a weight of 1 MB, which is a unit
+  const auto results = harness::run_process_ranks(
+      2,
+      [](ProcessGroup& group) {
+        at::set_num_threads(1);
+        auto net = square_layers(kLayers, kSide);
+        optim::Adam adam(net->parameters(), {});
+        auto model = fully_shard(net, borrowed(group), adam, {.divide_hosts = true});
+        constexpr auto kUnit = static_cast<std::size_t>(kSide * kSide) * sizeof(float);
+        constexpr std::size_t kKept = kLayers * kUnit / 2;
+        for (int step = 0; step < 3; ++step) {
+          adam.zero_grad();
+          model->forward(at::ones({2, kSide})).square().mean().backward();
+          EXPECT_EQ(pages_of(net->parameters()), kKept + 4 * kUnit / 2);
+          adam.step();
+          EXPECT_EQ(pages_of(net->parameters()), kKept);
+        }
+        const auto whole = adam.whole_parameters();
+        EXPECT_EQ(pages_of(net->parameters()), 2 * kKept);
+        std::vector<double> sums;
+        for (const auto& parameter : net->parameters()) {
+          const auto* const values = static_cast<const float*>(parameter.data_ptr());
+          sums.push_back(std::accumulate(values, values + parameter.numel(), 0.0));
+        }
+        for (const double sum : sums) {
+          EXPECT_NE(sum, 0);
+          EXPECT_EQ(all_reduce_value(group, sum, ReduceOp::kMax), sum);
+        }
+        return std::string();
+      },
+      {.adjust = [](int rank, GroupOptions& group) { group.link.host = std::to_string(rank); }});
+  for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
+}
+
+}  // namespace
+}  // namespace paceline
