@@ -13,9 +13,9 @@
 #include "paceline/files/checkpoint/checkpoint_copy.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 
-#include "apps/commands.h"
-#include "apps/option_table.h"
-#include "apps/usage_error.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_table.h"
+#include "apps/cli/option_value.h"
 
 namespace paceline::apps {
 namespace {

@@ -15,11 +15,11 @@
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/shell_words.h"
+#include "paceline/engine/core/option_text.h"
 
-#include "apps/commands.h"
-#include "apps/own_program.h"
-#include "apps/usage_error.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_value.h"
+#include "apps/cli/own_program.h"
 
 namespace paceline::apps {
 namespace {

@@ -7,18 +7,15 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/collectives/flight/explain.h"
-#include "paceline/engine/collectives/flight/rank_line.h"
-#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/exit_code.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/launcher/diagnosis/call_waits.h"
-#include "paceline/launcher/output/old_log_folders.h"
+#include "paceline/launcher/output/log_directory.h"
 
-#include "apps/commands.h"
-#include "apps/message.h"
-#include "apps/option_table.h"
-#include "apps/usage_error.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_table.h"
+#include "apps/cli/option_value.h"
 
 namespace paceline::apps {
 namespace {

@@ -1,22 +1,54 @@
-// The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
+// Signals that whoever started the command wanted to be ignored (nohup, the background of a
+// script). A library may put a handler over that before main(): UCX, which an MPI may be linked to,
+// does so with SIGHUP.
 
+#include <array>
+#include <csignal>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/engine/core/standard_streams.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/io.h"
 
-#include "apps/commands.h"
-#include "apps/guarded.h"
-#include "apps/ignored_signals.h"
-#include "apps/peer_words.h"
-#include "apps/suggestion.h"
-#include "apps/usage_error.h"
-#include "apps/version.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_value.h"
+#include "apps/cli/own_program.h"
+#include "apps/cli/suggestion.h"
 
 namespace paceline::apps {
+
+// Ignores again what was ignored when the process began. Call before the first thread.
+void restore_ignored_signals();
+
+namespace {
+
+constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP};
+
+std::array<bool, kSignals.size()> were_ignored{};
+
+void note_ignored_signals(int, char**, char**) {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    struct sigaction action {};
+    were_ignored[i] = sigaction(kSignals[i], nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  }
+}
+
+// Called before any library's constructor.
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
+
+}  // namespace
+
+void restore_ignored_signals() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    if (were_ignored[i]) std::signal(kSignals[i], SIG_IGN);
+  }
+}
+
+// The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
+
 namespace {
 
 struct Command {
@@ -107,6 +139,7 @@ int run(const Arguments& arguments) {
 }
 
 }  // namespace
+
 }  // namespace paceline::apps
 
 int main(int argc, char** argv) {

@@ -6,10 +6,9 @@
 #include "paceline/engine/telemetry/timeline_file.h"
 #include "paceline/launcher/job_timeline/timeline_trace.h"
 
-#include "apps/commands.h"
-#include "apps/message.h"
-#include "apps/option_table.h"
-#include "apps/usage_error.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_table.h"
+#include "apps/cli/option_value.h"
 
 namespace paceline::apps {
 

@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/cpu_list.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/placement/machine_map.h"
 
-#include "apps/commands.h"
-#include "apps/run_options.h"
-#include "apps/usage_error.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_value.h"
+#include "apps/run/run_options.h"
 
 namespace paceline::apps {
 namespace {

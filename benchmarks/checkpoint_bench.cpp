@@ -31,10 +31,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/files/checkpoint/checkpoint_team.h"
 
 #include "benchmarks/spread.h"

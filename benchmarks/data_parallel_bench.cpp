@@ -20,14 +20,14 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/resnet.h"
-#include "paceline/training/optim/adam.h"
-#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
-#include "paceline/training/train/runtime.h"
+#include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/train/training_process.h"
 
 #include "benchmarks/spread.h"
 

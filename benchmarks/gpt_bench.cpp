@@ -22,21 +22,20 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/planning/schedules/search.h"
-#include "paceline/planning/schedules/split_by_cost.h"
-#include "paceline/training/models/generate.h"
-#include "paceline/training/models/stage.h"
-#include "paceline/training/optim/adam.h"
+#include "paceline/training/models/gpt.h"
+#include "paceline/training/models/transformer_stage.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/pipeline/tied_weights.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
-#include "paceline/training/tensor_parallel/layers.h"
-#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/training/pipeline/stage_weights.h"
+#include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+#include "paceline/training/tensor_parallel/vocab_parallel.h"
 
 #include "benchmarks/own_usage.h"
 

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
-#include "apps/bench/start_line.h"
+#include "apps/bench/contestant/contestant_process.h"
 
 namespace paceline::benchmarks {
 namespace {

@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/secret.h"
 #include "paceline/launcher/process/process.h"
 
 #include "apps/bench/catalog.h"
 #include "apps/bench/messages.h"
-#include "apps/bench/private_socket.h"
 #include "tests/harness/network_hosts.h"
 
 namespace paceline::benchmarks {

@@ -26,14 +26,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/collectives/selection/calibration.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/counted.h"
 
-#include "apps/bench/cluster.h"
 #include "apps/bench/forecast.h"
+#include "apps/bench/operation.h"
 #include "apps/bench/report.h"
-#include "apps/bench/size_list.h"
 #include "benchmarks/host_contestant.h"
 #include "benchmarks/spread.h"
 

@@ -25,12 +25,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/telemetry/step_log.h"
-#include "paceline/launcher/coordination/coordinator_host.h"
-#include "paceline/launcher/coordination/coordinator_link.h"
+#include "paceline/launcher/coordination/job_control.h"
 #include "paceline/launcher/process/process.h"
 
 #include "benchmarks/spread.h"

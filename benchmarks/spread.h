@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "apps/bench/statistics.h"
+#include "apps/bench/report.h"
 
 namespace paceline::benchmarks {
 

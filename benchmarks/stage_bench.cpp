@@ -15,11 +15,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/tensor/tensor_memory.h"
 
 #include "benchmarks/spread.h"
 

@@ -14,8 +14,7 @@ set(PACELINE_MPI "" CACHE STRING "Which MPI where Debian has several: openmpi or
 set(PACELINE_ONECCL "" CACHE PATH "A Python environment with oneccl-devel and impi-devel, or a folder laid out alike")
 
 set(PACELINE_BACKENDS "")
-set(PACELINE_BACKEND_SOURCES backends/blocking_calls.cpp backends/connect_backend.cpp backends/library_backend.cpp backends/library_call.cpp backends/library_list.cpp
-  backends/mean.cpp backends/poll_until.cpp backends/process_turn.cpp backends/reduce_contributions.cpp backends/share_id.cpp backends/wait_for_keys.cpp)
+set(PACELINE_BACKEND_SOURCES backends/blocking_calls.cpp backends/connect_backend.cpp backends/library.cpp backends/library_list.cpp)
 set(PACELINE_BACKEND_LIBRARIES "")
 
 # paceline_backend(NAME missing [SOURCES ...] [INCLUDES ...] [DEFINITIONS ...]): settles one backend. `missing` is why it cannot be built;
@@ -72,7 +71,7 @@ if(NOT PACELINE_WITH_GLOO STREQUAL OFF)
     endif()
   endif()
 endif()
-paceline_backend(gloo "${missing}" SOURCES abortable_context.cpp gloo_store.cpp run_watch.cpp INCLUDES ${GLOO_INCLUDE_DIR})
+paceline_backend(gloo "${missing}" SOURCES gloo_context.cpp INCLUDES ${GLOO_INCLUDE_DIR})
 if(gloo IN_LIST PACELINE_BACKENDS)
   list(APPEND PACELINE_BACKEND_LIBRARIES ${GLOO_LIBRARY})
 endif()
@@ -90,7 +89,7 @@ if(NOT PACELINE_WITH_MPI STREQUAL OFF)
     set(missing "no MPI was found")
   endif()
 endif()
-paceline_backend(mpi "${missing}" SOURCES mpi_runtime.cpp mpi_types.cpp INCLUDES ${MPI_CXX_INCLUDE_DIRS}
+paceline_backend(mpi "${missing}" SOURCES mpi_runtime.cpp INCLUDES ${MPI_CXX_INCLUDE_DIRS}
   DEFINITIONS ${MPI_CXX_COMPILE_DEFINITIONS})
 if(mpi IN_LIST PACELINE_BACKENDS)
   set(mpi_libraries ${MPI_CXX_LIBRARIES})

@@ -6,11 +6,11 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/engine/core/shell_words.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/option_text.h"
 
-#include "apps/command_line.h"
-#include "apps/usage_error.h"
+#include "apps/cli/command_line.h"
+#include "apps/cli/option_value.h"
 
 namespace training_flags {
 namespace {

@@ -14,11 +14,11 @@
 #include <CLI/CLI.hpp>
 
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
+#include "paceline/training/train/training_step.h"
 
-#include "apps/option_value.h"
+#include "apps/cli/option_value.h"
 
 namespace training_flags {
 

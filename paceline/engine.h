@@ -9,11 +9,9 @@
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
 #include "paceline/engine/collectives/group/device_mesh.h"
-#include "paceline/engine/collectives/group/init.h"
-#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/exit_code.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
@@ -23,10 +21,8 @@
 #include "paceline/launcher/spawn/spawn.h"
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/planning/schedules/picture.h"
+#include "paceline/planning/schedules/plan.h"
 #include "paceline/planning/schedules/search.h"
 #include "paceline/planning/schedules/simulate.h"
-#include "paceline/planning/schedules/split_by_cost.h"
-#include "paceline/planning/schedules/trace.h"
-#include "paceline/planning/schedules/validate.h"
 
 #endif

@@ -5,12 +5,11 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/counted.h"
-#include "paceline/engine/core/thread.h"
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/core/system/topology.h"
 
-#include "apps/bench/call_contestant.h"
-#include "apps/bench/lineup.h"
+#include "apps/bench/contestant/call_contestant.h"
+#include "apps/bench/rank_set.h"
 
 namespace paceline::bench {
 namespace {

@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "apps/bench/call_report.h"
 #include "apps/bench/messages.h"
 #include "apps/bench/rank_set.h"
+#include "apps/bench/report.h"
 
 namespace paceline::bench {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launcher/process/program.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::bench {
 namespace {

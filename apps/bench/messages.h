@@ -1,5 +1,31 @@
 #pragma once
 
+// Unix sockets between processes of one user: a random name in Linux's abstract namespace, which
+// vanishes with its last descriptor. The kernel tells each end who the other is.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/fd.h"
+
+#include "apps/bench/operation.h"
+
+namespace paceline::bench {
+
+struct PrivateListener {
+  std::string name;
+  Fd socket;
+};
+PrivateListener listen_private();
+
+// Error(kTimeout) when no process listens, kInvalid when another user does.
+Fd connect_private(const std::string& name, Deadline deadline);
+
+// The next connection of this user; those of others are closed. Empty when none came in time.
+Fd accept_private(const Fd& listener, Deadline deadline);
+
 // What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
 // a Unix socket. The order is fixed:
 //
@@ -11,17 +37,6 @@
 //   ... more turns, then the coordinator closes the socket and the rank ends.
 //
 // A rank that is not on turn waits in poll(), without any processor time.
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
-
-#include "apps/bench/operation.h"
-
-namespace paceline::bench {
 
 struct Hello {
   int rank = 0, world_size = 0;

@@ -1,5 +1,48 @@
 #pragma once
 
+// The variables by which a user's environment changes what a measurement of Paceline shows. Most of
+// them mean what they mean for any program, and are named with the results. Those that would put
+// something else than the engine under Paceline's name, or make it write files meanwhile, are taken
+// from the ranks.
+//
+// Thread safety: pure functions.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/process.h"
+
+#include "apps/bench/catalog.h"
+#include "apps/bench/messages.h"
+#include "apps/bench/report.h"
+
+namespace paceline::bench {
+
+// Another library, a trace of every call.
+inline constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
+                                                                      "PACELINE_TIMELINE_DIR"};
+inline constexpr std::array<std::string_view, 7> kHeldVariables = {
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
+    "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
+
+struct OwnVariables {
+  std::vector<std::string> held, removed;  // "PACELINE_ENCRYPT=1"
+};
+
+// `set` is what an option sets in place of the inherited.
+OwnVariables own_variables(const launcher::Environment& inherited,
+                           const launcher::Environment& set);
+// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty when there are none.
+std::string describe(const OwnVariables& variables);
+
 // The ranks of one contestant, each a process of its own that lives through the whole session and
 // sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
 // MPI's launcher.
@@ -14,22 +57,6 @@
 // Its ranks end with this object, and with the thread that made it.
 //
 // Thread safety: none; the main thread, because of the promise that the ranks die with it.
-
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "paceline/engine/core/error.h"
-#include "paceline/launcher/job/job_services.h"
-#include "paceline/launcher/placement/placement.h"
-#include "paceline/launcher/process/process.h"
-
-#include "apps/bench/catalog.h"
-#include "apps/bench/messages.h"
-#include "apps/bench/private_socket.h"
-
-namespace paceline::bench {
 
 class RankSet {
  public:
@@ -91,5 +118,34 @@ class RankSet {
   Ready ready_;
   double idle_seconds_ = 0, idle_cpu_seconds_ = 0;
 };
+
+// What sessions of every kind have in common: their contestants start together, the report names
+// those that did not start, and one that computes while others are on turn.
+//
+// Thread safety: none; the main thread.
+
+// Ends a measurement from inside.
+struct Interrupted {};
+
+// The head of a report, with what this moment and machine say.
+ReportHead begin_report(const std::string& command, const std::string& version,
+                        const launcher::Environment& variables);
+
+// Where its program is; nothing when it cannot take part, and the report says why. Error when it is
+// Paceline's own.
+std::optional<Located> locate_or_note(const CatalogEntry& entry, const std::string& programs,
+                                      ReportHead& report);
+
+// Starts all and waits until their libraries are up. Those that do not come up are removed, and the
+// report says why; Error when it is Paceline's own. Requires: no other threads in this process yet.
+void start_all(std::vector<std::unique_ptr<RankSet>>& sets, ReportHead& report);
+
+// For the report of a measurement that was interrupted, or ended by an error, after `done` of
+// `wanted` points.
+std::string interruption_note(std::size_t done, std::size_t wanted);
+std::string failure_note(std::size_t done, std::size_t wanted, const Error& error);
+
+// After a turn.
+void note_restlessness(const RankSet& set, ReportHead& report);
 
 }  // namespace paceline::bench

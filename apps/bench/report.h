@@ -1,17 +1,35 @@
 #pragma once
 
+// Medians and percentiles of measured times. Requires, everywhere: at least one value.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/bench/operation.h"
+
+namespace paceline::bench {
+
+// The middle value, or the mean of the two middle ones.
+double median(std::vector<double> values);
+
+// The smallest value that at least `percent` of the values do not exceed (nearest rank).
+double percentile(std::vector<double> values, double percent);
+
+struct Spread {
+  double median = 0, min = 0, max = 0;
+  bool operator==(const Spread&) const = default;
+};
+Spread spread_of(const std::vector<double>& values);
+
+// a[i] / b[i]. Requires: as many of each.
+std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b);
+
 // What a session measured, as values, and its four forms: aligned text, CSV, JSON, one HTML page.
 // Times are microseconds, bandwidths 10^9 bytes a second.
 //
 // Thread safety: pure functions.
-
-#include <string>
-#include <vector>
-
-#include "apps/bench/operation.h"
-#include "apps/bench/statistics.h"
-
-namespace paceline::bench {
 
 // One round's calls of one contestant.
 struct Round {
@@ -98,5 +116,53 @@ std::string to_csv(const Report& report);
 std::string to_json(const Report& report);
 // Complete in itself: no script, font or image from elsewhere.
 std::string to_html(const Report& report);
+
+// What a session of calls measured, as values, and its two forms: aligned text, JSON.
+//
+// Thread safety: pure functions.
+
+// How caller and callee reach each other: as on one host, or as on two.
+enum class CallWay { kUnix, kTcp };
+inline constexpr CallWay kAllCallWays[] = {CallWay::kUnix, CallWay::kTcp};
+std::string_view name_of(CallWay way);  // "unix", "tcp"
+
+enum class CallMeasure { kBlocking, kPipelined, kOneWay, kCallers };
+inline constexpr CallMeasure kAllCallMeasures[] = {CallMeasure::kBlocking, CallMeasure::kPipelined,
+                                                   CallMeasure::kOneWay, CallMeasure::kCallers};
+std::string_view name_of(CallMeasure measure);  // "blocking"
+
+// One number that a round of a measure gives.
+struct CallFigure {
+  std::string name;  // "p50"
+  std::string unit;  // "µs"
+  bool operator==(const CallFigure&) const = default;
+};
+
+struct CallRow {
+  std::string peer;  // "grpc"; catalog.h
+  CallWay way = CallWay::kUnix;
+  CallMeasure measure = CallMeasure::kBlocking;
+  std::size_t bytes = 0;
+  CallFigure figure{};
+  std::vector<double> rounds{};
+  // Paceline's number / this one, round by round; empty for Paceline's own.
+  std::vector<double> ratios{};
+
+  Spread spread() const { return spread_of(rounds); }
+  // The machine was doing something else: the rounds differ by more than 2 times.
+  bool is_noisy() const;
+};
+
+struct CallReport : ReportHead {
+  bool busy = false;          // all cores computed meanwhile
+  std::vector<CallRow> rows;  // by way, size, measure, figure, then contestant
+};
+
+// The note that explains "noisy"; empty if no row is noisy.
+std::string noise_note(const std::vector<CallRow>& rows);
+// The rows of one way, size and measure under their heading.
+std::string table_of(const std::vector<CallRow>& rows, bool busy);
+
+std::string to_json(const CallReport& report);
 
 }  // namespace paceline::bench

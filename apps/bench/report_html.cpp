@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/counted.h"
+#include "paceline/engine/core/check.h"
 
 #include "apps/bench/chart.h"
 #include "apps/bench/report.h"

@@ -26,11 +26,11 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/futex.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
 #include "benchmarks/contestants/limit_kernels.h"
 
 namespace paceline::bench {

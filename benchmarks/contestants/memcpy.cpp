@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
 
 namespace paceline::bench {
 namespace {

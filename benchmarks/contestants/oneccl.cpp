@@ -10,7 +10,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -1,9 +1,9 @@
 // Paceline itself, measured like everybody else.
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
-#include "apps/bench/own_contestant.h"
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
+#include "apps/bench/contestant/own_contestant.h"
 
 int main(int argc, char** argv) {
   using namespace paceline;

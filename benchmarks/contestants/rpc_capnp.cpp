@@ -6,9 +6,9 @@
 #include <kj/timer.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 
-#include "apps/bench/call_contestant.h"
+#include "apps/bench/contestant/call_contestant.h"
 #include "calls.capnp.h"
 
 namespace paceline::bench {

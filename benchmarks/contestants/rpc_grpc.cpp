@@ -12,9 +12,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 
-#include "apps/bench/call_contestant.h"
+#include "apps/bench/contestant/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "apps/bench/call_contestant.h"
+#include "apps/bench/contestant/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rpc/workers.h"
 
-#include "apps/bench/call_contestant.h"
+#include "apps/bench/contestant/call_contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -13,7 +13,7 @@ import time
 from collections import deque
 
 THREADS = 2  # of the callee, for handlers
-HEAD = struct.Struct("<IIII")  # CallHead of apps/bench/call_contestant.h
+HEAD = struct.Struct("<IIII")  # CallHead of apps/bench/contestant/call_contestant.h
 BLOCKING, PIPELINED, ONE_WAY = range(3)
 
 

@@ -21,7 +21,7 @@
 
 #include "paceline/engine/rpc/workers.h"
 #include "paceline/training/remote/tensor_field.h"
-#include "paceline/training/tensor/thread_count.h"
+#include "paceline/training/tensor/compute_settings.h"
 
 namespace rpc = paceline::rpc;
 

@@ -17,7 +17,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/remote/distributed_optimizer.h"
-#include "paceline/training/tensor/thread_count.h"
+#include "paceline/training/tensor/compute_settings.h"
 
 namespace remote = paceline::remote;
 namespace rpc = paceline::rpc;

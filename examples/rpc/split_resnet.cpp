@@ -13,7 +13,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/remote/distributed_optimizer.h"
-#include "paceline/training/tensor/thread_count.h"
+#include "paceline/training/tensor/compute_settings.h"
 
 #include "examples/rpc/resnet_half.h"
 

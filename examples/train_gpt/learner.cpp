@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "paceline/training/models/generate.h"
+#include "paceline/training/models/gpt.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/tensor_parallel/layers.h"
-#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+#include "paceline/training/tensor_parallel/vocab_parallel.h"
 
 namespace train_gpt {
 

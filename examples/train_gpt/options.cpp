@@ -7,7 +7,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/schedules/named_plans.h"
 
-#include "apps/usage_error.h"
+#include "apps/cli/option_value.h"
 
 namespace train_gpt {
 namespace {

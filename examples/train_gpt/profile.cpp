@@ -6,11 +6,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/models/stage.h"
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/models/transformer_stage.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/train/layer_meter.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/dry_run.h"
+#include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/options.h"
 

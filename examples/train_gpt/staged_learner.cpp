@@ -9,22 +9,18 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/counted.h"
 #include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/picture.h"
 #include "paceline/planning/schedules/search.h"
-#include "paceline/planning/schedules/split_by_cost.h"
-#include "paceline/planning/schedules/trace.h"
-#include "paceline/training/models/stage.h"
+#include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
-#include "paceline/training/pipeline/tied_weights.h"
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/dense_weights.h"
-#include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
 #include "paceline/training/train/pipeline_gradients.h"
+#include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/learner.h"
 

@@ -7,11 +7,10 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/file_start.h"
-#include "paceline/files/text/bpe_tokenizer.h"
-#include "paceline/files/text/byte_tokenizer.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
-#include "paceline/training/data/gzip_file.h"
+#include "paceline/training/data/dataset_files.h"
 
 namespace train_gpt {
 namespace {

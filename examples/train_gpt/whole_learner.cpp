@@ -1,11 +1,10 @@
 #include <optional>
 
-#include "paceline/training/autograd/regions.h"
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/parallel/fully_shard.h"
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor_parallel/dense_weights.h"
-#include "paceline/training/train/model_parts.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "examples/train_gpt/learner.h"
 

@@ -5,8 +5,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/data/batch_mixing.h"
+#include "paceline/training/data/image_dataset.h"
 #include "paceline/training/data/image_folder.h"
-#include "paceline/training/data/image_samples.h"
 
 namespace train_image {
 namespace {

@@ -6,10 +6,9 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/cnn.h"
 #include "paceline/training/models/efficient_net.h"
-#include "paceline/training/models/mnist_net.h"
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/random.h"
 
 #include "examples/train_image/images.h"

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "apps/usage_error.h"
+#include "apps/cli/option_value.h"
 #include "examples/train_image/model.h"
 
 namespace train_image {

@@ -11,7 +11,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/paceline.h"
 
 #include "examples/train_image/images.h"

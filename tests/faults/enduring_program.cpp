@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/step_log.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/memory_room.h"
+#include "paceline/engine/core/system/resource_limits.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/fresh_directory.h"

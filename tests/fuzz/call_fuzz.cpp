@@ -9,10 +9,10 @@
 
 #include <sys/socket.h>
 
-#include "paceline/engine/core/descriptor_passing.h"
-#include "paceline/engine/rpc/connection.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/rpc/directory.h"
-#include "paceline/engine/rpc/rings.h"
+#include "paceline/engine/rpc/protocol/connection.h"
+#include "paceline/engine/rpc/protocol/shm_channel.h"
 
 #include "tests/fuzz/fuzz.h"
 

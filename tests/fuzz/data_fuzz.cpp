@@ -6,9 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/training/data/cifar_file.h"
-#include "paceline/training/data/idx_file.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/training/data/dataset_files.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/engine/telemetry/flight_layout.h"
 #include "paceline/files/checkpoint/manifest.h"
 #include "paceline/files/checkpoint/safetensors.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "paceline/engine/core/handshake.h"
+#include "paceline/engine/core/authentication.h"
 
 #include "tests/fuzz/fuzz.h"
 

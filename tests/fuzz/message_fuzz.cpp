@@ -4,8 +4,8 @@
 #include <array>
 #include <chrono>
 
+#include "paceline/engine/transport/control_messages.h"
 #include "paceline/engine/transport/exchange.h"
-#include "paceline/engine/transport/notice.h"
 
 #include "tests/fuzz/fuzz.h"
 #include "tests/harness/raw_mesh.h"

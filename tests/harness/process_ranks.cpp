@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 

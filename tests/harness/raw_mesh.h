@@ -14,7 +14,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/transport/exchange.h"
 #include "paceline/engine/transport/mesh.h"
 

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/futex.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline::harness {
 

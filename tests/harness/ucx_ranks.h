@@ -9,7 +9,7 @@
 
 #include <sys/statvfs.h>
 
-#include "paceline/engine/transport/peer.h"
+#include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/ucx/ucx.h"
 
 namespace paceline::harness {

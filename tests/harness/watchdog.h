@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline::harness {
 

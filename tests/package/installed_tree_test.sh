@@ -5,7 +5,7 @@ cmake=$1 build=$2 consumer=$3 with_libtorch=$4 wheel=${5:-} python=${6:-python3}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/log" 2>&1 || { tail "$work/log"; exit 1; }
-for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_runner.h; do
+for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
 # What the pages name is in the one header.

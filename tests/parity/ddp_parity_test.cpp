@@ -11,7 +11,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/parallel/communication_hook.h"
 
 #include "tests/harness/process_ranks.h"
 

@@ -11,11 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/colour.h"
-#include "paceline/files/images/crop.h"
 #include "paceline/files/images/encoded_image.h"
-#include "paceline/files/images/image_file.h"
-#include "paceline/files/images/image_list.h"
+#include "paceline/files/images/image_files.h"
 #include "paceline/files/images/image_pipeline.h"
 #include "paceline/files/images/resample.h"
 

@@ -10,16 +10,12 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lamb.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/one_cycle_lr.h"
-#include "paceline/training/optim/reduce_lr_on_plateau.h"
-#include "paceline/training/optim/sgd.h"
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/tensor/compute_settings.h"
 
 #include "tests/parity/reference.h"
 

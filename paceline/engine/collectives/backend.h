@@ -10,12 +10,11 @@
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/collective.h"
-#include "paceline/engine/collectives/planning/planner.h"
-#include "paceline/engine/collectives/symmetric_buffer.h"
+#include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/transport/mapping.h"
+#include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
 

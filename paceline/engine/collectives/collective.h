@@ -12,7 +12,6 @@
 
 #include "paceline/engine/collectives/buffer.h"
 #include "paceline/engine/collectives/op.h"
-#include "paceline/engine/collectives/reduce_op.h"
 #include "paceline/engine/core/dtype.h"
 
 namespace paceline {

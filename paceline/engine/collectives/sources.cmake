@@ -1,78 +1,50 @@
 set(SOURCES
-  algorithms/bruck.cpp
   algorithms/by_package.cpp
-  algorithms/chain.cpp
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
-  algorithms/hierarchy_blocks.cpp
   algorithms/in_shared_memory.cpp
   algorithms/recursive.cpp
   algorithms/ring.cpp
   algorithms/schedule.cpp
-  algorithms/subtrees.cpp
   algorithms/tree.cpp
   backends/backend_list.cpp
-  backends/paceline/agreement.cpp
   backends/paceline/group_share.cpp
-  backends/paceline/host_share.cpp
   backends/paceline/message_executor.cpp
-  backends/paceline/message_head.cpp
   backends/paceline/message_queues.cpp
   backends/paceline/paceline_backend.cpp
-  backends/paceline/phase_barrier.cpp
   backends/paceline/point_to_point.cpp
   backends/paceline/shared_executor.cpp
   backends/paceline/shared_plans.cpp
-  backends/paceline/shared_route.cpp
-  backends/paceline/shared_runner.cpp
-  backends/paceline/shared_schedules.cpp
   backends/paceline/slow_wait.cpp
   backends/paceline/symmetric_regions.cpp
   collective.cpp
   flight/explain.cpp
-  flight/explanation.cpp
   flight/group_flight.cpp
-  flight/idle_verdicts.cpp
   flight/positions.cpp
-  flight/rank_line.cpp
-  flight/stand.cpp
-  flight/stand_verdicts.cpp
-  flight/straggler.cpp
-  flight/whereabouts.cpp
-  flight/words.cpp
+  flight/verdicts.cpp
   group/agreed_stop.cpp
-  group/calibration.cpp
   group/call_order.cpp
-  group/clock_offset.cpp
   group/device_mesh.cpp
-  group/init.cpp
-  group/objects.cpp
+  group/object_collectives.cpp
   group/process_group.cpp
   group/process_group_children.cpp
-  group/process_group_coalesced.cpp
-  group/process_group_counts.cpp
-  group/process_group_messages.cpp
-  group/process_group_visit.cpp
-  group/symmetric_arena.cpp
-  group/shared_error.cpp
-  group/thread_share.cpp
+  group/process_group_composed.cpp
+  group/world_setup.cpp
   kernels/reduce.cpp
   kernels/reduce_portable.cpp
-  planning/algorithm.cpp
-  planning/cost_file.cpp
-  planning/effort.cpp
-  planning/package_plan.cpp
-  planning/plan_text.cpp
-  planning/planner.cpp
-  work.cpp
   memory/one_copy.cpp
-  memory/write_fault.cpp
-  simulation/simulator.cpp
+  memory/symmetric_arena.cpp
+  planning/package_plan.cpp
+  selection/algorithm.cpp
+  selection/calibration.cpp
+  selection/planner.cpp
+  selection/simulator.cpp
+  work.cpp
   ${PACELINE_BACKEND_SOURCES})
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
 # All ranks must come to the same numbers, whatever their processors can fuse.
-set_source_files_properties(paceline/engine/collectives/planning/effort.cpp paceline/engine/collectives/planning/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(paceline/engine/collectives/selection/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add. GCC 12 warns of the
 # undefined vectors that its own intrinsics for AVX-512 pass on as operands without a use.

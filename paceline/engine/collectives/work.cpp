@@ -3,11 +3,12 @@
 #include <utility>
 
 #include "paceline/engine/collectives/flight/group_flight.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/vigil.h"
 
 namespace paceline {
+
 namespace {
 
 // Shares nothing with the thread that failed.

@@ -1,15 +1,12 @@
 #pragma once
 
-// An operation under way. The caller keeps the buffers alive until it has completed.
+// The place of a collective on a device's memory among the device's other work. A device carries
+// out later, stream by stream, what threads have given it; an *event* marks a place in a stream,
+// and a stream can be told to wait for one. Neither makes a thread wait.
 //
-// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
-// when the device has been given all of it: from then on the caller can go on giving the device
-// work that comes after it, so wait() ends there, with the calling thread's stream behind the
-// operation. The second is when the result is there: then it has completed. What goes wrong between
-// the two finishes the group, so that the next call throws it.
-//
-// Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
-// operation.
+// The layer that knows the caller's streams implements this
+// (paceline/training/tensor/tensor_view.h); the device's library asks for it. Events are the
+// device's own (cudaEvent_t), untyped: the engine knows no CUDA.
 
 #include <atomic>
 #include <chrono>
@@ -23,12 +20,37 @@
 #include <vector>
 
 #include "paceline/engine/collectives/collective.h"
-#include "paceline/engine/collectives/device_order.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/telemetry/flight_recorder.h"
 
 namespace paceline {
+
+// The last owner destroys the event.
+using DeviceEvent = std::shared_ptr<void>;
+
+// Thread safety: every method may be called from any thread.
+class DeviceOrder {
+ public:
+  virtual ~DeviceOrder() = default;
+
+  // Where the caller's stream was when the call was made: the library's stream waits for it before
+  // it touches a buffer. Valid as long as this object.
+  virtual void* ready() const = 0;
+  // The calling thread's stream waits for `event`.
+  virtual void wait_for(void* event) const = 0;
+};
+
+// An operation under way. The caller keeps the buffers alive until it has completed.
+//
+// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
+// when the device has been given all of it: from then on the caller can go on giving the device
+// work that comes after it, so wait() ends there, with the calling thread's stream behind the
+// operation. The second is when the result is there: then it has completed. What goes wrong between
+// the two finishes the group, so that the next call throws it.
+//
+// Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
+// operation.
 
 class Work;
 

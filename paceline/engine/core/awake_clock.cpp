@@ -5,9 +5,8 @@
 #include <mutex>
 #include <utility>
 
-#include "paceline/engine/core/vigil.h"
-
 namespace paceline {
+
 namespace {
 
 using Clock = AwakeClock::Monotonic;

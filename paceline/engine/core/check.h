@@ -6,6 +6,10 @@
 //
 // For sources only: it pulls in fmt, which public headers must not.
 
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,6 +28,22 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]] {
     fail(ErrorCode::kInvalid, format, std::forward<Args>(args)...);
   }
+}
+
+// Numbers with their nouns and units in sentences: "1 rank", "2 ranks", "64 KiB".
+
+// `noun` in the singular, with a plural in -s.
+std::string counted(std::integral auto number, std::string_view noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
+// "64 KiB", "1.5 MiB", "1000 B".
+inline std::string size_text(std::size_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  double value = static_cast<double>(bytes);
+  for (; value >= 1024 && unit < 3; ++unit) value /= 1024;
+  return fmt::format("{:.4g} {}", value, kUnits[unit]);
 }
 
 }  // namespace paceline

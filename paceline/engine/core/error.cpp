@@ -89,4 +89,31 @@ Error said_by(const std::string& who, const std::string& doing, const Error& err
   return Error(error.code(), who + ": " + doing + ": " + text);
 }
 
+int exit_code_of(const std::exception& error) {
+  if (dynamic_cast<const DamagedState*>(&error) != nullptr) return kStateDamaged;
+  const auto* const known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr) return EXIT_FAILURE;
+  const bool is_of_use =
+      known->code() == ErrorCode::kInvalid || known->code() == ErrorCode::kUnsupported;
+  return is_of_use ? kExitUsage : EXIT_FAILURE;
+}
+
+namespace {
+
+std::string number_in_world(int in_world) {
+  return "rank " + std::to_string(in_world) + " of the world";
+}
+
+}  // namespace
+
+std::string rank_name(int rank, int in_world) {
+  const std::string name = "rank " + std::to_string(rank);
+  return rank == in_world ? name : name + " (" + number_in_world(in_world) + ")";
+}
+
+std::string rank_name(int rank, int in_world, const std::string& host) {
+  const std::string also = rank == in_world ? "" : number_in_world(in_world) + ", ";
+  return "rank " + std::to_string(rank) + " (" + also + host + ")";
+}
+
 }  // namespace paceline

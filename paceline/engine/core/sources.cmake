@@ -1,36 +1,19 @@
 set(SOURCES
+  authentication.cpp
   awake_clock.cpp
-  cgroup_membership.cpp
-  copy.cpp
-  cpu_list.cpp
-  cpu_quota.cpp
-  cpu_package.cpp
-  crc32c.cpp
+  bytes.cpp
   error.cpp
-  exit_code.cpp
-  file_draft.cpp
-  file_start.cpp
-  futex.cpp
-  handshake.cpp
-  host.cpp
-  io.cpp
   json_text.cpp
   log.cpp
   logical_shards.cpp
-  memory_room.cpp
-  network_interface.cpp
-  no_links.cpp
-  owner_process.cpp
-  peer_credentials.cpp
-  rank_name.cpp
-  record_clock.cpp
-  running_timer.cpp
-  secret.cpp
-  send_queue.cpp
-  settings.cpp
-  shell_words.cpp
-  socket.cpp
-  standard_streams.cpp
-  terminal.cpp
-  topology.cpp)
+  option_text.cpp
+  simd.cpp
+  system/files.cpp
+  system/host.cpp
+  system/io.cpp
+  system/resource_limits.cpp
+  system/socket.cpp
+  system/thread.cpp
+  system/topology.cpp
+  timing.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json spdlog::spdlog PkgConfig::SODIUM PkgConfig::HWLOC)

@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/engine/core/vigil.h"
 
 namespace paceline {
 namespace {

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/vigil.h"
 #include "paceline/engine/rendezvous/arrival.h"
 
 namespace paceline {

@@ -1,18 +1,28 @@
 #include "paceline/engine/rendezvous/launch_environment.h"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/rendezvous/fork_server.h"
-#include "paceline/engine/rendezvous/slurm_lists.h"
-#include "paceline/engine/rendezvous/slurm_step.h"
-#include "paceline/engine/rendezvous/variables.h"
+#include "paceline/engine/rendezvous/slurm.h"
 
 namespace paceline {
+
 namespace {
 
 // One launcher's view of this process.
@@ -165,7 +175,7 @@ void check_agreement(const Row& first, const Row& second) {
         first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
 }
 
-// `paceline run` hides from its ranks what started it (launcher/job/worker_environment.h). A
+// `paceline run` hides from its ranks what started it (launcher/job/job_services.h). A
 // launcher that a rank finds has come between the two, and every rank would be several.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.who.launcher != "paceline") return;
@@ -221,6 +231,85 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   // By hand beside a launcher that agrees: the launcher knows more about the hosts.
   const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
   return by_hand ? rows[1].who : rows.front().who;
+}
+
+std::optional<int> read_number(const GetVariable& variable, const std::string& name, int greatest) {
+  const auto text = variable(name);
+  if (!text) return std::nullopt;
+  int number = 0;
+  const char* end = text->data() + text->size();
+  const auto [stop, status] = std::from_chars(text->data(), end, number);
+  check(status == std::errc() && stop == end && number >= 0 && number <= greatest,
+        "{}='{}' is not a whole number from 0 to {}", name, *text, greatest);
+  return number;
+}
+
+std::string require_text(const GetVariable& variable, const std::string& name,
+                         const std::string& why) {
+  const auto text = variable(name);
+  check(text && !text->empty(), "the variable {} is not set: {}", name, why);
+  return *text;
+}
+
+std::string own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command((std::istreambuf_iterator<char>(file)), {});
+  while (!command.empty() && command.back() == '\0') command.pop_back();
+  std::replace_if(
+      command.begin(), command.end(), [](char c) { return c < ' '; }, ' ');
+  return command.empty() ? "PROGRAM" : command;
+}
+
+namespace {
+
+// By offset: several processes share the descriptor's position.
+Secret read_secret(int fd, const std::string& source) {
+  std::array<char, 4096> buffer;
+  const ssize_t got = read_whole_at(fd, 0, std::as_writable_bytes(std::span(buffer)));
+  check(got >= 0, "{} cannot be read: {}", source, std::strerror(errno));
+  const Secret secret =
+      Secret::from_text(std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+  ::explicit_bzero(buffer.data(), buffer.size());
+  return secret;
+}
+
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+Secret read_descriptor(int fd) {
+  check(
+      is_open(fd),
+      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
+      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
+      "or "
+      "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
+      "PACELINE_SECRET_FILE, which the ranks read then",
+      fd);
+  Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
+  const int flags = ::fcntl(fd, F_GETFD);
+  if (flags >= 0) ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
+  return secret;
+}
+
+Secret read_private_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  check(static_cast<bool>(file), "PACELINE_SECRET_FILE={} cannot be opened: {}", path,
+        std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw system_error("stat " + path);
+  check(S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0,
+        "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}",
+        path, ::geteuid(), path);
+  return read_secret(file.get(), "PACELINE_SECRET_FILE=" + path);
+}
+
+}  // namespace
+
+std::optional<Secret> find_job_secret(const GetVariable& variable) {
+  const auto fd = read_number(variable, "PACELINE_SECRET_FD");
+  const auto path = variable("PACELINE_SECRET_FILE");
+  if (fd && (is_open(*fd) || !path)) return read_descriptor(*fd);
+  if (path) return read_private_file(*path);
+  return std::nullopt;
 }
 
 }  // namespace paceline

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "paceline/engine/core/authentication.h"
+
 namespace paceline {
 
 struct LaunchEnvironment {
@@ -33,5 +35,29 @@ GetVariable process_environment();
 // Error(kInvalid) when a variable is missing, out of range or contradicts another; the message
 // names the variable, its value and the corrected command. Without any launcher: a group of one.
 LaunchEnvironment detect_launch_environment(const GetVariable& variable = process_environment());
+
+// Reading a launcher's variables strictly: "1 ", "0x1", "" and numbers out of range are errors that
+// name the variable and its value, because a rank that is guessed wrong hangs a whole job.
+
+// The whole number from 0 to `greatest` in the variable; nothing when it is unset. Error(kInvalid)
+// otherwise.
+std::optional<int> read_number(const GetVariable& variable, const std::string& name,
+                               int greatest = 2147483647);
+
+// The variable, or Error(kInvalid) saying that it is missing and `why` it is needed.
+std::string require_text(const GetVariable& variable, const std::string& name,
+                         const std::string& why);
+
+// How this process was called, for messages that show a corrected command.
+std::string own_command();
+
+// The job's secret as the launcher or the user hands it over: an inherited descriptor or a private
+// file. Never an environment variable with the secret itself, which every process of the user could
+// read.
+
+// From PACELINE_SECRET_FD (an inherited memory file, unless a wrapper has closed it; it is not
+// passed on to programs started later), else PACELINE_SECRET_FILE (0600 or 0400, owned by this
+// user), else nothing. Error(kInvalid) names the variable and what is wrong with it.
+std::optional<Secret> find_job_secret(const GetVariable& variable);
 
 }  // namespace paceline

@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 
 namespace paceline {
@@ -28,5 +30,41 @@ struct MeetingPoint {
 // Error(kInvalid) when the environment does not say where, with the command that would.
 MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
                                 const GetVariable& variable);
+
+// A notice board between the processes of one user on one host: rank 0 leaves where its store is
+// and the job's secret, the others find it by the job's name. The board is a directory that only
+// the user can enter, a notice is a 0600 file that appears whole.
+//
+// There are two boards, $XDG_RUNTIME_DIR/paceline and /tmp/paceline-<uid>. Rank 0 uses the first
+// one that it can write to; the others look at both and take the newer notice.
+//
+// A notice may be left over from a job that was killed: a reader must be ready to find no one,
+// and read again.
+
+struct JobNotice {
+  Endpoint endpoint;
+  Secret secret;
+};
+
+class Bulletin {
+ public:
+  // Error(kInvalid) when a board is not the user's own or others may enter it.
+  Bulletin(const GetVariable& variable, const std::string& job);
+
+  // Makes the board where it is missing, and replaces what an earlier job of this name left. Logs
+  // why the first board could not be used. Error(kSystem) when no board can be written.
+  void publish(const Endpoint& endpoint, const Secret& secret);
+  // Nothing when there is none yet.
+  std::optional<JobNotice> read() const;
+  void remove() const noexcept;
+
+  // The path of the published notice; before that, where rank 0 tries first.
+  const std::string& path() const { return path_; }
+
+ private:
+  std::vector<std::string> places_;  // of the notice, one on each board
+  std::string problem_;              // why the first board is not XDG_RUNTIME_DIR's
+  std::string path_;
+};
 
 }  // namespace paceline

@@ -10,16 +10,14 @@
 
 #include <unistd.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/network_interface.h"
-#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/arrival.h"
-#include "paceline/engine/rendezvous/bulletin.h"
 #include "paceline/engine/rendezvous/hosted_store.h"
-#include "paceline/engine/rendezvous/job_secret.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/rendezvous/meeting_point.h"
-#include "paceline/engine/rendezvous/variables.h"
 #include "paceline/engine/store/file_store.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/tcp_store.h"

@@ -15,8 +15,8 @@
 #include <optional>
 #include <string>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/secret.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/store/store.h"
 

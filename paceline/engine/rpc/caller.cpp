@@ -6,7 +6,6 @@
 #include <sys/epoll.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/counted.h"
 #include "paceline/engine/core/log.h"
 
 namespace paceline::rpc {
@@ -14,10 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kNap = 100ms;
-constexpr std::size_t kMostAcknowledgements = 64;
-constexpr int kLedOften = 4;
-constexpr std::size_t kMostReplies = 256;   // that are taken together
 constexpr std::size_t kMany = 4;            // calls under way
 constexpr std::size_t kMostLeft = 8 << 10;  // bytes that are sent together
 
@@ -66,7 +61,7 @@ void Caller::wait_for_room(Lock& lock, std::size_t size, Deadline deadline) {
     lock.lock();
     if (!led && !has_room(size)) {
       const Pool::Blocked blocked;
-      has_room_.wait_for(lock, std::min(deadline.remaining(), kNap));
+      has_room_.wait_for(lock, std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
     }
   }
 }
@@ -147,230 +142,6 @@ void Caller::give_up(const PendingPointer& call) {
   steps_.clear();
   session_.give_up(call->number_, steps_);
   carry_out(steps_);
-}
-
-// ---- reading replies ----
-
-void Caller::wait(PendingCall& call, Deadline deadline) {
-  if (call.done()) return;
-  const Pool::Blocked blocked;
-  {
-    Lock lock(mutex_);
-    was_waited_for_ = true;
-    if (left_bytes_ > 0) send(lock);
-  }
-  while (!call.done() && !deadline.expired()) {
-    if (lead(deadline)) continue;
-    {
-      const Lock lock(mutex_);
-      const auto found = calls_.find(call.number_);
-      if (found != calls_.end()) waiting_.push_back(found->second);
-    }
-    // The thread that reads hands over when it is done: to this one, or it was done before.
-    if (!lead(deadline)) call.sleep(std::min(deadline.remaining(), kNap));
-    const Lock lock(mutex_);
-    std::erase_if(waiting_, [&](const PendingPointer& other) { return other.get() == &call; });
-  }
-}
-
-// Reads the socket once, if no other thread does and there is a connection; otherwise returns
-// false.
-bool Caller::lead(Deadline deadline) {
-  std::unique_lock receiving(receiving_, std::try_to_lock);
-  if (!receiving) return false;
-  ConnectionPointer connection;
-  {
-    const Lock lock(mutex_);
-    connection = connection_;
-    if (connection && is_watched_ && ++num_led_ >= kLedOften) watch_locked(false);
-  }
-  if (connection) receive(connection, &deadline);
-  receiving.unlock();
-  hand_over();
-  return connection != nullptr;
-}
-
-void Caller::pump() {
-  std::unique_lock receiving(receiving_, std::try_to_lock);
-  if (!receiving) return;
-  ConnectionPointer connection;
-  {
-    Lock lock(mutex_);
-    connection = connection_;
-    if (left_bytes_ > 0) send(lock);
-  }
-  if (connection) receive(connection, nullptr);
-  receiving.unlock();
-  hand_over();
-}
-
-// This thread has stopped reading: another one that waits goes on, or the pool.
-void Caller::hand_over() {
-  const bool has_missed = has_missed_.exchange(false);
-  const Lock lock(mutex_);
-  if (!connection_) return;  // there is nothing to read, and whoever waits sleeps
-  while (!waiting_.empty()) {
-    const PendingPointer next = std::move(waiting_.back());
-    waiting_.pop_back();
-    if (next->done()) continue;
-    next->nudge();
-    return;
-  }
-  if (calls_.empty()) return;
-  if (!is_watched_ && calls_.size() > 1) return watch_locked(true);
-  if (is_watched_ && has_missed) update_events_locked();
-}
-
-void Caller::ready() {
-  // What waits to be sent goes on also while another thread waits for a reply.
-  ConnectionPointer connection;
-  {
-    const Lock lock(mutex_);
-    connection = connection_;
-    num_led_ = 0;
-  }
-  if (!connection) return;
-  if (!connection->flush()) connection->shut_down();
-  {
-    const Lock lock(mutex_);
-    if (connection == connection_ && is_sending_ && !connection->has_unsent()) {
-      update_events_locked();
-    }
-  }
-  std::unique_lock receiving(receiving_, std::try_to_lock);
-  if (!receiving) {
-    has_missed_ = true;  // whoever reads looks at it afterwards, unless it has just stopped
-    if (!receiving.try_lock()) return;
-  }
-  if (!receive(connection, nullptr)) return;
-  receiving.unlock();
-  bool is_watched = false;
-  {
-    const Lock lock(mutex_);
-    is_watched = is_watched_;
-  }
-  if (!is_watched) hand_over();
-}
-
-// Requires: this thread holds receiving_. False when the connection has ended.
-bool Caller::receive(const ConnectionPointer& connection, const Deadline* deadline) {
-  std::string why = "the connection has ended";
-  bool is_there = false;
-  try {
-    is_there = is_closed_there() ? connection->receive_to_the_end(*this)
-                                 : connection->receive(*this, deadline);
-  } catch (const std::exception& error) {
-    why = error.what();
-  }
-  take_replies();
-  if (!is_there) disconnect(connection, why);
-  return is_there;
-}
-
-void Caller::watch_locked(bool watched) {
-  is_watched_ = watched;
-  num_led_ = 0;
-  update_events_locked();
-}
-
-void Caller::update_events_locked() {
-  is_sending_ = connection_->has_unsent();
-  pool_->change(*this, (is_watched_ ? static_cast<std::uint32_t>(EPOLLIN) : 0) |
-                           (is_sending_ ? connection_->event_of_room() : 0));
-}
-
-// Requires: this thread holds receiving_.
-void Caller::take_replies() {
-  if (replies_.empty()) return;
-  {
-    Lock lock(mutex_);
-    steps_.clear();
-    for (Reply& reply : replies_) {
-      if (!session_.replied(reply.frame.number, steps_)) continue;
-      reply.call = remove_locked(reply.frame.number);
-      if (reply.call->when_ended_) reply.call->when_ended_(CallEnd::kReplied);
-    }
-    carry_out(steps_);
-    // They bring only acknowledgements, which can wait for the next request.
-    if (to_acknowledge_.size() >= kMostAcknowledgements) send(lock);
-  }
-  for (auto& [frame, payload, call] : replies_) {
-    if (!call) continue;
-    count_end(*call, frame.status != ReplyStatus::kOk);
-    call->request_.reset();
-    if (frame.status == ReplyStatus::kOk) {
-      call->reply_ = std::move(payload);
-    } else {
-      set_failed_reply(*call, frame.status, payload);
-    }
-    call->end();
-  }
-  replies_.clear();
-}
-
-void Caller::take(const Frame& frame, Payload payload) {
-  if (frame.kind == FrameKind::kReply) {
-    replies_.push_back({frame, std::move(payload)});
-    if (replies_.size() == kMostReplies) take_replies();
-    return;
-  }
-  take_replies();
-  Lock lock(mutex_);
-  steps_.clear();
-  bool lost = false;
-  switch (frame.kind) {
-    case FrameKind::kOpened:
-      take_credit(frame);
-      had_session_ = true;
-      lease_.begin(opening_sent_);
-      session_.opened(frame.session, steps_);
-      break;
-    case FrameKind::kResumed:
-      take_credit(frame);
-      lease_.begin(opening_sent_);
-      take_resumed(payload);
-      break;
-    case FrameKind::kRefused:
-      if (frame.session != session_.session()) break;
-      why_ = "the worker does not know the session any more";
-      why_code_ = ErrorCode::kPeerLost;
-      lost = std::exchange(had_session_, false);
-      to_acknowledge_.clear();
-      lease_.interrupt();
-      session_.refused(frame.session, steps_);
-      break;
-    case FrameKind::kRenewed:
-      lease_.renewal_confirmed();
-      break;
-    case FrameKind::kCredit:
-      num_handled_ = std::clamp(frame.number, num_handled_, num_told_);
-      bytes_handled_ = std::clamp(frame.method, bytes_handled_, bytes_told_);
-      break;
-    default:
-      fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");
-  }
-  carry_out(steps_);
-  // What was wrong with the way to the callee is over.
-  if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
-  send(lock);
-  if (lost) session_lost_();
-}
-
-void Caller::take_credit(const Frame& frame) {
-  max_calls_ = std::max<std::size_t>(frame.max_calls, 1);
-  max_bytes_ = frame.method;
-  lease_ = CallerLease(std::chrono::milliseconds(frame.time_left_ms));  // the callee's counts
-}
-
-void Caller::take_resumed(const Payload& payload) {
-  std::vector<KnownCall> known;
-  for (MessageReader in(payload.bytes()); in.remaining() > 0;) {
-    const auto number = in.get_number<CallNumber>();
-    const auto state = in.get_number<std::uint8_t>();
-    if (state > static_cast<std::uint8_t>(CallState::kFinished)) in.refuse("no such state");
-    known.push_back({number, static_cast<CallState>(state)});
-  }
-  session_.resumed(known, steps_);
 }
 
 // ---- what the session says ----
@@ -461,31 +232,6 @@ CallError Caller::error_of(const CallTarget& target, Deadline deadline, CallEnd 
                   is_late ? "no reply before its deadline" : why_,
                   is_late && !why_.empty() ? " (" + why_ + ")" : "",
                   did_not_run ? "it was not executed" : "it is unknown whether it was executed")};
-}
-
-void Caller::set_failed_reply(PendingCall& call, ReplyStatus status, const Payload& text) const {
-  const bool ran = status == ReplyStatus::kHandlerFailed;
-  const std::string method(call.target_.method);
-  const std::string message = fmt::format("{}: {} of worker {} {}: {}", setup_->self.name, method,
-                                          name_, ran ? "failed" : "was not executed", text.text());
-  if (status == ReplyStatus::kNoObject) {
-    call.reference_error_.emplace(ReferenceError::Reason::kNoObject, name_, method, message);
-    return;
-  }
-  const ErrorCode code = ran                                  ? ErrorCode::kAborted
-                         : status == ReplyStatus::kNoMethod   ? ErrorCode::kInvalid
-                         : status == ReplyStatus::kUnreadable ? ErrorCode::kCorrupt
-                         : status == ReplyStatus::kLeaving    ? ErrorCode::kPeerLost
-                         : status == ReplyStatus::kBusy       ? ErrorCode::kSystem
-                                                              : ErrorCode::kTimeout;
-  call.error_.emplace(code, ran ? Executed::kYes : Executed::kNo, name_, method, message);
-}
-
-CallError Caller::unreadable_reply(const PendingCall& call, const std::string& why) const {
-  const std::string method(call.target().method);
-  return {ErrorCode::kCorrupt, Executed::kYes, name_, method,
-          fmt::format("{}: {} of worker {} was executed, and its reply cannot be read: {}",
-                      setup_->self.name, method, name_, why)};
 }
 
 void Caller::queue_acknowledgements_locked() {

@@ -1,17 +1,6 @@
 #pragma once
 
-// The calls of this worker at one other: carries out what CallerSession says. The connection is
-// made at the first call, by a thread of the pool, and made again when it is lost.
-//
-// Who reads replies. The thread that waits for a reply reads the socket itself if no other does,
-// also for the others, and hands over to one of them when it is done. If calls are under way for
-// which nobody waits, the pool watches the socket ("watched"). A program that waits for each call
-// at once would pay for changes of the watch with every call, so the pool is left out of it for up
-// to a tenth of a second at a time.
-//
-// Who sends. A call goes out at once, unless several are under way for which nobody waits yet: then
-// it goes with those that follow, at the latest when somebody waits or the pool sends it
-// (Pool::send_soon). So calls in a row share a system call.
+// A call under way, as its caller sees it. Its result is written once, before done() is true.
 //
 // Thread safety: all methods.
 
@@ -26,18 +15,83 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/rpc/connection.h"
-#include "paceline/engine/rpc/lease.h"
-#include "paceline/engine/rpc/pending_call.h"
+#include "paceline/engine/rpc/call_error.h"
 #include "paceline/engine/rpc/pool.h"
-#include "paceline/engine/rpc/session.h"
+#include "paceline/engine/rpc/protocol/connection.h"
+#include "paceline/engine/rpc/protocol/frame.h"
+#include "paceline/engine/rpc/protocol/session.h"
 #include "paceline/engine/rpc/setup.h"
 
 namespace paceline::rpc {
+
+// What is to be called, and how.
+struct CallTarget {
+  std::string_view method;  // must outlive the call: a literal
+  std::uint64_t method_number = 0;
+  Effect effect{};
+  Scope scope = Scope::kAnySession;
+  std::uint64_t object = 0;  // that the method belongs to; 0: none
+  // False for what handlers of messages with references need before they can run: such a call must
+  // not wait for others, which may wait for that handler.
+  bool needs_credit = true;
+};
+
+class PendingCall {
+ public:
+  PendingCall(const CallTarget& target, OutgoingPointer request, Deadline deadline)
+      : target_(target), deadline_(deadline), request_(std::move(request)) {}
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+  bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
+  const CallTarget& target() const { return target_; }
+  Deadline deadline() const { return deadline_; }
+  // Requires: done(). Throws what the call ended with, otherwise returns the reply.
+  Payload& reply();
+  const std::optional<ReferenceError>& reference_error() const { return reference_error_; }
+
+ private:
+  friend class Caller;
+  static constexpr std::uint32_t kDone = 1, kNudged = 2, kSleeps = 4;
+  // Requires: the result is there, and a pointer keeps the call.
+  void end();
+  // By the one thread that waits: until it is done, somebody nudges it or the time has passed.
+  void sleep(std::chrono::nanoseconds limit);
+  void nudge();
+
+  const CallTarget target_;
+  const Deadline deadline_;
+  CallNumber number_ = 0;
+  std::size_t size_ = 0;  // of the request, which counts against the credit
+  CallMark mark_;
+  OutgoingPointer request_;
+  Payload reply_;
+  std::optional<CallError> error_;
+  std::optional<ReferenceError> reference_error_;
+  std::function<void(CallEnd)> when_ended_;  // under the caller's mutex; may be empty
+  std::atomic<std::uint32_t> state_{0};
+};
+using PendingPointer = std::shared_ptr<PendingCall>;
+
+// The calls of this worker at one other: carries out what CallerSession says. The connection is
+// made at the first call, by a thread of the pool, and made again when it is lost.
+//
+// Who reads replies. The thread that waits for a reply reads the socket itself if no other does,
+// also for the others, and hands over to one of them when it is done. If calls are under way for
+// which nobody waits, the pool watches the socket ("watched"). A program that waits for each call
+// at once would pay for changes of the watch with every call, so the pool is left out of it for up
+// to a tenth of a second at a time.
+//
+// Who sends. A call goes out at once, unless several are under way for which nobody waits yet: then
+// it goes with those that follow, at the latest when somebody waits or the pool sends it
+// (Pool::send_soon). So calls in a row share a system call.
+//
+// Thread safety: all methods.
 
 class Caller final : public Pool::Source,
                      public Pool::Sender,
@@ -95,6 +149,8 @@ class Caller final : public Pool::Source,
   using ConnectionPointer = std::shared_ptr<Connection>;
   // Between two attempts to connect.
   static constexpr std::chrono::milliseconds kShortestPause{10}, kLongestPause{1000};
+  static constexpr std::chrono::milliseconds kNap{100};  // of a thread that waits, at most
+  static constexpr std::size_t kMostAcknowledgements = 64;
 
   void wait_for_room(Lock& lock, std::size_t size, Deadline deadline);
   bool has_room(std::size_t size) const;

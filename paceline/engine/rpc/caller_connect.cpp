@@ -6,10 +6,10 @@
 
 #include <sys/epoll.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/handshake.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rpc/caller.h"
 
 namespace paceline::rpc {

@@ -16,9 +16,9 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/rpc/caller.h"
-#include "paceline/engine/rpc/incoming.h"
-#include "paceline/engine/rpc/message.h"
-#include "paceline/engine/rpc/reference_table.h"
+#include "paceline/engine/rpc/handlers.h"
+#include "paceline/engine/rpc/protocol/message.h"
+#include "paceline/engine/rpc/references.h"
 
 namespace paceline::rpc {
 

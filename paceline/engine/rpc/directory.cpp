@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/rpc/message.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/rpc/protocol/message.h"
 
 namespace paceline::rpc {
 namespace {

@@ -1,11 +1,6 @@
 #pragma once
 
-// Which workers there are: an entry for each name in the job's store, and a list of changes that
-// everybody reads. Nobody keeps the list. A worker enters and leaves by itself; each watches the
-// next one in the order of names, so that a worker whose process is gone, or that has been silent
-// for a lease, is written down as lost, and nobody watches all.
-//
-// Thread safety: all methods. Each may wait for the store and throws its errors.
+// What everybody knows of a worker.
 
 #include <chrono>
 #include <cstddef>
@@ -19,11 +14,29 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/engine/rpc/lease.h"
-#include "paceline/engine/rpc/worker_info.h"
+#include "paceline/engine/rpc/protocol/session.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline::rpc {
+
+enum class WorkerState : std::uint8_t {
+  kPresent,
+  kLeft,  // by leave()
+  kLost,  // its process ended otherwise, or it has been silent for a lease
+};
+
+struct WorkerInfo {
+  std::string name, role;
+  WorkerState state{};
+  bool operator==(const WorkerInfo&) const = default;
+};
+
+// Which workers there are: an entry for each name in the job's store, and a list of changes that
+// everybody reads. Nobody keeps the list. A worker enters and leaves by itself; each watches the
+// next one in the order of names, so that a worker whose process is gone, or that has been silent
+// for a lease, is written down as lost, and nobody watches all.
+//
+// Thread safety: all methods. Each may wait for the store and throws its errors.
 
 // How a caller introduces itself.
 struct Hello {

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline::rpc {
 namespace {

@@ -39,7 +39,7 @@
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace paceline::rpc {
 

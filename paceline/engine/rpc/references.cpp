@@ -1,5 +1,13 @@
 #include "paceline/engine/rpc/references.h"
 
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/rpc/protocol/frame.h"
+
 namespace paceline::rpc {
 
 bool ObjectHolds::create(ObjectNumber object, SessionNumber holder) {
@@ -106,6 +114,256 @@ void ReferenceCounts::lose_all() {
   references_.clear();
   passing_.clear();
   kept_until_.clear();
+}
+
+namespace {
+
+constexpr std::size_t kMostReleases = 100'000;  // in one message
+constexpr std::size_t kMostCalls = 16;          // under way to the owner when releases are sent
+constexpr std::chrono::seconds kOwnerAnswers(60);
+
+CallTarget target_of(std::string_view method) {
+  return {.method = method,
+          .method_number = method_id(method),
+          .effect = Effect::kOnce,
+          .scope = Scope::kThisSession,
+          .needs_credit = false};
+}
+
+}  // namespace
+
+ReferenceHandle::~ReferenceHandle() {
+  if (const auto there = table.lock()) there->drop(*this);
+}
+
+ReferenceTable::ReferenceTable(std::string self, LeaseTime lease, FindCaller find_caller)
+    : self_(std::move(self)), lease_(lease), find_caller_(std::move(find_caller)) {}
+
+HandlePointer ReferenceTable::created(const ObjectId& id) {
+  const std::lock_guard lock(mutex_);
+  Owner& owner = owners_[id.owner];
+  owner.counts.receive_held(id.number);
+  return std::make_shared<ReferenceHandle>(weak_from_this(), id, owner.generation);
+}
+
+HandlePointer ReferenceTable::receive(const ObjectId& id) {
+  ReferenceCounts::Steps steps;
+  HandlePointer handle;
+  {
+    const std::lock_guard lock(mutex_);
+    Owner& owner = owners_[id.owner];
+    handle = std::make_shared<ReferenceHandle>(weak_from_this(), id, owner.generation);
+    owner.counts.receive(id.number, steps);
+  }
+  for (const auto& step : steps) ask(id.owner, step);
+  return handle;
+}
+
+void ReferenceTable::ask(const std::string& owner, const ReferenceCounts::Step& hold) {
+  const std::lock_guard asking(asking_);
+  // What was let go of before must be released before.
+  send_releases(owner, true);
+  try {
+    const auto caller = find_caller_(owner);
+    auto call = caller->call(target_of(kHoldMethod),
+                             make_outgoing(ObjectList{{hold.object}}, caller->is_self()),
+                             Deadline::after(kOwnerAnswers));
+    const std::lock_guard lock(mutex_);
+    owners_[owner].asked[hold.object] = {hold.hold, std::move(call)};
+  } catch (const std::exception& error) {
+    log::debug(self_ + ": a reference to an object of " + owner + ": " + error.what());
+    const std::lock_guard lock(mutex_);
+    owners_[owner].counts.refused(hold.object, hold.hold);
+  }
+}
+
+// Takes the owner's answer, if it is there.
+void ReferenceTable::settle_locked(Owner& owner, ObjectNumber object) {
+  const auto asked = owner.asked.find(object);
+  if (asked == owner.asked.end() || !asked->second.call->done()) return;
+  const auto [hold, call] = std::move(asked->second);
+  owner.asked.erase(asked);
+  bool exists = false;
+  try {
+    Payload& reply = call->reply();
+    ObjectStates states;
+    if (const auto& own = reply.in_memory()) {
+      if (const auto* object_states = own->object<ObjectStates>()) states = *object_states;
+    } else {
+      states = read_message<ObjectStates>(reply.bytes());
+    }
+    exists = !states.exist.empty() && states.exist.front() != 0;
+  } catch (const std::exception&) {  // without an answer there is no hold
+  }
+  if (exists) {
+    owner.counts.held(object, hold);
+  } else {
+    owner.counts.refused(object, hold);
+  }
+}
+
+void ReferenceTable::confirm(const std::vector<HandlePointer>& references, Deadline deadline) {
+  for (const auto& reference : references) {
+    const auto& [owner_name, incarnation, number] = reference->id;
+    PendingPointer call;
+    {
+      const std::lock_guard lock(mutex_);
+      const Owner& owner = owners_[owner_name];
+      const auto asked = owner.asked.find(number);
+      if (asked == owner.asked.end()) continue;
+      call = asked->second.call;
+    }
+    find_caller_(owner_name)->wait(*call, deadline);
+    const std::lock_guard lock(mutex_);
+    settle_locked(owners_[owner_name], number);
+  }
+}
+
+void ReferenceTable::await_creation(const std::vector<HandlePointer>& references,
+                                    Deadline deadline) {
+  for (const auto& reference : references) {
+    const auto& creation = reference->creation;
+    if (creation && !creation->done()) find_caller_(reference->id.owner)->wait(*creation, deadline);
+  }
+}
+
+std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& reference,
+                                                  std::string_view method) {
+  const auto& [owner_name, incarnation, number] = reference.id;
+  auto caller = find_caller_(owner_name);
+  using Reason = ReferenceError::Reason;
+  const auto refuse = [&](Reason reason, std::string_view why) {
+    throw ReferenceError(reason, owner_name, std::string(method),
+                         fmt::format("{}: {} of an object of worker {} was not executed: {}", self_,
+                                     method, owner_name, why));
+  };
+  const std::string connected = caller->incarnation();
+  if (!connected.empty() && connected != incarnation) {
+    refuse(Reason::kOwnerLost, "the worker that had it is gone; another one has its name");
+  }
+  const bool counts = caller->lease_counts();
+  const bool is_owner_gone = caller->is_callee_gone();
+  const std::lock_guard lock(mutex_);
+  Owner& owner = owners_[owner_name];
+  settle_locked(owner, number);
+  if (owner.generation != reference.generation || !counts) {
+    if (is_owner_gone) refuse(Reason::kOwnerLost, "the worker is gone");
+    refuse(Reason::kExpired, "the reference has expired: the worker did not hear from this one");
+  }
+  if (!owner.counts.has(number)) refuse(Reason::kNoObject, "the object does not exist any more");
+  return caller;
+}
+
+std::function<void(CallEnd)> ReferenceTable::pass(const std::vector<HandlePointer>& references) {
+  struct Passed {
+    std::string owner;
+    std::uint64_t generation;
+    PassNumber number;
+  };
+  std::vector<Passed> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& reference : references) {
+    const auto table = reference->table.lock();
+    check(table.get() == this,
+          "{}: a message has a reference that belongs to another worker or job (to an object of "
+          "worker {})",
+          self_, reference->id.owner);
+    Owner& owner = owners_[reference->id.owner];
+    if (owner.generation != reference->generation || !owner.counts.has(reference->id.number)) {
+      continue;
+    }
+    all.push_back({reference->id.owner, owner.generation, owner.counts.pass(reference->id.number)});
+  }
+  return [all = std::move(all), self = shared_from_this()](CallEnd end) {
+    const std::lock_guard locked(self->mutex_);
+    for (const auto& [owner_name, generation, number] : all) {
+      Owner& owner = self->owners_[owner_name];
+      if (owner.generation != generation) continue;
+      ReferenceCounts::Steps steps;
+      owner.counts.passed(number, end, boot_time() + self->lease_, steps);
+      self->note_releases_locked(owner, steps);
+    }
+  };
+}
+
+void ReferenceTable::pass_on(const std::vector<HandlePointer>& references) {
+  pass(references)(CallEnd::kUnknown);
+}
+
+void ReferenceTable::note_releases_locked(Owner& owner, const ReferenceCounts::Steps& steps) {
+  for (const auto& step : steps) owner.to_release.push_back(step.object);
+}
+
+void ReferenceTable::drop(const ReferenceHandle& reference) {
+  const std::lock_guard lock(mutex_);
+  Owner& owner = owners_[reference.id.owner];
+  if (owner.generation != reference.generation) return;
+  ReferenceCounts::Steps steps;
+  owner.counts.drop(reference.id.number, steps);
+  note_releases_locked(owner, steps);
+}
+
+void ReferenceTable::lose(const std::string& owner_name) {
+  const std::lock_guard lock(mutex_);
+  Owner& owner = owners_[owner_name];
+  owner.counts.lose_all();
+  ++owner.generation;
+  owner.to_release.clear();
+  owner.asked.clear();
+}
+
+// `now`: all of them, whatever is under way to the owner. Requires: asking_ is held.
+void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
+  const auto take = [&](std::size_t most) {
+    const std::lock_guard lock(mutex_);
+    auto& all = owners_[owner_name].to_release;
+    const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), most));
+    std::vector<ObjectNumber> objects(all.begin(), end);
+    all.erase(all.begin(), end);
+    return objects;
+  };
+  try {
+    const auto caller = find_caller_(owner_name);
+    if (!now && caller->num_calls() >= kMostCalls) return;
+    // The owner's limit may be smaller.
+    const std::size_t most =
+        std::min(kMostReleases, caller->max_message() / (2 * sizeof(ObjectNumber)));
+    do {
+      auto objects = take(std::max<std::size_t>(most, 1));
+      if (objects.empty()) return;
+      caller->call(target_of(kReleaseMethod),
+                   make_outgoing(ObjectList{std::move(objects)}, caller->is_self()),
+                   Deadline::after(kOwnerAnswers));
+    } while (now);
+  } catch (const std::exception& error) {  // this worker leaves, and its sessions end
+    log::debug(self_ + ": releasing objects of " + owner_name + ": " + error.what());
+  }
+}
+
+void ReferenceTable::look() {
+  const std::unique_lock asking(asking_, std::try_to_lock);
+  if (!asking) return;
+  std::vector<std::string> owners;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [name, owner] : owners_) {
+      std::vector<ObjectNumber> asked;
+      for (const auto& [object, call] : owner.asked) asked.push_back(object);
+      for (const ObjectNumber object : asked) settle_locked(owner, object);
+      ReferenceCounts::Steps steps;
+      owner.counts.look(boot_time(), steps);
+      note_releases_locked(owner, steps);
+      if (!owner.to_release.empty()) owners.push_back(name);
+    }
+  }
+  for (const auto& name : owners) send_releases(name, false);
+}
+
+std::size_t ReferenceTable::num_objects() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [name, owner] : owners_) count += owner.counts.num_objects();
+  return count;
 }
 
 }  // namespace paceline::rpc

@@ -3,8 +3,8 @@
 #include <mutex>
 #include <set>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/secret.h"
 
 namespace paceline::rpc {
 

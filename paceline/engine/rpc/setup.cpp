@@ -8,7 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline::rpc {
 

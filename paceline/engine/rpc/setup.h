@@ -1,20 +1,97 @@
 #pragma once
 
-// What all parts of a worker share.
+// What others see of a worker's calls from outside: their numbers and times (telemetry/
+// call_gauge.h), and spans of the timeline. Without anybody who can look, a call costs a
+// comparison.
+//
+// Thread safety: const methods; a mark belongs to its call.
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/engine/rpc/call_stats.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/rpc/directory.h"
-#include "paceline/engine/rpc/lease.h"
+#include "paceline/engine/rpc/protocol/session.h"
+#include "paceline/engine/telemetry/call_gauge.h"
+#include "paceline/engine/telemetry/timeline.h"
 #include "paceline/engine/transport/cipher.h"
 
 namespace paceline::rpc {
+
+// The times of one call at one end, by record_time(); 0: not yet, or nobody can look.
+struct CallMark {
+  CallCounter counter{};
+  std::uint64_t begun = 0, started = 0;
+};
+
+// Which call it is, for the timeline.
+struct CallName {
+  std::string_view method;
+  std::string_view other;   // the worker at the other end
+  std::string_view caller;  // the incarnation of the caller
+  std::string_view callee;  // the callee's name
+  std::uint64_t number = 0;
+};
+
+class CallStats {
+ public:
+  CallStats() = default;  // nobody can look
+  CallStats(std::shared_ptr<CallGauge> gauge, std::shared_ptr<Timeline> timeline)
+      : gauge_(std::move(gauge)), timeline_(std::move(timeline)) {}
+
+  CallGauge* gauge() const { return gauge_.get(); }
+
+  CallMark begin(CallSide side, std::uint64_t number, std::string_view method) const {
+    if (!gauge_ && !timeline_) return {};
+    CallMark mark{.begun = record_time()};
+    if (gauge_) mark.counter = gauge_->counter(side, number, method);
+    CallGauge::begin(mark.counter);
+    return mark;
+  }
+  // Its handler runs.
+  static void start(CallMark& mark) {
+    if (mark.begun == 0) return;
+    Started(mark.started).store(record_time(), std::memory_order_relaxed);
+    CallGauge::start(mark.counter);
+  }
+  // Any thread may ask.
+  static std::uint64_t started(CallMark& mark) {
+    return Started(mark.started).load(std::memory_order_relaxed);
+  }
+  // The time of a handler counts from its start.
+  void end(CallSide side, CallMark& mark, const CallName& call, bool failed) const {
+    if (mark.begun == 0) return;
+    const std::uint64_t begin = started(mark), now = record_time();
+    if (side == CallSide::kCallee && begin == 0) CallGauge::start(mark.counter);  // it was refused
+    const std::uint64_t since = begin != 0 ? begin : mark.begun;
+    CallGauge::end(mark.counter, now > since ? now - since : 0, failed);
+    if (timeline_) {
+      timeline_->add(
+          {.kind = side == CallSide::kCaller ? SpanKind::kCall : SpanKind::kHandler,
+           .method = timeline_->name(call.method),
+           .other = timeline_->name(call.other),
+           .number = worker_hash(call.caller) * 3 + worker_hash(call.callee) + call.number,
+           .failed = failed},
+          {.begin = since, .end = std::max(now, since)});
+    }
+  }
+
+ private:
+  using Started = std::atomic_ref<std::uint64_t>;
+  std::shared_ptr<CallGauge> gauge_;
+  std::shared_ptr<Timeline> timeline_;
+};
+
+// What all parts of a worker share.
 
 struct Setup {
   WorkerEntry self;

@@ -1,24 +1,20 @@
 set(SOURCES
-  area.cpp
   caller.cpp
   caller_connect.cpp
-  connection.cpp
+  caller_replies.cpp
   directory.cpp
-  frame.cpp
-  guest.cpp
-  local_messages.cpp
-  message.cpp
-  objects.cpp
-  own_objects.cpp
-  pending_call.cpp
+  handlers.cpp
   pool.cpp
-  reference_table.cpp
+  protocol/connection.cpp
+  protocol/frame.cpp
+  protocol/message.cpp
+  protocol/session.cpp
+  protocol/shm_channel.cpp
   references.cpp
   remote_ref.cpp
-  rings.cpp
-  serve_references.cpp
   server.cpp
-  session.cpp
+  server_guests.cpp
+  server_handlers.cpp
   setup.cpp
   workers.cpp)
 set(LIBRARIES fmt::fmt xxhash)

@@ -10,16 +10,14 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/host.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/network_interface.h"
-#include "paceline/engine/core/owner_process.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/rendezvous/job_secret.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/rendezvous/meeting_point.h"
 #include "paceline/engine/rpc/pool.h"
 #include "paceline/engine/rpc/server.h"
-#include "paceline/engine/store/prefix_store.h"
+#include "paceline/engine/store/store.h"
 #include "paceline/engine/store/tcp_store.h"
 
 namespace paceline::rpc {

@@ -44,12 +44,12 @@
 #include <utility>
 #include <vector>
 
-#include "paceline/engine/core/secret.h"
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/rpc/call_error.h"
 #include "paceline/engine/rpc/calls.h"
-#include "paceline/engine/rpc/message.h"
+#include "paceline/engine/rpc/directory.h"
+#include "paceline/engine/rpc/protocol/message.h"
 #include "paceline/engine/rpc/remote_ref.h"
-#include "paceline/engine/rpc/worker_info.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline::rpc {

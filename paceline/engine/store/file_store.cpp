@@ -1,15 +1,258 @@
 #include "paceline/engine/store/file_store.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/vigil.h"
-#include "paceline/engine/store/store_errors.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/store.h"
 
 namespace paceline {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::array<char, 8> kMagic = {'P', 'L', 'S', 'T', 'O', 'R', 'E', 1};
+constexpr off_t kWorkByte = 0;
+constexpr off_t kPresenceByte = 1;
+
+struct Header {
+  std::array<char, 8> magic;
+  std::uint64_t end;  // of the changes that count
+  std::array<std::byte, 16> run;
+  std::int64_t pid;
+  std::int64_t created;  // seconds since 1970
+  std::array<char, 40> boot;
+  std::array<char, 64> host;
+};
+static_assert(sizeof(Header) == 152);
+
+// 0 or the errno.
+int try_lock(const Fd& file, short type, off_t byte) {
+  struct flock region {};
+  region.l_type = type;
+  region.l_whence = SEEK_SET;
+  region.l_start = byte;
+  region.l_len = 1;
+  return ::fcntl(file.get(), F_OFD_SETLK, &region) == 0 ? 0 : errno;
+}
+
+std::string boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
+}
+
+template <std::size_t kCount>
+void copy_text(std::array<char, kCount>& to, const std::string& text) {
+  std::copy_n(text.begin(), std::min(text.size(), kCount - 1), to.begin());
+}
+
+template <std::size_t kCount>
+std::string text_of(const std::array<char, kCount>& from) {
+  return {from.data(), strnlen(from.data(), kCount)};
+}
+
+std::string time_text(std::int64_t seconds) {
+  const auto moment = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  localtime_r(&moment, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  return text.data();
+}
+
+}  // namespace
+
+FileStoreLog::FileStoreLog(std::string path, Deadline deadline) : path_(std::move(path)) {
+  open(deadline);
+  refuse_foreign();
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw system_error("fstat " + path_);
+  if (status.st_size == 0) {
+    create_header();
+  } else {
+    refuse_stale();
+  }
+  const int error = try_lock(file_, F_RDLCK, kPresenceByte);
+  if (error != 0) throw system_error("locking " + path_, error);
+  position_ = sizeof(Header);
+  unlock();
+}
+
+// Leaves the file open and locked. Between our open and our lock its last user may have removed it:
+// then we start again.
+void FileStoreLog::open(Deadline deadline) {
+  for (;;) {
+    file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
+    if (!file_) {
+      fail(ErrorCode::kSystem, "the store's file {} cannot be opened: {}", path_,
+           describe_refusal(errno));
+    }
+    try {
+      lock(deadline);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPeerLost || deadline.expired()) throw;
+    }
+  }
+}
+
+FileStoreLog::~FileStoreLog() {
+  try {
+    lock(Deadline::after(2s));
+    // No other process is present exactly when our read lock can become a write lock.
+    if (try_lock(file_, F_WRLCK, kPresenceByte) == 0) ::unlink(path_.c_str());
+    try_lock(file_, F_UNLCK, kPresenceByte);
+  } catch (const std::exception&) {
+    // Somebody removed the file, or holds it: closing it is all that is left to do.
+  }
+}
+
+void FileStoreLog::lock(Deadline deadline) {
+  Vigil vigil;
+  for (auto pause = 50us;; pause = std::min(pause * 2, std::chrono::microseconds(5000))) {
+    const int error = try_lock(file_, F_WRLCK, kWorkByte);
+    if (error == 0) break;
+    if (error != EAGAIN && error != EACCES && error != EINTR) {
+      throw system_error("locking the store's file " + path_, error);
+    }
+    if (vigil.sees_passed(deadline)) {
+      fail(ErrorCode::kTimeout, "another process keeps the store's file {} locked", path_);
+    }
+    std::this_thread::sleep_for(pause);  // the kernel offers no lock with a deadline
+  }
+  if (!still_linked()) {
+    unlock();
+    fail(ErrorCode::kPeerLost, "the store's file {} was removed while in use", path_);
+  }
+}
+
+void FileStoreLog::unlock() noexcept { try_lock(file_, F_UNLCK, kWorkByte); }
+
+bool FileStoreLog::still_linked() const {
+  struct stat status {};
+  return ::fstat(file_.get(), &status) == 0 && status.st_nlink > 0;
+}
+
+void FileStoreLog::create_header() {
+  Header header{};
+  header.magic = kMagic;
+  header.end = sizeof(Header);
+  fill_random(header.run);
+  header.pid = ::getpid();
+  header.created = std::time(nullptr);
+  copy_text(header.boot, boot_id());
+  std::array<char, 64> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  copy_text(header.host, host.data());
+  write(0, &header, sizeof header);
+}
+
+void FileStoreLog::refuse_foreign() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) throw system_error("fstat " + path_);
+  check(S_ISREG(status.st_mode), "the store's path {} is not a regular file", path_);
+  check(status.st_uid == ::geteuid(),
+        "the store's file {} belongs to user {}, this process runs as user {}", path_,
+        status.st_uid, ::geteuid());
+  check(status.st_size == 0 || status.st_size >= static_cast<off_t>(sizeof(Header)),
+        "{} is not a store of Paceline; name a file that does not exist yet", path_);
+}
+
+void FileStoreLog::refuse_stale() const {
+  Header header;
+  read(0, &header, sizeof header);
+  check(header.magic == kMagic,
+        "{} is not a store of Paceline (of this version); name a file that does not exist yet",
+        path_);
+  if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // it is in use
+  const bool rebooted = text_of(header.boot) != boot_id();
+  fail(ErrorCode::kInvalid,
+       "the store's file {} is left over from a run that is over: process {} on host {} made it at "
+       "{}{} and nobody uses it any more. Remove it (rm {}) or name another file",
+       path_, header.pid, text_of(header.host), time_text(header.created),
+       rebooted ? ", on another host or before a reboot," : "", path_);
+}
+
+void FileStoreLog::replay(KeyValues& contents) {
+  std::uint64_t end = 0;
+  read(offsetof(Header, end), &end, sizeof end);
+  if (end < position_ || end > kMaxBytes) {
+    fail(ErrorCode::kCorrupt, "the store's file {} claims to end at byte {}, read up to {}", path_,
+         end, position_);
+  }
+  std::vector<std::byte> bytes(end - position_);
+  read(position_, bytes.data(), bytes.size());
+  ByteReader reader(bytes);
+  while (reader.remaining() > 0) {
+    const std::uint64_t offset = end - reader.remaining();
+    try {
+      const auto change = reader.get<FileStoreChange>();
+      const auto key = reader.get_string(Store::kMaxKeyBytes);
+      const auto value = reader.get_string(Store::kMaxValueBytes);
+      if (change == FileStoreChange::kSet) contents.set(key, value);
+      if (change == FileStoreChange::kAppend) contents.append(key, value);
+      if (change == FileStoreChange::kErase) contents.erase(key);
+    } catch (const Error& error) {
+      fail(ErrorCode::kCorrupt, "the store's file {} is damaged at byte {}: {}", path_, offset,
+           error.what());
+    }
+  }
+  position_ = end;
+}
+
+void FileStoreLog::append(FileStoreChange change, const std::string& key,
+                          const std::string& value) {
+  ByteWriter writer;
+  writer.put(change);
+  writer.put_string(key);
+  writer.put_string(value);
+  const auto& bytes = writer.bytes();
+  const std::uint64_t end = position_ + bytes.size();
+  check(end <= kMaxBytes, "the store's file {} is full: it may have {} bytes", path_, kMaxBytes);
+  write(position_, bytes.data(), bytes.size());
+  write(offsetof(Header, end), &end, sizeof end);
+  position_ = end;
+}
+
+void FileStoreLog::rewind() { position_ = sizeof(Header); }
+
+void FileStoreLog::read(std::uint64_t offset, void* bytes, std::size_t count) const {
+  const auto into = std::span(static_cast<std::byte*>(bytes), count);
+  const ssize_t got = read_whole_at(file_.get(), static_cast<off_t>(offset), into);
+  if (got < 0) throw system_error("reading the store's file " + path_);
+  if (got == static_cast<ssize_t>(count)) return;
+  fail(ErrorCode::kCorrupt, "the store's file {} ends early, at byte {}", path_,
+       offset + static_cast<std::uint64_t>(got));
+}
+
+void FileStoreLog::write(std::uint64_t offset, const void* bytes, std::size_t count) {
+  const auto from = std::span(static_cast<const std::byte*>(bytes), count);
+  if (write_whole_at(file_.get(), static_cast<off_t>(offset), from)) return;
+  throw system_error("writing the store's file " + path_);
+}
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -1,20 +1,75 @@
 #pragma once
 
+// The file under a FileStore: a header that says whose run it is, then every change in order. Byte
+// level in docs/formats/store.md.
+//
+// Byte 0 is locked for writing (OFD locks of fcntl) by who works on the file, byte 1 for reading by
+// everybody who uses it: the kernel takes both back when a process dies. A file with contents but
+// without users was therefore left by a run that is over. The header's `end` says how much of the
+// log counts; what a killed writer left behind it is overwritten.
+//
+// Thread safety: none; FileStore serialises.
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/store/memory_store.h"
+#include "paceline/engine/store/store.h"
+
+namespace paceline {
+
+enum class FileStoreChange : std::uint8_t { kSet = 1, kAppend = 2, kErase = 3 };
+
+class FileStoreLog {
+ public:
+  static constexpr std::uint64_t kMaxBytes = 1ULL << 30;
+
+  // Opens or creates (0600). Error(kInvalid) when the file is not a store, belongs to another user
+  // or is left over from an earlier run: its process, host and time are named.
+  FileStoreLog(std::string path, Deadline deadline);
+  FileStoreLog(const FileStoreLog&) = delete;
+  FileStoreLog& operator=(const FileStoreLog&) = delete;
+  // Removes the file when no other user is left.
+  ~FileStoreLog();
+
+  // Error(kTimeout) when another process keeps the file locked, kPeerLost when it was removed.
+  void lock(Deadline deadline);
+  void unlock() noexcept;
+
+  // Applies what was written since the last call. Requires: locked. Error(kCorrupt) names file and
+  // offset.
+  void replay(KeyValues& contents);
+  // Requires: locked and replayed. Error(kSystem) when the disk is full; then nothing was appended.
+  void append(FileStoreChange change, const std::string& key, const std::string& value);
+  // The next replay starts over, on empty contents.
+  void rewind();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void open(Deadline deadline);
+  bool still_linked() const;
+  void create_header();
+  void refuse_foreign() const;
+  void refuse_stale() const;
+  void read(std::uint64_t offset, void* bytes, std::size_t count) const;
+  void write(std::uint64_t offset, const void* bytes, std::size_t count);
+
+  std::string path_;
+  Fd file_;
+  std::uint64_t position_ = 0;  // of the next change to replay
+};
+
 // A store in one file that all ranks can open, on a local disk or a network file system with fcntl
 // locks. Every change is appended under a lock; the file goes when its last user leaves. Fit for
 // meeting each other, not for traffic: each call takes the lock, and a waiting one looks again
 // whenever the file changes (at least every 50 ms).
 //
 // Thread safety: as Store.
-
-#include <mutex>
-
-#include "paceline/engine/store/file_store_log.h"
-#include "paceline/engine/store/key_values.h"
-#include "paceline/engine/store/store.h"
-#include "paceline/engine/store/store_request.h"
-
-namespace paceline {
 
 class FileStore final : public Store {
  public:

@@ -1,18 +1,76 @@
 #pragma once
 
+// How all stores speak about keys and time: the same words whichever store a job uses.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/store/store.h"
+
+namespace paceline {
+
+// A key for messages: quoted, shortened, without bytes that a terminal would interpret.
+std::string quote_key(const std::string& key);
+// At most eight of them, then how many more.
+std::string quote_keys(const std::vector<std::string>& keys);
+
+// Error(kTimeout): `missing` was not set within `timeout`.
+Error missing_keys_error(const std::vector<std::string>& missing,
+                         std::chrono::milliseconds timeout);
+
+// What a store holds: keys, values and their limits, with the exact meaning of every operation that
+// does not wait. The memory store, the TCP server and the file store's replay all work on one of
+// these.
+//
+// Thread safety: none; the owner serialises.
+
+struct StoreLimits {
+  std::size_t max_keys = 131072;
+  std::size_t max_bytes = 256 << 20;  // of all keys and values together
+};
+
+class KeyValues {
+ public:
+  explicit KeyValues(StoreLimits limits = {}) : limits_(limits) {}
+
+  // Nothing when the key is absent. Valid until the next change.
+  const std::string* find(const std::string& key) const;
+  bool contains(const std::string& key) const { return find(key) != nullptr; }
+  std::vector<std::string> missing(const std::vector<std::string>& keys) const;
+  std::size_t size() const { return values_.size(); }
+
+  // As in Store. Error(kInvalid) names the limit that would be passed; nothing has changed then.
+  void set(const std::string& key, const std::string& value);
+  std::int64_t add(const std::string& key, std::int64_t amount);
+  std::string compare_set(const std::string& key, const std::string& expected,
+                          const std::string& desired);
+  void append(const std::string& key, const std::string& value);
+  bool erase(const std::string& key);
+  // Requires: the keys of kGet and kWait are there.
+  StoreReply apply(const StoreRequest& request);
+
+ private:
+  StoreLimits limits_;
+  std::unordered_map<std::string, std::string> values_;
+  std::size_t bytes_ = 0;
+};
+
+// Error(kInvalid) for a key that no store takes.
+void check_key(const std::string& key);
+void check_keys(const std::vector<std::string>& keys);
+
 // A store inside one process: for a group of one, for ranks that are threads, and for tests. It
 // holds at most 256 MiB.
 //
 // Thread safety: as Store.
-
-#include <condition_variable>
-#include <mutex>
-
-#include "paceline/engine/store/key_values.h"
-#include "paceline/engine/store/store.h"
-#include "paceline/engine/store/store_request.h"
-
-namespace paceline {
 
 class MemoryStore final : public Store {
  public:

@@ -1,7 +1,9 @@
 #include "paceline/engine/store/store.h"
 
+#include <utility>
+
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/store/store_request.h"
+#include "paceline/engine/store/memory_store.h"
 
 namespace paceline {
 
@@ -46,6 +48,19 @@ void Store::multi_set(const std::vector<std::string>& keys,
   paceline::check(keys.size() == values.size(), "multi_set got {} keys but {} values", keys.size(),
                   values.size());
   run({StoreCommand::kSet, 0, keys, values});
+}
+
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> below)
+    : prefix_(std::move(prefix) + "/"), below_(std::move(below)) {
+  paceline::check(below_ != nullptr, "a PrefixStore '{}' needs a store below it", prefix_);
+}
+
+// An empty key stays an error instead of becoming the prefix.
+StoreReply PrefixStore::run(const StoreRequest& request) {
+  check_keys(request.keys);
+  StoreRequest longer = request;
+  for (std::string& key : longer.keys) key.insert(0, prefix_);
+  return below_->run(longer);
 }
 
 }  // namespace paceline

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -80,6 +81,55 @@ class Store {
 
  private:
   std::atomic<std::chrono::milliseconds> timeout_;
+};
+
+// A call of a store, whichever store it is, and what it returns. Values.
+
+enum class StoreCommand : std::uint8_t {
+  kSet = 1,         // keys, values
+  kGet = 2,         // keys, number = timeout in ms -> values
+  kAdd = 3,         // one key, number = amount -> number = sum
+  kCompareSet = 4,  // one key, values = expected, desired -> values = result
+  kAppend = 5,      // one key, one value
+  kDelete = 6,      // one key -> number = 1 when it was there
+  kCheck = 7,       // keys -> number = 1 when all are there
+  kNumKeys = 8,     // -> number
+  kWait = 9,        // keys, number = timeout in ms
+};
+
+struct StoreRequest {
+  StoreCommand command = StoreCommand::kNumKeys;
+  std::int64_t number = 0;
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+
+  bool waits() const { return command == StoreCommand::kGet || command == StoreCommand::kWait; }
+};
+
+struct StoreReply {
+  // 0, or 1 + the ErrorCode; then values holds the message.
+  std::uint8_t status = 0;
+  std::int64_t number = 0;
+  std::vector<std::string> values;
+};
+
+// A view of another store in which every key k is "prefix/k": one store carries many groups,
+// generations and purposes that cannot meet. num_keys() and the timeout are those of the store
+// below.
+//
+// Thread safety: as Store. Shares ownership of the store below with its other users.
+
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(std::string prefix, std::shared_ptr<Store> below);
+
+  StoreReply run(const StoreRequest& request) override;
+  std::chrono::milliseconds timeout() const override { return below_->timeout(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { below_->set_timeout(timeout); }
+
+ private:
+  std::string prefix_;
+  std::shared_ptr<Store> below_;
 };
 
 }  // namespace paceline

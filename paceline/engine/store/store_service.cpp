@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/store/store_errors.h"
+#include "paceline/engine/store/memory_store.h"
 
 namespace paceline {
 namespace {

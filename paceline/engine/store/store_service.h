@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "paceline/engine/core/awake_clock.h"
-#include "paceline/engine/store/key_values.h"
+#include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store_protocol.h"
 
 namespace paceline {

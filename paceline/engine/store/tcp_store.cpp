@@ -7,12 +7,10 @@
 
 #include <poll.h>
 
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/handshake.h"
-#include "paceline/engine/core/vigil.h"
-#include "paceline/engine/store/key_values.h"
-#include "paceline/engine/store/store_connection.h"
-#include "paceline/engine/store/store_errors.h"
+#include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store_protocol.h"
 
 namespace paceline {

@@ -13,12 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/store.h"
-#include "paceline/engine/store/store_request.h"
 
 namespace paceline {
 

@@ -21,10 +21,10 @@
 #include <memory>
 #include <thread>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/store/key_values.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/store/memory_store.h"
 
 namespace paceline {
 

@@ -10,14 +10,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/core/owner_process.h"
-#include "paceline/engine/core/record_clock.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/telemetry/call_gauge_file.h"
-#include "paceline/engine/telemetry/call_gauge_layout.h"
 #include "paceline/engine/telemetry/record_fields.h"
 
 namespace paceline {

@@ -9,11 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/telemetry/call_gauge_layout.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/telemetry/record_fields.h"
 
 namespace paceline {

@@ -1,11 +1,10 @@
 #pragma once
 
-// Call gauges, read. They are taken for what a stranger may have written: every length and state is
-// checked, and names are printable.
-//
-// Thread safety: pure functions of what they read.
+// The bytes of a call gauge, shared by its writer (call_gauge) and its reader (call_gauge_file).
+// docs/formats/call_gauge.md has every offset. All integers are little-endian.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +12,89 @@
 
 #include "paceline/engine/telemetry/call_gauge.h"
 #include "paceline/engine/telemetry/flight_file.h"
+
+namespace paceline::calls {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
+
+inline constexpr std::array<char, 8> kMagic = {'P', 'L', 'C', 'A', 'L', 'L', 'S', '1'};
+inline constexpr std::size_t kNumMethods = 64;
+inline constexpr std::size_t kNumOpen = 64;
+inline constexpr std::size_t kNumBuckets = 128;
+inline constexpr std::size_t kMethodBytes = 88;
+inline constexpr std::size_t kWorkerBytes = 136;
+
+struct Header {
+  std::array<char, 8> magic;  // written last
+  std::int32_t rank;
+  std::int32_t pid;
+  std::uint64_t process_start;  // clock ticks after boot, as in /proc/PID/stat
+  std::uint64_t references;     // held by this process, to objects anywhere
+  std::uint64_t objects;        // that others hold, in this process
+  std::uint64_t looked;         // ns, monotonic: when the tables of open calls were written
+  std::array<char, 48> boot;
+  std::array<char, 32> pid_namespace;
+  std::array<char, 64> host;
+  std::array<char, kWorkerBytes> worker;
+};
+
+// Lies at the first free place from number % kNumMethods on.
+struct Method {
+  std::uint64_t number;   // method_id() of its name; 0: free
+  std::uint64_t begun;    // sent; of handlers: arrived
+  std::uint64_t started;  // of handlers: taken out of the queue
+  std::uint64_t failed;   // of those that ended
+  std::array<char, kMethodBytes> name;
+  std::array<std::uint64_t, kNumBuckets> ended;  // by the time that they took: bucket_of()
+};
+
+struct Open {
+  std::uint64_t begun;   // ns, monotonic; of handlers: when the call arrived, or was taken up
+  std::uint64_t number;  // of the call, among those of its caller at its callee
+  std::uint64_t caller;  // a hash of the caller's process
+  std::uint64_t state;   // OpenState
+  std::array<char, kWorkerBytes> worker;  // of this process
+  std::array<char, kWorkerBytes> other;
+  std::array<char, kMethodBytes> method;
+};
+
+struct Table {
+  std::uint64_t stamp;  // odd while it is written
+  std::uint64_t count;
+  std::array<Open, kNumOpen> open;
+};
+
+struct File {
+  alignas(1024) Header header;
+  alignas(1024) std::array<std::array<Method, kNumMethods>, 2> methods;  // by CallSide
+  alignas(1024) std::array<Table, 2> tables;                             // by CallSide
+};
+
+static_assert(sizeof(File) == std::size_t{194} * 1024);
+
+// Four buckets for each doubling of the time from 128 ns on; the last one, from 7 min on, has no
+// end.
+constexpr std::size_t bucket_of(std::uint64_t ns) {
+  constexpr unsigned kFirst = 7;
+  if (ns < (std::uint64_t{1} << kFirst)) return 0;
+  const auto doubling = static_cast<unsigned>(63 - __builtin_clzll(ns));
+  const auto quarter = static_cast<unsigned>(ns >> (doubling - 2)) & 3U;
+  const std::size_t bucket = 4 * (doubling - kFirst) + quarter + 1;
+  return bucket < kNumBuckets ? bucket : kNumBuckets - 1;
+}
+// Where a bucket begins, in nanoseconds.
+constexpr std::uint64_t bucket_begin(std::size_t bucket) {
+  if (bucket == 0) return 0;
+  const std::size_t doubling = 7 + (bucket - 1) / 4;
+  return (4 + (bucket - 1) % 4) << (doubling - 2);
+}
+
+}  // namespace paceline::calls
+
+// Call gauges, read. They are taken for what a stranger may have written: every length and state is
+// checked, and names are printable.
+//
+// Thread safety: pure functions of what they read.
 
 namespace paceline {
 

@@ -12,11 +12,10 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/telemetry/flight_layout.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/telemetry/record_fields.h"
 
 namespace paceline {

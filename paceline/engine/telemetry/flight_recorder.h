@@ -1,20 +1,7 @@
 #pragma once
 
-// The last thousand operations of this rank, in a ring that is a mapped file: the kernel keeps what
-// was written whatever ends the process, kill -9 included. flight_file.h reads it;
-// `paceline explain` says in one sentence what it means.
-//
-// The file is DIRECTORY/rank-RRR.flight, 98 KiB. It is gone after a clean end and stays after a
-// failure: it is removed when the recorder goes and nothing has failed, unless `keep` leaves that
-// to the program that started the job (a rank that left in order is worth knowing about when
-// another one waits for it).
-//
-// Cost: about 25 ns a record (engine/core/record_clock.h); an operation has two, its begin and its
-// end, an asynchronous one three. No allocation, no lock, no system call; a record whose place
-// another thread is writing at the same moment is dropped and counted.
-//
-// Thread safety: every method may be called from any thread. A child after fork() must not use it.
-// Owners are the groups of one rank.
+// What is known of one operation of one rank: the words that the flight recorder and its readers
+// share. Values.
 
 #include <cstdint>
 #include <memory>
@@ -25,12 +12,59 @@
 
 #include <sys/types.h>
 
+#include "paceline/engine/core/dtype.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/owner_process.h"
-#include "paceline/engine/telemetry/flight_operation.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/telemetry/timeline.h"
 
 namespace paceline {
+
+enum class FlightState : std::uint8_t {
+  kEntered = 1,  // called; behind other operations in the group's queue
+  kStarted = 2,
+  kDone = 3,
+  kFailed = 4,
+};
+
+// How a rank stopped recording.
+enum class FlightEnd : std::uint32_t {
+  kOpen = 0,       // it has not: it runs, or its process ended without a word
+  kInOrder = 1,    // its groups are gone and nothing failed
+  kFailed = 2,     // its groups are gone, and something had failed
+  kException = 3,  // its groups went down with an exception, and nothing had failed before
+};
+
+// What is called. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
+struct FlightCall {
+  std::uint8_t op = 0;
+  std::uint8_t reduce_op = 0;
+  Dtype dtype = Dtype::kUint8;
+  bool asynchronous = false;
+  std::uint32_t group = 0;  // as FlightRecorder::add_group() gave it
+  std::int32_t peer = 0;    // root, or the other side of a message
+  std::uint32_t tag = 0;
+  std::uint64_t count = 0;
+  std::uint64_t group_hash = 0;
+};
+
+// "rank-003.flight".
+std::string flight_file_name(int rank);
+
+// The last thousand operations of this rank, in a ring that is a mapped file: the kernel keeps what
+// was written whatever ends the process, kill -9 included. flight_file.h reads it;
+// `paceline explain` says in one sentence what it means.
+//
+// The file is DIRECTORY/rank-RRR.flight, 98 KiB. It is gone after a clean end and stays after a
+// failure: it is removed when the recorder goes and nothing has failed, unless `keep` leaves that
+// to the program that started the job (a rank that left in order is worth knowing about when
+// another one waits for it).
+//
+// Cost: about 25 ns a record (engine/core/timing.h); an operation has two, its begin and its
+// end, an asynchronous one three. No allocation, no lock, no system call; a record whose place
+// another thread is writing at the same moment is dropped and counted.
+//
+// Thread safety: every method may be called from any thread. A child after fork() must not use it.
+// Owners are the groups of one rank.
 
 namespace flight {
 struct File;

@@ -1,11 +1,125 @@
 #include "paceline/engine/telemetry/step_log.h"
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline {
+
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'P', 'L', 'S', 'T', 'E', 'P', 'S', '1'};
+constexpr double kNanoseconds = 1e9;
+constexpr ssize_t kShortest = 64;  // of those that say nothing of when
+
+std::uint64_t load(const std::uint64_t& word) {
+  std::uint64_t value = 0;
+  __atomic_load(&word, &value, __ATOMIC_RELAXED);
+  return value;
+}
+
+void add(std::uint64_t& word, std::uint64_t value) {
+  std::atomic_ref(word).store(load(word) + value, std::memory_order_relaxed);
+}
+
+// On the clock that std::chrono::steady_clock reads, CLOCK_MONOTONIC.
+std::uint64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+double seconds_of(std::uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / kNanoseconds;
+}
+
+std::optional<double> moment_of(std::uint64_t nanoseconds) {
+  return nanoseconds > 0 ? std::optional(seconds_of(nanoseconds)) : std::nullopt;
+}
+
+std::uint64_t nanoseconds(double seconds) {
+  return seconds > 0 ? static_cast<std::uint64_t>(seconds * kNanoseconds) : 0;
+}
+
+}  // namespace
+
+struct StepGauge::Page {
+  std::array<char, 8> magic;
+  std::uint64_t pid, steps, samples, step_ns, communication_ns;
+  std::uint64_t begun_after;  // one more than the steps before the first; 0: not said
+  std::uint64_t first_began_ns, last_ended_ns;  // 0: not said
+};
+
+std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", rank); }
+
+std::optional<StepReading> read_step_gauge(const std::string& path) {
+  const Fd file = open_to_read(path);
+  std::array<std::uint64_t, 9> words{};
+  const auto into = std::as_writable_bytes(std::span(words));
+  if (!file || read_whole_at(file.get(), 0, into) < kShortest) return {};
+  if (std::memcmp(words.data(), kMagic.data(), kMagic.size()) != 0) return {};
+  return StepReading{static_cast<int>(words[1]),
+                     words[2],
+                     words[3],
+                     seconds_of(words[4]),
+                     seconds_of(words[5]),
+                     words[6] > 0 ? std::optional(words[6] - 1) : std::nullopt,
+                     moment_of(words[7]),
+                     moment_of(words[8])};
+}
+
+StepGauge::StepGauge() noexcept {
+  static_assert(sizeof(Page) == 72);
+  const char* folder = std::getenv("PACELINE_FLIGHT_DIR");
+  if (folder == nullptr || *folder == '\0') return;
+  const char* rank = std::getenv("RANK");
+  path_ = fmt::format("{}/{}", folder, step_gauge_name(rank != nullptr ? std::atoi(rank) : 0));
+  const Fd file = open_to_write(path_, O_RDWR | O_CREAT, 0600);
+  if (!file || !reserve_file(file.get(), sizeof(Page))) return;
+  void* const memory =
+      mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return;
+  page_ = static_cast<Page*>(memory);
+  const auto pid = static_cast<std::uint64_t>(getpid());
+  if (page_->magic == kMagic && page_->pid == pid) return;
+  *page_ = {};
+  page_->pid = pid;
+  std::atomic_thread_fence(std::memory_order_release);
+  page_->magic = kMagic;
+}
+
+StepGauge::~StepGauge() {
+  if (page_ == nullptr) return;
+  munmap(page_, sizeof(Page));
+  const char* const keep = std::getenv("PACELINE_FLIGHT_KEEP");
+  if (keep == nullptr || std::strcmp(keep, "1") != 0) unlink(path_.c_str());
+}
+
+void StepGauge::begin_at(std::int64_t steps) noexcept {
+  if (page_ == nullptr || steps < 0 || load(page_->begun_after) != 0) return;
+  add(page_->begun_after, static_cast<std::uint64_t>(steps) + 1);
+}
+
+void StepGauge::step(std::int64_t samples, double seconds, double communication_seconds) noexcept {
+  if (page_ == nullptr) return;
+  add(page_->samples, samples > 0 ? static_cast<std::uint64_t>(samples) : 0);
+  add(page_->step_ns, nanoseconds(seconds));
+  add(page_->communication_ns, nanoseconds(communication_seconds));
+  const std::uint64_t now = now_ns(), took = nanoseconds(seconds);
+  if (load(page_->first_began_ns) == 0) add(page_->first_began_ns, now > took ? now - took : now);
+  std::atomic_ref(page_->last_ended_ns).store(now, std::memory_order_relaxed);
+  add(page_->steps, 1);
+}
 
 namespace {
 

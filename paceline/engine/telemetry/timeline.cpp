@@ -11,13 +11,12 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/telemetry/record_fields.h"
 #include "paceline/engine/telemetry/timeline_file.h"
-#include "paceline/engine/telemetry/timeline_layout.h"
 
 namespace paceline {
 namespace {

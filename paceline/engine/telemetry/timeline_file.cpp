@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/telemetry/timeline_layout.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline {
 namespace {

@@ -1,15 +1,80 @@
 #pragma once
 
-// Timeline files, read. They are taken for what a stranger may have written.
-//
-// Thread safety: pure functions of what they read.
+// The bytes of a timeline file, shared by its writer (timeline) and its reader (timeline_file): a
+// header, a table of groups, a table of names, a ring of spans. Little-endian. A span counts when
+// its stamp says its number.
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "paceline/engine/telemetry/timeline.h"
+
+namespace paceline::timeline {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
+
+inline constexpr std::array<char, 8> kMagic = {'P', 'L', 'T', 'I', 'M', 'E', 'L', 'N'};
+inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::size_t kNumSpans = std::size_t{1} << 16;
+inline constexpr std::size_t kNumGroups = 64;
+inline constexpr std::size_t kNumNames = 256;
+inline constexpr std::size_t kNameBytes = 64;
+
+struct Header {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t num_spans;
+  std::int32_t rank;
+  std::int32_t world_size;
+  std::uint32_t generation;
+  std::int32_t pid;
+  std::array<char, 64> host;
+  // What to add to this host's monotonic clock to get that of rank 0's host, and how far off that
+  // may be, in nanoseconds.
+  std::int64_t clock_offset;
+  std::int64_t clock_error;
+  alignas(64) std::uint64_t next;  // spans recorded so far: the number of the last one
+};
+
+// All zero: not used.
+using Name = std::array<char, kNameBytes>;
+
+// Spans have numbers from 1 and lie at number % kNumSpans.
+struct Span {
+  std::uint64_t stamp;  // the number; 0 while it is written
+  std::uint64_t begin;  // ns, monotonic
+  std::uint64_t end;
+  std::int64_t value;      // of an operation: elements; of a step: its number; of a call: which
+  std::uint32_t sequence;  // of a collective; 0: of none. Of a call: the name of its method
+  std::uint32_t group;     // of an operation, as the flight recorder numbers them. Of a call: the
+                           // name of the worker at its other end
+  std::int32_t peer;       // of an operation: root, or the other side
+  std::uint8_t kind;       // SpanKind
+  std::uint8_t what;       // Phase, or the number of an operation
+  std::uint8_t dtype;
+  std::uint8_t failed;
+  std::uint32_t thread;  // its kernel id
+  std::uint32_t reserved[3];
+};
+static_assert(sizeof(Span) == 64);
+
+struct File {
+  alignas(4096) Header header;
+  alignas(4096) std::array<Name, kNumGroups> groups;
+  alignas(4096) std::array<Name, kNumNames> names;  // 0 stands for one that has no room
+  alignas(4096) std::array<Span, kNumSpans> spans;
+};
+static_assert(sizeof(File) == 8192 + 64 * (kNumNames + kNumSpans));
+
+}  // namespace paceline::timeline
+
+// Timeline files, read. They are taken for what a stranger may have written.
+//
+// Thread safety: pure functions of what they read.
 
 namespace paceline {
 

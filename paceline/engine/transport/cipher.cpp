@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline {
 namespace {

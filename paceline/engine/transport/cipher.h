@@ -2,8 +2,8 @@
 
 // One end of an encrypted connection: what is sent becomes records, what comes in is opened again.
 // A record is a length (u32), the ciphertext and its authentication tag; docs/wire_formats.md has
-// the layout. The keys are made for this connection alone (engine/core/handshake.h), one for each
-// direction, and records are counted, so that none can be read, changed, repeated, left out or
+// the layout. The keys are made for this connection alone (engine/core/authentication.h), one for
+// each direction, and records are counted, so that none can be read, changed, repeated, left out or
 // swapped.
 //
 // Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes for 64 KiB.
@@ -19,7 +19,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/handshake.h"
+#include "paceline/engine/core/authentication.h"
 
 namespace paceline {
 

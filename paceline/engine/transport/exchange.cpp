@@ -8,10 +8,11 @@
 
 #include <poll.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/vigil.h"
 
 namespace paceline {
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -1,5 +1,48 @@
 #pragma once
 
+// What one rank publishes about itself so that the others can reach it.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/transport/cipher.h"
+#include "paceline/engine/transport/control_messages.h"
+#include "paceline/engine/transport/link_options.h"
+#include "paceline/engine/transport/shared_memory.h"
+#include "paceline/engine/transport/socket_wire.h"
+#include "paceline/engine/transport/wire.h"
+
+namespace paceline {
+
+struct PeerAddress {
+  std::string host;                       // engine/core/system/host.h: host_token()
+  std::string process;                    // process_token()
+  std::string host_name;                  // for messages
+  std::string unix_name;                  // abstract Unix socket; another for each attempt to form
+  Endpoint tcp;                           // empty host: no listener at all
+  CipherKind cipher = CipherKind::kNone;  // the best it can do, if it encrypts
+  TransportKind transport{};              // as it was chosen
+  int tcp_streams = 1;                    // that carry a pair's data over TCP
+  std::vector<int> cpus;                  // where this rank may run
+  // The group as this rank understands it: its members' ranks in the world, in order.
+  std::vector<int> members;
+
+  std::string encode() const;
+  // Error(kCorrupt) for anything encode() does not make.
+  static PeerAddress decode(const std::string& text);
+};
+
 // The connections of one rank to all other ranks of a group, over a *wire* (wire.h): per peer a
 // *control* channel (lifeline and abort notices), a *data* channel (collectives between ranks that
 // share no memory; descriptors of memory where they do) and a *point-to-point* channel (send,
@@ -24,26 +67,6 @@
 //
 // Thread safety: all methods may be called from any thread; the channels belong to one executor
 // each.
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "paceline/engine/core/error.h"
-#include "paceline/engine/core/owner_process.h"
-#include "paceline/engine/transport/inquiry.h"
-#include "paceline/engine/transport/peer.h"
-#include "paceline/engine/transport/shared_memory.h"
-#include "paceline/engine/transport/socket_wire.h"
-#include "paceline/engine/transport/wire.h"
-
-namespace paceline {
 
 class FailureDomain;
 
@@ -155,5 +178,45 @@ class Mesh {
   Inquiry inquiry_;
   std::vector<std::string> unsent_;  // words, by peer; their beginning may have been sent
 };
+
+// The groups of a rank that were made of one another. When one of them fails, the peers in the
+// others are told why: should this rank leave them next, they name the first cause, and not this
+// rank, which only followed. A group whose relative has failed goes on; what its rank makes of the
+// failure is the program's business.
+//
+// Thread safety: every method may be called from any thread, but not by a thread that holds a lock
+// of a mesh.
+
+class FailureDomain {
+ public:
+  // Until remove(), the mesh is told what happens to the others.
+  void add(Mesh& mesh) {
+    const std::lock_guard lock(mutex_);
+    meshes_.push_back(&mesh);
+  }
+  void remove(Mesh& mesh) {
+    const std::lock_guard lock(mutex_);
+    std::erase(meshes_, &mesh);
+  }
+  // `failed` has, with that text.
+  void tell(const Mesh& failed, const std::string& cause) {
+    const std::lock_guard lock(mutex_);
+    for (Mesh* mesh : meshes_) {
+      if (mesh != &failed) mesh->foretell(cause);
+    }
+  }
+
+ private:
+  std::mutex mutex_;  // guards meshes_, and keeps each alive while it is told
+  std::vector<Mesh*> meshes_;
+};
+
+// How the text of an error ends whose cause is another rank: what to do. Each is a sentence without
+// beginning, to stand behind a semicolon.
+
+inline constexpr const char* kAdviceForLate =
+    "see the output of the late rank; if it is only slow, raise the timeout "
+    "(GroupOptions::timeout, "
+    "CallOptions::timeout)";
 
 }  // namespace paceline

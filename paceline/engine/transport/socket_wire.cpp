@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 

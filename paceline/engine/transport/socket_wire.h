@@ -1,16 +1,26 @@
 #pragma once
 
-// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
-// to others.
+// A connection of two ranks of a group that forms: both ends have proved that they know the secret.
 
 #include <memory>
 #include <vector>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/transport/cipher.h"
 #include "paceline/engine/transport/wire.h"
 
 namespace paceline {
+
+struct NewChannel {
+  int peer = 0;  // as the caller says; the called end does not check it
+  int channel = 0;
+  Fd socket;
+  SessionKeys keys;  // of a connection that is to be encrypted
+};
+
+// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
+// to others.
 
 // Longer than a packet or two get lost, and than any host is too busy to answer.
 inline constexpr std::chrono::seconds kSilenceLimit{5};

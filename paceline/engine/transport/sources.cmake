@@ -1,30 +1,18 @@
 set(SOURCES
-  acceptor.cpp
-  addresses.cpp
-  agreement.cpp
-  dial.cpp
   cipher.cpp
-  connect.cpp
-  dialer.cpp
-  direct_read.cpp
+  control_messages.cpp
   exchange.cpp
-  formation_watch.cpp
-  inquiry.cpp
-  loopback/memory.cpp
-  loopback/pipe.cpp
-  loopback/room.cpp
-  loopback/wire.cpp
-  mapping.cpp
-  memory_exchange.cpp
+  formation/acceptor.cpp
+  formation/connect.cpp
+  formation/dialer.cpp
+  formation/peers.cpp
+  host_memory.cpp
+  link_options.cpp
+  loopback_wire.cpp
   mesh.cpp
-  message.cpp
   message_streams.cpp
-  notice.cpp
-  peer.cpp
-  sealed_file.cpp
-  shm/memory.cpp
+  shared_memory.cpp
   socket_wire.cpp
-  transport_kind.cpp
   wire.cpp
   ${PACELINE_UCX_SOURCES})
 set(LIBRARIES fmt::fmt PkgConfig::SODIUM ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:paceline_ucx>)

@@ -4,8 +4,7 @@
 
 #include <poll.h>
 
-#include "paceline/engine/core/vigil.h"
-#include "paceline/engine/transport/message.h"
+#include "paceline/engine/core/awake_clock.h"
 
 namespace paceline {
 
@@ -34,5 +33,7 @@ bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte
                 Deadline deadline) {
   return send_until(wire, peer, channel, bytes, deadline) == bytes.size();
 }
+
+bool would_block(int error) { return error == EAGAIN; }
 
 }  // namespace paceline

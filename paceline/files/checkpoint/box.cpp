@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/copy.h"
+#include "paceline/engine/core/simd.h"
 
 namespace paceline {
 namespace {

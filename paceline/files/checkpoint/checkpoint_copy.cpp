@@ -6,15 +6,13 @@
 #include <map>
 #include <utility>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/core/secret.h"
+#include "paceline/engine/core/system/files.h"
 #include "paceline/files/checkpoint/box_file.h"
-#include "paceline/files/checkpoint/box_reader.h"
-#include "paceline/files/checkpoint/plain_file.h"
+#include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
-#include "paceline/files/checkpoint/safetensors_file.h"
 
 namespace paceline {
 namespace {

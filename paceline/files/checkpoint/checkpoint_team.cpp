@@ -7,14 +7,13 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/collectives/group/objects.h"
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/files/checkpoint/plain_file.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/files/checkpoint/file_system.h"
 
 namespace paceline {
 namespace {

@@ -33,11 +33,10 @@
 #include <vector>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/files/checkpoint/agreed_plan.h"
-#include "paceline/files/checkpoint/box_reader.h"
+#include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/checkpoint/box_plan.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 #include "paceline/files/checkpoint/checkpoint_writer.h"
-#include "paceline/files/checkpoint/staging_memory.h"
 
 namespace paceline {
 

@@ -1,15 +1,13 @@
 #pragma once
 
-// Writes checkpoints while the training goes on, one after the other, each in a thread that runs at
-// a lower priority than the training whose core it shares; at that of who waits for it, where the
-// system allows to raise it again. An error is logged at once and given later: one that cannot be
-// written costs nothing else.
-//
-// Thread safety: none; one thread at a time.
+// Memory into which what is to be written is copied, so that the training may go on; kept for the
+// next time. Thread safety: none.
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,6 +21,28 @@
 #include "paceline/engine/telemetry/timeline.h"
 
 namespace paceline {
+
+class StagingMemory {
+ public:
+  // At least so many bytes, with their pages; what was there before is lost. Error(kSystem) when
+  // there is no memory.
+  std::byte* reserve(std::size_t bytes);
+  std::byte* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::size_t capacity_ = 0;
+};
+
+// Writes checkpoints while the training goes on, one after the other, each in a thread that runs at
+// a lower priority than the training whose core it shares; at that of who waits for it, where the
+// system allows to raise it again. An error is logged at once and given later: one that cannot be
+// written costs nothing else.
+//
+// Thread safety: none; one thread at a time.
 
 class CheckpointWriter {
  public:

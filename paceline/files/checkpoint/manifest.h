@@ -1,14 +1,13 @@
 #pragma once
 
-// The table of contents of one checkpoint, a value: which tensors it has, of which boxes they
-// consist and in which file each lies. Its text is JSON in one canonical form that ends with the
-// digest of the rest, so that a manifest cannot change unnoticed either; it has the digest of each
-// file's sums (box_file.h), which have those of the bytes.
-//
-// Thread safety: pure functions.
+// XXH3-128 of bytes that come in pieces, at memory speed. It finds accidents (bit rot, truncation,
+// a foreign file), not forgers: a program that can write the file can write the digest.
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +16,50 @@
 #include "paceline/files/checkpoint/box.h"
 
 namespace paceline {
+
+class Digest {
+ public:
+  Digest();
+  ~Digest();
+  Digest(const Digest&) = delete;
+  Digest& operator=(const Digest&) = delete;
+
+  void update(std::span<const std::byte> bytes);
+  // 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints.
+  std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string digest_of(std::span<const std::byte> bytes);
+
+// What a checkpoint holds, as a value: named tensors and a few words about them. The bytes are
+// borrowed: the maker of a Snapshot keeps the memory alive and unchanged until save() returns, and
+// a loaded Snapshot points into its LoadedCheckpoint.
+
+struct NamedTensor {
+  std::string name;
+  Dtype dtype = Dtype::kFloat32;
+  std::vector<std::int64_t> shape;  // empty: a scalar
+  std::span<const std::byte>
+      bytes;  // row-major, little-endian; after a load maybe not aligned to the element
+};
+
+struct Snapshot {
+  std::vector<NamedTensor> tensors;
+  std::map<std::string, std::string> metadata;
+  int world_size = 1;  // of the job that took it
+  std::string run;     // to which it belongs (run_mark.h); empty: not known
+};
+
+// The table of contents of one checkpoint, a value: which tensors it has, of which boxes they
+// consist and in which file each lies. Its text is JSON in one canonical form that ends with the
+// digest of the rest, so that a manifest cannot change unnoticed either; it has the digest of each
+// file's sums (box_file.h), which have those of the bytes.
+//
+// Thread safety: pure functions.
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr int kManifestVersion = 3;

@@ -13,10 +13,10 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/files/checkpoint/digest.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {
 namespace {

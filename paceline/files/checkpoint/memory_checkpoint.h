@@ -14,12 +14,17 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/checkpoint/box_plan.h"
+#include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {
@@ -77,6 +82,76 @@ class MemoryCheckpoint {
 
   const std::string path_;
   Fd file_;
+};
+
+// The ranks of a group that keep checkpoints in the memories of their hosts together
+// (memory_checkpoint.h). Each rank has a file of the checkpoint, as on a disk (box_plan.h); a
+// memory has the files of its own ranks and those of the memory before it, in a ring. So H of them
+// keep 2/H of the checkpoint each, and whichever is lost, the others have all of it; with one or
+// two, each has all.
+//
+// A rank writes its file into its own memory, and a rank of the next one writes it there: from what
+// it holds itself, where it holds the same elements, else as it gets it. All do that at the same
+// time, a piece of a few MiB after the other, so that no rank needs memory of its own for more.
+//
+// Thread safety: none.
+
+class MemoryTeam {
+ public:
+  // Collective. `path` is that of MemoryCheckpoint on this rank's host; ranks that have the same
+  // memory share it. Its errors, on every rank.
+  MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path);
+
+  // Collective. Overwrites the older one of two. False on every rank, with a line in the log the
+  // first time, when the memory of some host does not suffice; the one saved before is intact.
+  // Error(kInvalid) on every rank when what the ranks hold does not make whole tensors.
+  bool save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
+
+  // Collective. The checkpoint saved last that is complete and whole, all its bytes verified, with
+  // a line in the log for each newer one that is not; one that is known to be of another run than
+  // `run` does not count. Nothing when there is none, or its step is below `at_least`; it is not
+  // read then.
+  std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);
+  // Collective. Fills what this rank wants of what newest() gave. What was saved after that is
+  // forgotten. Error(kCorrupt) on every rank when a memory cannot be read.
+  void read(const std::vector<WantedBox>& wanted);
+
+  // Local: what the memory says that was saved last, on its first rank; nothing elsewhere.
+  std::optional<Manifest> newest_here() const;
+  // Local: discards what the memory holds. Requires: its first rank.
+  void forget() { memory_->forget(); }
+  const std::string& path() const { return memory_->path(); }
+
+ private:
+  // A file that this rank writes into its memory.
+  struct Stream;
+  // What newest() has chosen.
+  struct Chosen {
+    std::uint64_t number = 0;
+    Manifest manifest;
+    std::vector<int> roots;          // of each file: the rank that reads it
+    std::optional<SealedSlot> here;  // on a memory's first rank, where that has some of it
+  };
+
+  int memory_of(int rank) const { return memories_.host_of[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& ranks_of(int memory) const;
+  int memory_after(int memory) const { return (memory + 1) % static_cast<int>(memories_.size()); }
+  std::optional<int> second_writer(int rank) const;
+  bool is_keeper() const { return memories_.neighbours(group_->rank()).front() == group_->rank(); }
+  std::vector<int> writers_here() const;
+  std::vector<std::unique_ptr<Stream>> streams() const;
+  std::optional<Error> write(int slot, const std::vector<HeldMemory>& held,
+                             const std::vector<std::unique_ptr<Stream>>& streams);
+  Manifest manifest_of(std::int64_t step, const CheckpointWords& words,
+                       const std::vector<std::string>& digests) const;
+  bool all_have(std::int64_t step, const std::optional<Error>& failure);
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  std::optional<MemoryCheckpoint> memory_;     // once opened: always
+  Hosts memories_;                             // as if each memory were a host
+  AgreedPlan plan_;
+  std::optional<Chosen> chosen_;
+  bool said_ = false;
 };
 
 }  // namespace paceline

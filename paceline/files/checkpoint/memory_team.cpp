@@ -1,5 +1,3 @@
-#include "paceline/files/checkpoint/memory_team.h"
-
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -10,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/collectives/group/objects.h"
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/files/checkpoint/box_file.h"
-#include "paceline/files/checkpoint/digest.h"
+#include "paceline/files/checkpoint/manifest.h"
+#include "paceline/files/checkpoint/memory_checkpoint.h"
 
 namespace paceline {
 

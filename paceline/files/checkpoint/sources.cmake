@@ -1,24 +1,15 @@
 set(SOURCES
-  agreed_plan.cpp
   box.cpp
   box_file.cpp
   box_plan.cpp
-  box_reader.cpp
   checkpoint_copy.cpp
   checkpoint_directory.cpp
   checkpoint_team.cpp
   checkpoint_writer.cpp
-  digest.cpp
   file_system.cpp
-  folder.cpp
   manifest.cpp
   memory_checkpoint.cpp
   memory_team.cpp
-  plain_file.cpp
-  run_mark.cpp
   safetensors.cpp
-  safetensors_file.cpp
-  staging_memory.cpp
-  strict_json.cpp
   writer_claim.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH)

@@ -15,17 +15,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/core/vigil.h"
-#include "paceline/files/checkpoint/folder.h"
-#include "paceline/files/checkpoint/plain_file.h"
-#include "paceline/files/checkpoint/strict_json.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/files/checkpoint/file_system.h"
 
 namespace paceline {
 namespace {

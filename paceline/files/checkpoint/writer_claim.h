@@ -19,7 +19,7 @@
 #include <string>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/files/checkpoint/file_system.h"
 
 namespace paceline {

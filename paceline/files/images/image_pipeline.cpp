@@ -1,12 +1,197 @@
 #include "paceline/files/images/image_pipeline.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/files/images/resample.h"
 
 namespace paceline::images {
+
+namespace {
+
+constexpr int kTries = 10;
+
+// As Python's round(): halves to the even number.
+int rounded(double value) { return static_cast<int>(std::nearbyint(value)); }
+
+// A region of a random area and aspect; its place is not drawn yet.
+Size draw_size(Size image, const Range& area, const Range& aspect, SampleRandom& random) {
+  const double pixels =
+      static_cast<double>(image.width) * image.height * random.uniform(area.low, area.high);
+  const double ratio = std::exp(random.uniform(std::log(aspect.low), std::log(aspect.high)));
+  return {rounded(std::sqrt(pixels * ratio)), rounded(std::sqrt(pixels / ratio))};
+}
+
+Region draw_place(Size image, Size size, SampleRandom& random) {
+  const auto y = static_cast<int>(random.below(image.height - size.height + 1));
+  const auto x = static_cast<int>(random.below(image.width - size.width + 1));
+  return {x, y, size.width, size.height};
+}
+
+}  // namespace
+
+Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
+                           SampleRandom& random) {
+  for (int i = 0; i < kTries; ++i) {
+    const auto [width, height] = draw_size(image, options.area, options.aspect, random);
+    if (width > 0 && width <= image.width && height > 0 && height <= image.height)
+      return draw_place(image, {width, height}, random);
+  }
+  auto [width, height] = image;
+  const double ratio = static_cast<double>(width) / height;
+  if (ratio < options.aspect.low) height = rounded(width / options.aspect.low);
+  if (ratio > options.aspect.high) width = rounded(height * options.aspect.high);
+  return {(image.width - width) / 2, (image.height - height) / 2, width, height};
+}
+
+Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random) {
+  if (random.uniform() >= options.probability) return {};
+  for (int i = 0; i < kTries; ++i) {
+    // torchvision's aspect is height by width here.
+    const auto [height, width] = draw_size(image, options.area, options.aspect, random);
+    if (height < image.height && width < image.width && height > 0 && width > 0)
+      return draw_place(image, {width, height}, random);
+  }
+  return {};
+}
+
+CentreCrop centre_crop(Size image, int shorter, Size crop) {
+  // Far beyond what is used of it, so that no aspect overflows.
+  const auto longer = [&](int of_shorter, int of_longer) {
+    const std::int64_t length = static_cast<std::int64_t>(shorter) * of_longer / of_shorter;
+    return static_cast<int>(std::clamp<std::int64_t>(length, 1, 1 << 30));
+  };
+  const Size resized = image.width <= image.height
+                           ? Size{shorter, longer(image.width, image.height)}
+                           : Size{longer(image.height, image.width), shorter};
+  // Where it is smaller, the padding on the left is the one that is rounded down.
+  const auto begin = [](int length, int wanted) {
+    return wanted > length ? -((wanted - length) / 2) : rounded((length - wanted) / 2.0);
+  };
+  const Region region{begin(resized.width, crop.width), begin(resized.height, crop.height),
+                      crop.width, crop.height};
+  return {resized, region};
+}
+
+namespace {
+
+// Pillow's conversion to grey: ITU-R 601-2 with weights of 16 bits.
+std::uint8_t grey(const std::uint8_t* pixel) {
+  return static_cast<std::uint8_t>(
+      (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16);
+}
+
+// From `base` (factor 0) to `value` (1) and beyond, cut to a byte.
+std::uint8_t blend(int base, int value, float factor) {
+  const float mixed = static_cast<float>(base) + factor * static_cast<float>(value - base);
+  return mixed <= 0     ? std::uint8_t{0}
+         : mixed >= 255 ? std::uint8_t{255}
+                        : static_cast<std::uint8_t>(mixed);
+}
+
+void blend_with(Image& image, int base, double factor) {
+  std::array<std::uint8_t, 256> table;
+  for (int value = 0; value < 256; ++value)
+    table[static_cast<std::size_t>(value)] = blend(base, value, static_cast<float>(factor));
+  for (std::uint8_t& byte : image.bytes()) byte = table[byte];
+}
+
+std::uint8_t cut(int value) { return static_cast<std::uint8_t>(std::clamp(value, 0, 255)); }
+
+// Python's colorsys in bytes and float32, as in Pillow.
+std::array<std::uint8_t, 3> to_hsv(int red, int green, int blue) {
+  const int largest = std::max({red, green, blue}), smallest = std::min({red, green, blue});
+  if (largest == smallest) return {0, 0, cut(largest)};
+  const auto range = static_cast<float>(largest - smallest);
+  const float saturation = range / static_cast<float>(largest);
+  const float r = static_cast<float>(largest - red) / range;
+  const float g = static_cast<float>(largest - green) / range;
+  const float b = static_cast<float>(largest - blue) / range;
+  float hue = red == largest     ? b - g
+              : green == largest ? static_cast<float>(2.0 + r - b)
+                                 : static_cast<float>(4.0 + g - r);
+  hue = static_cast<float>(std::fmod(hue / 6.0 + 1.0, 1.0));
+  return {cut(static_cast<int>(hue * 255.0)), cut(static_cast<int>(saturation * 255.0)),
+          cut(largest)};
+}
+
+void from_hsv(const std::array<std::uint8_t, 3>& hsv, std::uint8_t* pixel) {
+  const auto [h, s, v] = hsv;
+  if (s == 0) {
+    std::fill_n(pixel, 3, v);
+    return;
+  }
+  const float hue = static_cast<float>(h);
+  const auto sixth = static_cast<int>(std::floor(hue * 6.0 / 255.0));
+  const auto f = static_cast<float>(hue * 6.0 / 255.0 - static_cast<float>(sixth));
+  const auto fs = static_cast<float>(static_cast<float>(s) / 255.0);
+  const auto value = static_cast<float>(v);
+  const std::uint8_t p = cut(static_cast<int>(std::round(value * (1.0 - fs))));
+  const std::uint8_t q = cut(static_cast<int>(std::round(value * (1.0 - fs * f))));
+  const std::uint8_t t = cut(static_cast<int>(std::round(value * (1.0 - fs * (1.0 - f)))));
+  const std::array<std::array<std::uint8_t, 3>, 6> colours = {
+      {{v, t, p}, {q, v, p}, {p, v, t}, {p, q, v}, {t, p, v}, {v, p, q}}};
+  std::ranges::copy(colours[static_cast<std::size_t>(sixth % 6)], pixel);
+}
+
+double factor_near_one(double width, SampleRandom& random) {
+  return random.uniform(std::max(0.0, 1 - width), 1 + width);
+}
+
+}  // namespace
+
+void adjust_brightness(Image& image, double factor) { blend_with(image, 0, factor); }
+
+void adjust_contrast(Image& image, double factor) {
+  const auto bytes = image.bytes();
+  if (bytes.empty()) return;
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) sum += grey(&bytes[i]);
+  const std::size_t num_pixels = bytes.size() / 3;
+  const double mean = static_cast<double>(sum) / static_cast<double>(num_pixels);
+  blend_with(image, static_cast<int>(std::lround(mean)), factor);
+}
+
+void adjust_saturation(Image& image, double factor) {
+  const auto bytes = image.bytes();
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const int base = grey(&bytes[i]);
+    for (std::size_t channel = i; channel < i + 3; ++channel)
+      bytes[channel] = blend(base, bytes[channel], static_cast<float>(factor));
+  }
+}
+
+void adjust_hue(Image& image, double turn) {
+  const auto bytes = image.bytes();
+  const auto by = static_cast<std::uint8_t>(static_cast<int>(turn * 255));
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    auto hsv = to_hsv(bytes[i], bytes[i + 1], bytes[i + 2]);
+    hsv[0] = static_cast<std::uint8_t>(hsv[0] + by);
+    from_hsv(hsv, &bytes[i]);
+  }
+}
+
+void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random) {
+  if (!options.changes()) return;
+  std::array order = {0, 1, 2, 3};
+  for (std::size_t i = 3; i > 0; --i)
+    std::swap(order[i], order[static_cast<std::size_t>(random.below(static_cast<int>(i) + 1))]);
+  // Drawn in one order, so that which is applied first changes no factor.
+  const double brightness = factor_near_one(options.brightness, random);
+  const double contrast = factor_near_one(options.contrast, random);
+  const double saturation = factor_near_one(options.saturation, random);
+  const double turn = random.uniform(-options.hue, options.hue);
+  for (const int which : order) {
+    if (which == 0 && options.brightness > 0) adjust_brightness(image, brightness);
+    if (which == 1 && options.contrast > 0) adjust_contrast(image, contrast);
+    if (which == 2 && options.saturation > 0) adjust_saturation(image, saturation);
+    if (which == 3 && options.hue > 0) adjust_hue(image, turn);
+  }
+}
+
 namespace {
 
 void require_range(const Range& range, const char* what) {

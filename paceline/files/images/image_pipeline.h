@@ -1,5 +1,75 @@
 #pragma once
 
+// Which part of an image is taken, as torchvision defines it: RandomResizedCrop, RandomErasing, and
+// Resize with CenterCrop.
+//
+// Thread safety: pure functions.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/files/images/encoded_image.h"
+#include "paceline/files/images/image.h"
+#include "paceline/files/images/sample_random.h"
+
+namespace paceline::images {
+
+struct Range {
+  double low = 0, high = 0;
+};
+
+struct RandomResizedCropOptions {
+  Range area{0.08, 1};                 // of the image's area
+  Range aspect{3.0 / 4.0, 4.0 / 3.0};  // width by height
+};
+
+// An area and, evenly in its logarithm, an aspect; after ten that do not fit, the largest part in
+// the middle with an aspect in the range. Requires: the ranges are in order, and above 0.
+Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
+                           SampleRandom& random);
+
+struct RandomErasingOptions {
+  double probability = 0;
+  Range area{0.02, 0.33};
+  Range aspect{0.3, 3.3};
+  bool with_noise = false;  // of mean 0 and variance 1, after normalising; otherwise 0
+};
+
+// A region to erase, of no size when it is not to be: by its probability, or because ten did not
+// fit.
+Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random);
+
+// The image resized so that its shorter side has `shorter` pixels, and the part of that in the
+// middle. Where that is smaller than `crop`, the region reaches beyond it: torchvision pads with 0.
+struct CentreCrop {
+  Size resized;
+  Region region;
+};
+CentreCrop centre_crop(Size image, int shorter, Size crop);
+
+// Changes of colour, as Pillow's ImageEnhance makes them, which torchvision uses: byte for byte.
+//
+// Thread safety: pure functions on an image that the caller owns.
+
+// A factor of 1 changes nothing; 0 is black, the mean grey, or the image in grey. Requires: 0 or
+// above.
+void adjust_brightness(Image& image, double factor);
+void adjust_contrast(Image& image, double factor);
+void adjust_saturation(Image& image, double factor);
+// Turns the hue by this part of the circle, in [-0.5, 0.5].
+void adjust_hue(Image& image, double turn);
+
+// torchvision's ColorJitter: factors in [1 - x, 1 + x], not below 0, and a turn in [-hue, hue],
+// evenly, applied in a random order. 0: that one is not changed.
+struct ColourJitterOptions {
+  double brightness = 0, contrast = 0, saturation = 0, hue = 0;
+  bool changes() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }
+};
+void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random);
+
 // From a file's bytes to what a model takes: decode, take a part, resize, change colours, mirror,
 // normalise, erase; in this order, and each as torchvision's transforms do it on Pillow's images.
 //
@@ -11,19 +81,6 @@
 // from Pillow's a little (docs/images.md), and are equal with reducing_gap 0.
 //
 // Thread safety: const, any thread.
-
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "paceline/files/images/colour.h"
-#include "paceline/files/images/crop.h"
-#include "paceline/files/images/encoded_image.h"
-#include "paceline/files/images/image.h"
-
-namespace paceline::images {
 
 enum class Framing {
   kRandomResizedCrop,  // a random part, resized to the size

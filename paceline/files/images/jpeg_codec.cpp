@@ -8,8 +8,7 @@
 #include <jpeglib.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/codec.h"
-#include "paceline/files/images/exif.h"
+#include "paceline/files/images/encoded_image.h"
 
 namespace paceline::images {
 namespace {

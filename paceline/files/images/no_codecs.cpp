@@ -1,5 +1,5 @@
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/codec.h"
+#include "paceline/files/images/encoded_image.h"
 
 namespace paceline::images {
 

@@ -7,8 +7,7 @@
 #include <png.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/images/codec.h"
-#include "paceline/files/images/png_orientation.h"
+#include "paceline/files/images/encoded_image.h"
 
 namespace paceline::images {
 namespace {

@@ -1,5 +1,3 @@
-#include "paceline/files/images/png_orientation.h"
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -8,7 +6,7 @@
 
 #include <zlib.h>
 
-#include "paceline/files/images/exif.h"
+#include "paceline/files/images/encoded_image.h"
 
 namespace paceline::images {
 namespace {

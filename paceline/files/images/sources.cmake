@@ -1,10 +1,6 @@
 set(SOURCES
-  colour.cpp
-  crop.cpp
   encoded_image.cpp
-  exif.cpp
-  image_file.cpp
-  image_list.cpp
+  image_files.cpp
   image_pipeline.cpp
   resample.cpp
   resample_portable.cpp

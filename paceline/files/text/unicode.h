@@ -4,6 +4,7 @@
 // version that it knows.
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -33,5 +34,10 @@ bool is_accent(char32_t code);       // category Mn: marks that take no room of 
 // Appends the lower-case letters of `code`, in their canonical decomposition (NFD) and without
 // accents.
 void append_plain_lower_case(char32_t code, std::string& to);
+
+// The text of a regular file of a vocabulary, without a byte order mark of UTF-8. Error(kCorrupt)
+// with its name when it is missing, no regular file, a web page or a pointer of Git LFS in its
+// place, marked as another encoding, cannot be read or has more than `max_bytes`.
+std::string read_text_file(const std::string& path, std::uint64_t max_bytes = 1ULL << 32);
 
 }  // namespace paceline::text

@@ -1,9 +1,7 @@
-#include "paceline/files/text/word_piece_tokenizer.h"
-
 #include <algorithm>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/files/text/text_file.h"
+#include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
 
 namespace paceline::text {

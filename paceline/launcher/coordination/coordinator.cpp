@@ -8,12 +8,12 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/engine/core/counted.h"
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/logical_shards.h"
-#include "paceline/launcher/diagnosis/failure_order.h"
-#include "paceline/launcher/process/rank_end.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 namespace {

@@ -23,7 +23,7 @@
 // gives way to one that has more nodes, or runs a generation. The one that was asked decides, so
 // that never both give way.
 //
-// Which failure came first: launcher/diagnosis/failure_order.h; a lost host counts more than any
+// Which failure came first: launcher/diagnosis/failure_report.h; a lost host counts more than any
 // rank. All that is reported until the last rank has ended takes part; but whose report is shown is
 // decided when everything that was on its way at the first one has arrived.
 //
@@ -41,7 +41,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/launcher/coordination/restart_policy.h"
 #include "paceline/launcher/diagnosis/hang_inquiry.h"
-#include "paceline/launcher/diagnosis/straggler_inquiry.h"
+#include "paceline/launcher/diagnosis/straggler_watch.h"
 #include "paceline/launcher/messages/agent_messages.h"
 
 namespace paceline::launcher {

@@ -5,11 +5,20 @@
 //
 // Thread safety: none.
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/coordination/coordinator.h"
+#include "paceline/launcher/messages/agent_link.h"
 #include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/messages/keep_alive.h"
+#include "paceline/launcher/process/event_loop.h"
 
 namespace paceline::launcher {
 
@@ -27,6 +36,139 @@ class JobControl {
   virtual std::string lost() const = 0;
   // Everything that was sent has left this process.
   virtual bool flushed() const = 0;
+};
+
+// An agent's way to the coordinator of its job in another process.
+//
+// Silence is what the coordinator did, not what TCP did: after a gap in the network TCP sends again
+// only when as much time has passed once more. So an agent that hears nothing for a while also
+// calls the coordinator over new connections, and each end takes those for signs of life.
+//
+// Thread safety: none.
+
+class CoordinatorLink final : public JobControl {
+ public:
+  // `secret` must outlive it. Connects by the deadline, and proves the secret, which may take 3 s
+  // more. Error(kTimeout) when no agent answers, Error(kInvalid) when the address does not resolve
+  // or the other end has another secret, Error(kPeerLost) when it hung up meanwhile.
+  CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
+                  const KeepAlive& keep_alive, Deadline deadline);
+  ~CoordinatorLink() override;
+
+  void report(const Report& report) override;
+  std::vector<Order> take_orders() override { return std::exchange(orders_, {}); }
+  void tend() override;
+  Deadline next_deadline() const override;
+  std::string lost() const override { return lost_; }
+  bool flushed() const override { return !lost_.empty() || !link_->has_output(); }
+
+  // This host's address on the way there: where others reach it.
+  const std::string& local_address() const { return local_address_; }
+  // The coordinator's address and port, numeric.
+  const Endpoint& peer() const { return peer_; }
+
+ private:
+  template <class Action>
+  void guard(Action action);
+  void serve();
+  void call_if_silent();
+
+  EventLoop& loop_;
+  const Endpoint endpoint_;
+  const Secret& secret_;
+  const KeepAlive keep_alive_;
+  std::unique_ptr<AgentLink> link_;
+  Endpoint peer_;      // the coordinator's, numeric
+  Endpoint stand_in_;  // this agent's, once it has joined
+  std::vector<std::unique_ptr<AgentCall>> calls_;
+  std::string local_address_;
+  bool wants_room_ = false;
+  Deadline::Clock::time_point next_sign_ = Deadline::Clock::now();
+  std::vector<Order> orders_;
+  std::string lost_;
+};
+
+// The coordinator with the connections of the agents that report to it: those of other nodes come
+// over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
+//
+// Strangers, which have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
+// line of log a second between them; when none is left the oldest of them goes.
+//
+// An agent is lost when its connection breaks, which the kernel tells at once when the process
+// dies, and when it gives no sign of life, as from a host that has vanished
+// (launcher/messages/keep_alive.h).
+//
+// The clocks of the agents are compared with this one's from time to time, so that it can be told
+// whose rank failed first.
+//
+// The coordinator itself is lost (lost()) when enough agents for a job of their own gave it up, as
+// happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
+// One that has too few nodes asks others whether they lead the job (coordinator.h).
+//
+// Thread safety: none.
+
+class CoordinatorHost final : public JobControl {
+ public:
+  // One node: without a listener.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings);
+  // Several: `listener` is made non-blocking.
+  CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
+                  const Secret& secret, const KeepAlive& keep_alive);
+  ~CoordinatorHost() override;
+
+  void report(const Report& report) override;
+  std::vector<Order> take_orders() override;
+  void tend() override;
+  Deadline next_deadline() const override;
+  std::string lost() const override { return lost_; }
+  bool flushed() const override;
+
+ private:
+  using Agent = Coordinator::Agent;
+  using Moment = Deadline::Clock::time_point;
+  static constexpr Agent kOwn = 0;
+  struct Remote {
+    std::unique_ptr<AgentLink> link;
+    bool wants_room = false;
+    Endpoint stand_in;  // once the agent has joined
+  };
+
+  void accept_some();
+  void admit(Fd socket);
+  bool drop_oldest_stranger(const std::string& cause);
+  void pause_listener();
+  void complain(const std::string& what);
+  void serve(Agent agent);
+  void deliver();
+  void send(Agent agent, const std::string& text);
+  template <class Action>
+  void with_link(Agent agent, Action action);
+  RankFailure on_own_clock(Agent agent, RankFailure report) const;
+  KeepAlive patience() const;
+  void watch_for_room(Agent agent, Remote& remote);
+  void drop(Agent agent, const std::string& cause);
+  void take(Agent agent, const Report& report);
+  void hear(Agent agent, const Alive& alive);
+  void check_signs_of_life();
+  void ask_others();
+  void take_answers();
+
+  EventLoop& loop_;
+  Coordinator coordinator_;
+  std::vector<Order> own_orders_;
+  Fd listener_;
+  Moment resume_at_ = Moment::max();  // the listener, when it is paused
+  std::size_t max_strangers_ = 0;
+  Moment last_complaint_{};
+  int num_unsaid_ = 0;  // complaints since then
+  std::optional<Secret> secret_;
+  KeepAlive keep_alive_;
+  Moment next_signs_ = Moment::max();
+  std::string lost_;
+  Agent last_agent_ = kOwn;
+  std::map<Agent, Remote> remotes_;
+  std::vector<std::unique_ptr<AgentCall>> calls_;  // to others that may lead the job
+  std::size_t next_to_ask_ = 0;
 };
 
 }  // namespace paceline::launcher

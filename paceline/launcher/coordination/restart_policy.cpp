@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline::launcher {
 namespace {

@@ -6,11 +6,11 @@
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
 //     one more attempt would end in the same way, whatever is left of the budget.
-//   - An error of use (engine/core/exit_code.h) before any progress: the next attempt would be the same
+//   - An error of use (engine/core/error.h) before any progress: the next attempt would be the same
 //     call.
 //   - An end that the program has no part in (--chaos, a lost host) is none of these: neither part
 //     of a crash loop nor a reason to pause.
-//   - Ranks whose state was damaged (engine/core/exit_code.h) are started again like others, unless a job
+//   - Ranks whose state was damaged (engine/core/error.h) are started again like others, unless a job
 //     is to stop then.
 //   - Progress ends a series, of whichever generation, also of one that ended because a node came
 //     or left (note_progress).
@@ -24,7 +24,7 @@
 #include <string>
 
 #include "paceline/engine/core/awake_clock.h"
-#include "paceline/launcher/messages/failure.h"
+#include "paceline/launcher/messages/agent_messages.h"
 
 namespace paceline::launcher {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/collectives/flight/explanation.h"
+#include "paceline/engine/collectives/flight/explain.h"
 #include "paceline/engine/telemetry/call_gauge_file.h"
 
 namespace paceline::launcher {

@@ -1,5 +1,33 @@
 #pragma once
 
+// What an agent tells other hosts of its ranks' flight records (engine/telemetry/flight_file.h):
+// where each rank is in each of its groups, as text of bounded size. Enough for explain() to name
+// who is where; not enough to find a straggler.
+//
+// No clock reading travels, only how long ago something was: whoever reads it gets times on its own
+// clocks, later by as long as the text was on its way.
+//
+// Pure, but for the clocks.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/telemetry/flight_file.h"
+#include "paceline/launcher/messages/agent_messages.h"
+
+namespace paceline::launcher {
+
+// Of one rank: its groups, the last operation that it finished in each, and those that it has not.
+// Ranks beyond 384 KiB of text are left out; whoever reads it sees that their records are missing.
+std::string encode_digest(std::span<const Flight> flights);
+// Error(kCorrupt) when the text is none.
+std::vector<Flight> decode_digest(const std::string& text);
+
 // What a job on several hosts says about a hang. One agent sees its ranks wait; who keeps them
 // waiting may be on another host, where no rank waits. So every agent is asked once where its ranks
 // are, and their answers together name the rank that is missing. The job's coordinator holds it
@@ -18,19 +46,6 @@
 // Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
 //
 // Thread safety: none. Pure; time comes in as an argument.
-
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "paceline/engine/core/awake_clock.h"
-#include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/launcher/messages/agent_messages.h"
-#include "paceline/launcher/messages/outbox.h"
-
-namespace paceline::launcher {
 
 // "paceline: no progress for 3.1 s: rank 1 never entered ...", a line; empty without a sentence.
 std::string hang_text(const HangOrder& hang);

@@ -8,12 +8,14 @@
 // launcher to Yama (PR_SET_PTRACER), which also allows its descendants.
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/process/event_loop.h"
 
 namespace paceline::launcher {
@@ -62,6 +64,39 @@ class StackReader {
   Fd helper_;  // a pidfd
   Fd output_;
   std::string text_;
+};
+
+// Where several ranks are: their stacks, a few helpers at a time, and one text in which equal
+// stacks stand once.
+
+using RankStacks = std::map<int, ProcessStacks>;
+
+// "  ranks 0, 2, thread main:\n      #0 ...": threads with equal frames stand together, in the
+// order of ranks; then who could not be looked at, and why.
+std::string stacks_text(const RankStacks& stacks);
+
+class StackSurvey {
+ public:
+  using Handler = std::function<void(const RankStacks&)>;
+
+  // `helper` is StackReader's. `handler` is called once, never from within the constructor; the
+  // survey may be destroyed in it. Error(kSystem) when no rank can be looked at; one that cannot
+  // has its problem among the stacks.
+  StackSurvey(EventLoop& loop, std::string helper, std::map<int, StackReader::Target> targets,
+              Handler handler);
+  StackSurvey(const StackSurvey&) = delete;
+  StackSurvey& operator=(const StackSurvey&) = delete;
+
+ private:
+  void start_more();
+  void take(int rank, ProcessStacks stacks);
+
+  EventLoop& loop_;
+  const std::string helper_;
+  Handler handler_;
+  std::map<int, StackReader::Target> waiting_;
+  std::map<int, std::unique_ptr<StackReader>> reading_;
+  RankStacks stacks_;
 };
 
 }  // namespace paceline::launcher

@@ -8,11 +8,12 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/cgroup_membership.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/resource_limits.h"
 #include "paceline/launcher/diagnosis/thread_census.h"
 
 namespace paceline::launcher {
+
 namespace {
 
 using Seconds = std::chrono::duration<double>;
@@ -158,6 +159,95 @@ std::optional<std::string> StragglerWatch::look(const std::map<int, pid_t>& rank
       "time is spent waiting for it\n  probable cause: {}",
       rank_, found->times_last, found->num_operations,
       100 * found->waited_seconds / std::max(found->span_seconds, 1e-9), straggler_cause(activity));
+}
+
+std::vector<RankShare> StragglerReport::look(std::vector<Flight> flights,
+                                             const std::map<int, pid_t>& ranks,
+                                             Clock::time_point now) {
+  before_last_ = std::exchange(last_, {now, {}});
+  for (const auto& [rank, pid] : ranks) last_.counters[rank] = activity_of(pid);
+  std::vector<RankShare> shares;
+  for (Flight& flight : flights) {
+    if (!ranks.contains(flight.rank)) continue;
+    keep_since(flight, std::chrono::duration<double>(patience_).count());
+    shares.push_back(
+        {flight.rank, share_inside(flight), static_cast<int>(flight.operations.size())});
+  }
+  return shares;
+}
+
+std::string StragglerReport::text(const StragglerOrder& order, pid_t pid,
+                                  Clock::time_point now) const {
+  const auto found = before_last_.counters.find(order.rank);
+  if (found == before_last_.counters.end()) return "";  // it was started meanwhile
+  const ActivityCounters& before = found->second;
+  const ActivityCounters after = activity_of(pid);
+  const double span = std::chrono::duration<double>(now - before_last_.when).count();
+  const RankActivity activity{.span = span,
+                              .on_cpu = after.on_cpu - before.on_cpu,
+                              .ready = after.ready - before.ready,
+                              .in_operations = order.inside * span,
+                              .throttled = after.throttled - before.throttled};
+  return fmt::format(
+      "rank {} keeps the others waiting: it spends {:.0f}% of the time in operations, every other "
+      "rank at least {:.0f}%, most of it waiting for this one\n  probable cause: {}",
+      order.rank, 100 * order.inside, 100 * order.others, straggler_cause(activity));
+}
+
+namespace {
+
+constexpr int kFewestOperations = 20;
+constexpr double kLeastGap = 0.1;         // of the time
+constexpr double kMostOfTheOthers = 0.5;  // of the next lowest share
+
+struct Candidate {
+  double inside;
+  int rank;
+  StragglerInquiry::Agent agent;
+};
+
+}  // namespace
+
+void StragglerInquiry::begin(int generation, std::set<Agent> agents) {
+  generation_ = generation;
+  agents_ = std::move(agents);
+  reports_.clear();
+  outbox_.clear();
+  rank_ = -1;
+  times_ = 0;
+}
+
+void StragglerInquiry::take(Agent from, const Shares& report) {
+  if (report.generation != generation_ || !agents_.contains(from)) return;
+  reports_[from] = report;
+  if (reports_.size() == agents_.size()) judge();
+}
+
+void StragglerInquiry::lose(Agent agent) {
+  agents_.erase(agent);
+  reports_.erase(agent);
+}
+
+void StragglerInquiry::judge() {
+  std::vector<Candidate> shares;
+  for (const auto& [agent, report] : std::exchange(reports_, {})) {
+    for (const RankShare& share : report.ranks) {
+      if (share.num_operations >= kFewestOperations) {
+        shares.push_back({share.inside, share.rank, agent});
+      }
+    }
+  }
+  if (shares.size() < 2) return;
+  std::partial_sort(shares.begin(), shares.begin() + 2, shares.end(),
+                    [](const auto& a, const auto& b) { return a.inside < b.inside; });
+  const Candidate& lowest = shares[0];
+  const Candidate& next = shares[1];
+  const bool found =
+      next.inside - lowest.inside >= kLeastGap && lowest.inside <= kMostOfTheOthers * next.inside;
+  times_ = found && lowest.rank == rank_ ? times_ + 1 : 1;
+  rank_ = found ? lowest.rank : -1;
+  if (!found || times_ != kTimes) return;
+  outbox_.send(lowest.agent, StragglerOrder{generation_, lowest.rank, lowest.inside, next.inside});
 }
 
 }  // namespace paceline::launcher

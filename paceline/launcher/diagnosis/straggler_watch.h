@@ -5,7 +5,7 @@
 // it simply computes longer.
 //
 // Everything is read from outside: the flight records say who comes last and how long it is waited
-// for (engine/collectives/flight/straggler.h: at least half of all waiting and a tenth of the
+// for (engine/collectives/flight/verdicts.h: at least half of all waiting and a tenth of the
 // time), /proc says what each rank did meanwhile. Ranks of this machine only; those of several
 // hosts: straggler_inquiry.h.
 //
@@ -14,13 +14,15 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include <sys/types.h>
 
-#include "paceline/engine/collectives/flight/straggler.h"
+#include "paceline/engine/collectives/flight/verdicts.h"
 #include "paceline/engine/telemetry/flight_file.h"
+#include "paceline/launcher/messages/agent_messages.h"
 
 namespace paceline::launcher {
 
@@ -73,6 +75,69 @@ class StragglerWatch {
   bool told_ = false;
   Clock::time_point since_;
   ActivityCounters before_;  // of that rank
+};
+
+// One host's part in finding a straggler among the ranks of several (straggler_inquiry.h): how long
+// its ranks are inside operations, and, of the one that is found, what the system knows of the
+// reason (straggler_watch.h).
+//
+// Thread safety: none.
+
+class StragglerReport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Of the ranks' last `patience`.
+  explicit StragglerReport(std::chrono::nanoseconds patience) : patience_(patience) {}
+
+  // Of those that run, by their records.
+  std::vector<RankShare> look(std::vector<Flight> flights, const std::map<int, pid_t>& ranks,
+                              Clock::time_point now = Clock::now());
+  // "rank 1 keeps the others waiting: ..."; empty for a rank that was not looked at twice. With the
+  // cause since the last look but one.
+  std::string text(const StragglerOrder& order, pid_t pid,
+                   Clock::time_point now = Clock::now()) const;
+
+ private:
+  const std::chrono::nanoseconds patience_;
+  struct Look {
+    Clock::time_point when;
+    std::map<int, ActivityCounters> counters;  // of each rank
+  };
+  Look last_, before_last_;  // an order may follow the last at once
+};
+
+// Who keeps the others waiting in a job on several hosts. Every agent reports now and then how much
+// of the time each of its ranks spent inside operations, that is working together or waiting for
+// the others. The rank that the others wait for waits for none itself, so its share is the lowest
+// by far: at least a tenth of the time below the next one, and at most half of it, four reports in
+// a row. Shares need no common clock.
+//
+// The job's coordinator holds it, as the inquiry of a hang (hang_inquiry.h).
+//
+// Thread safety: none. Pure.
+
+class StragglerInquiry {
+ public:
+  using Agent = int;
+
+  // The agents of a generation that begins. Forgets all others.
+  void begin(int generation, std::set<Agent> agents);
+  void take(Agent from, const Shares& report);
+  void lose(Agent agent);
+  // Orders since the last call, each to the agent of the rank that it names.
+  std::vector<Mail> take_mail() { return outbox_.take(); }
+
+ private:
+  static constexpr int kTimes = 4;
+  void judge();
+
+  int generation_ = 0;
+  std::set<Agent> agents_;
+  std::map<Agent, Shares> reports_;  // since the last judgement
+  int rank_ = -1;                    // the straggler then; -1: none
+  int times_ = 0;                    // how often in a row
+  Outbox outbox_;
 };
 
 }  // namespace paceline::launcher

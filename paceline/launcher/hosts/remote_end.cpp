@@ -15,15 +15,15 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/launcher/messages/keep_alive.h"
 #include "paceline/launcher/messages/remote_frames.h"
-#include "paceline/launcher/messages/silence.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/reserved_port.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
 namespace {

@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-#include "paceline/launcher/messages/remote_job.h"
+#include "paceline/launcher/messages/remote_frames.h"
 
 namespace paceline::launcher {
 
@@ -24,7 +24,7 @@ inline constexpr std::chrono::seconds kAliveInterval{5};
 inline constexpr std::chrono::seconds kSilenceLimit{30};
 
 // Runs in a child, with stdin, stdout and stderr of its own and `notices_fd` for the launcher's
-// words (launcher/output/consoles.h); returns the exit code.
+// words (launcher/output/console.h); returns the exit code.
 using RunPart = std::function<int(const RemoteJob& job, int notices_fd)>;
 
 // Returns the exit code of the job's part, or 128 + SIGHUP when the launcher was lost. `version` is

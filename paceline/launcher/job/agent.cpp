@@ -8,24 +8,20 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/launcher/diagnosis/failure_cause.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/job/generation.h"
 #include "paceline/launcher/job/job_membership.h"
 #include "paceline/launcher/job/job_watch.h"
-#include "paceline/launcher/job/launcher_channel.h"
-#include "paceline/launcher/job/node_end.h"
-#include "paceline/launcher/job/output_warnings.h"
 #include "paceline/launcher/job/rehearsal.h"
 #include "paceline/launcher/job/run_tally.h"
 #include "paceline/launcher/messages/clock_comparison.h"
-#include "paceline/launcher/output/consoles.h"
+#include "paceline/launcher/output/console.h"
 #include "paceline/launcher/process/descendants.h"
-#include "paceline/launcher/process/descriptor_limit.h"
 #include "paceline/launcher/process/event_loop.h"
-#include "paceline/launcher/process/orphans.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
 namespace {

@@ -6,7 +6,7 @@
 // the ranks, the other agents and the supervisor's control pipe. It never polls and never blocks on
 // a reader of its output.
 
-#include "paceline/launcher/job/launch_plan.h"
+#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/process/supervisor.h"
 
 namespace paceline::launcher {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <string>
 #include <utility>
 
 #include <fcntl.h>
@@ -9,16 +10,17 @@
 #include <poll.h>
 #include <sys/wait.h>
 
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/launcher/diagnosis/failure_order.h"
-#include "paceline/launcher/job/worker_environment.h"
-#include "paceline/launcher/output/rank_stdout.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
+#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/descendants.h"
-#include "paceline/launcher/process/dying_process.h"
-#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -427,6 +429,40 @@ std::vector<int> Generation::ranks() const {
   std::vector<int> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank->rank());
   return ranks;
+}
+
+OutputWarnings::OutputWarnings(Consoles& consoles, const LogDirectory& logs)
+    : consoles_(consoles), logs_(logs) {}
+
+void OutputWarnings::tend(const Generation* running) {
+  if (!warned_about_logs_ && running != nullptr) warn_about_logs(*running);
+  if (!warned_about_terminals_ && running != nullptr) warn_about_terminals(*running);
+  if (!warned_about_console_) warn_about_console();
+}
+
+void OutputWarnings::warn_about_logs(const Generation& running) {
+  const std::string problem = logs_.problem().empty() ? running.log_problem() : logs_.problem();
+  if (problem.empty()) return;
+  warned_about_logs_ = true;
+  consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
+}
+
+void OutputWarnings::warn_about_terminals(const Generation& running) {
+  if (running.no_terminal_because().empty()) return;
+  warned_about_terminals_ = true;
+  consoles_.say(fmt::format(
+      "paceline: warning: no pseudo-terminal for the ranks' stdout ({}), which is a pipe "
+      "now: programs other than Python print late, unless they flush\n",
+      running.no_terminal_because()));
+}
+
+void OutputWarnings::warn_about_console() {
+  const std::string lost = consoles_.lost();
+  if (lost.empty()) return;
+  warned_about_console_ = true;
+  const std::string logs = logs_.usable_path();
+  consoles_.say(fmt::format("paceline: warning: output of the ranks could not be written to {}{}\n",
+                            lost, logs.empty() ? "" : fmt::format("; it is complete in {}", logs)));
 }
 
 }  // namespace paceline::launcher

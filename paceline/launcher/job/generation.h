@@ -24,22 +24,20 @@
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/launcher/diagnosis/failure_order.h"
-#include "paceline/launcher/diagnosis/rank_watch.h"
+#include "paceline/launcher/diagnosis/failure_report.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
 #include "paceline/launcher/job/job_flights.h"
-#include "paceline/launcher/job/job_memory.h"
 #include "paceline/launcher/job/job_services.h"
 #include "paceline/launcher/job/job_watch.h"
-#include "paceline/launcher/job/launch_plan.h"
-#include "paceline/launcher/job/leftovers.h"
+#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/job/rank_process.h"
 #include "paceline/launcher/job/rank_seeds.h"
 #include "paceline/launcher/job_timeline/job_timeline.h"
-#include "paceline/launcher/messages/node_place.h"
-#include "paceline/launcher/output/consoles.h"
+#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/log_directory.h"
 #include "paceline/launcher/process/event_loop.h"
-#include "paceline/launcher/process/rank_end.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 
@@ -175,6 +173,29 @@ class Generation {
   Leftovers leftovers_;
   std::string no_terminal_because_;
   std::set<int> struck_;
+};
+
+// What the user is told, once each, about output that is lost or late: logs that could not be
+// written, what the ranks printed that could not be shown, ranks without a terminal.
+//
+// Thread safety: none.
+
+class OutputWarnings {
+ public:
+  // The references must outlive it.
+  OutputWarnings(Consoles& consoles, const LogDirectory& logs);
+
+  // After each turn of the loop. `running` may be null.
+  void tend(const Generation* running);
+
+ private:
+  void warn_about_logs(const Generation& running);
+  void warn_about_console();
+  void warn_about_terminals(const Generation& running);
+
+  Consoles& consoles_;
+  const LogDirectory& logs_;
+  bool warned_about_logs_ = false, warned_about_console_ = false, warned_about_terminals_ = false;
 };
 
 }  // namespace paceline::launcher

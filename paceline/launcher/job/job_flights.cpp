@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/telemetry/call_gauge_file.h"
 #include "paceline/launcher/diagnosis/call_waits.h"
-#include "paceline/engine/core/shell_words.h"
 
 namespace paceline::launcher {
 namespace {

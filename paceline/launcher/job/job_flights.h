@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/collectives/flight/explanation.h"
-#include "paceline/engine/telemetry/step_gauge.h"
-#include "paceline/launcher/process/environment.h"
-#include "paceline/launcher/process/rank_end.h"
+#include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 

@@ -1,8 +1,269 @@
 #include "paceline/launcher/job/job_membership.h"
 
-#include "paceline/engine/core/host.h"
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/launcher/coordination/job_control.h"
+#include "paceline/launcher/messages/remote_frames.h"
+#include "paceline/launcher/output/console.h"
 
 namespace paceline::launcher {
+
+void LauncherChannel::say_leads(const Endpoint& meeting) const {
+  if (notices_fd_ < 0) return;
+  write_notice(notices_fd_, encode_frame(FrameKind::kLeads, encode(meeting)));
+}
+
+void LauncherChannel::say_over(int exit_code) const {
+  if (notices_fd_ < 0) return;
+  const std::string payload(1, static_cast<char>(exit_code));
+  write_notice(notices_fd_, encode_frame(FrameKind::kOver, payload));
+}
+
+void LauncherChannel::send_timeline(const std::string& packed) const {
+  write_notice(notices_fd_, encode_frame(FrameKind::kTimeline, packed));
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLookUpPause = 1s;
+constexpr auto kSilence = 5s;  // agents are seldom started in the same second
+// Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
+constexpr auto kStopMargin = 30s;
+
+// Somebody takes connections there.
+bool port_is_taken(const Endpoint& endpoint) {
+  try {
+    connect_tcp(endpoint, Deadline::after(CoordinatorSearch::kAttempt));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// An address of this host, for when the way to the meeting does not show one that others reach.
+std::string other_address() {
+  const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
+  return choose_address(wanted, interface_addresses(), false);
+}
+
+Secret require_secret(const LaunchOptions& options) {
+  if (options.part) return Secret::from_text(options.part->secret);
+  const auto secret = find_job_secret(process_environment());
+  check(secret.has_value(),
+        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
+        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
+        "launcher start all nodes: --hosts",
+        options.num_nodes);
+  return *secret;
+}
+
+}  // namespace
+
+CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
+    : loop_(loop),
+      options_(options),
+      give_up_at_(Deadline::after(options.meeting.join_timeout)),
+      say_at_(Deadline::after(kSilence)) {
+  if (options.several_nodes()) secret_ = require_secret(options);
+}
+
+CoordinatorSettings CoordinatorSearch::settings() const {
+  return {.version = options_.version,
+          .run_id = options_.run_id,
+          .min_nodes = options_.min_nodes,
+          .max_nodes = options_.num_nodes,
+          .logical_shards = options_.logical_shards,
+          .roles = options_.roles,
+          .restarts = options_.restarts,
+          .join_timeout = options_.meeting.join_timeout,
+          .last_call_timeout = options_.meeting.last_call_timeout,
+          .stop_timeout = options_.shutdown_timeout + kStopMargin,
+          .loss_timeout = options_.keep_alive().limit() + 2 * options_.keep_alive().interval,
+          .expected_nodes = options_.num_nodes};
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find() {
+  if (!options_.several_nodes()) return std::make_unique<CoordinatorHost>(loop_, settings());
+  auto found = last_ || !candidates_.empty() ? find_among_candidates() : find_first();
+  if (!found && put_off(give_up_at_).expired()) give_up();
+  return found;
+}
+
+void CoordinatorSearch::give_up() const {
+  if (was_coordinator_) {
+    fail(ErrorCode::kTimeout,
+         "this node lost {}, and found none of the others: {}. They have ended, or this host does "
+         "not reach them; the job is not begun again here. Start it again to continue from its "
+         "newest "
+         "checkpoint",
+         lost_because_, cause_);
+  }
+  fail(ErrorCode::kTimeout,
+       "the other nodes of the job were not found at {}: {}. Is the agent of node 0 running, and "
+       "does this host reach it? (--rdzv-conf join_timeout)",
+       to_string(options_.meeting.endpoint), cause_);
+}
+
+// Empty when another agent is the host.
+Fd CoordinatorSearch::listen_if_host() const {
+  const auto& meeting = options_.meeting;
+  if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_for_the_others();
+  if (meeting.is_host || options_.node_rank) return {};
+  try {
+    return listen_tcp_for_others(meeting.endpoint);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInvalid) throw;
+    return {};  // not this host's address, or another agent of this host was here first
+  }
+}
+
+Fd CoordinatorSearch::listen_for_the_others() const {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  try {
+    return listen_tcp_as_host(endpoint);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem || !port_is_taken(endpoint)) throw;
+    fail(ErrorCode::kSystem,
+         "this node ({}) is where the job's nodes meet, but something listens at {} already: "
+         "another node that has the same number, or another job. Give every node a --node-rank of "
+         "its own, and every job another port (--master-port or --rdzv-endpoint)",
+         options_.meeting.is_host ? "--rdzv-conf is_host" : "--node-rank 0", to_string(endpoint));
+  }
+}
+
+// Looked up once a second, until it is.
+bool CoordinatorSearch::name_is_known() {
+  if (named_ || !look_up_at_.expired()) return named_;
+  look_up_at_ = Deadline::after(kLookUpPause);
+  const bool first = cause_.empty();
+  cause_ = why_unresolved(options_.meeting.endpoint.host);
+  named_ = cause_.empty();
+  if (!named_ && first) {
+    log::warning(fmt::format("{}; trying again for up to {:g} s (--rdzv-conf join_timeout)", cause_,
+                             std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+  }
+  return named_;
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_first() {
+  const Endpoint& endpoint = options_.meeting.endpoint;
+  if (!name_is_known()) return nullptr;
+  Fd listener = listen_if_host();
+  if (!listener) return connect(endpoint);
+  address_ = is_of_this_host(endpoint.host) ? endpoint.host : other_address();
+  current_ = stand_in_ = endpoint;
+  own_ = {endpoint};
+  CoordinatorSettings first = settings();
+  first.leader = endpoint;
+  return std::make_unique<CoordinatorHost>(loop_, first, std::move(listener), *secret_,
+                                           options_.keep_alive());
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint) {
+  try {
+    auto link = std::make_unique<CoordinatorLink>(loop_, endpoint, *secret_, options_.keep_alive(),
+                                                  Deadline::after(kAttempt));
+    address_ = link->local_address();
+    if (is_link_local(address_)) address_ = other_address();
+    current_ = link->peer();  // no name needs to be looked up once the network fails
+    prepare_stand_in();
+    return link;
+  } catch (const Error& error) {
+    const bool may_come = error.code() == ErrorCode::kTimeout ||
+                          error.code() == ErrorCode::kPeerLost ||
+                          (last_ && error.code() == ErrorCode::kInvalid);
+    if (!may_come) throw;
+    cause_ = error.what();
+    say_that_it_waits();
+    return nullptr;
+  }
+}
+
+// Once, and not at once.
+void CoordinatorSearch::say_that_it_waits() {
+  if (last_ || said_ || !say_at_.expired()) return;
+  said_ = true;
+  log::warning(fmt::format(
+      "{}; trying again for up to {:g} s in all (--rdzv-conf join_timeout). Is the agent of node 0 "
+      "running?",
+      cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
+}
+
+// Listens at the port that this agent had before, if it had one, because others look for it there.
+void CoordinatorSearch::prepare_stand_in() {
+  if (stand_in_listener_) return;
+  try {
+    stand_in_listener_ = listen_tcp({address_, stand_in_.port});
+  } catch (const Error&) {
+    stand_in_listener_ = listen_tcp({address_, 0});
+  }
+  stand_in_ = {address_, local_port(stand_in_listener_)};
+  own_.push_back(stand_in_);
+}
+
+bool CoordinatorSearch::is_own(const Endpoint& candidate) const {
+  return std::find(own_.begin(), own_.end(), candidate) != own_.end();
+}
+
+void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
+  lost_because_ = cause;
+  was_coordinator_ = leads();
+  last_ = last;
+  candidates_ = last.stand_ins;
+  next_candidate_ = 0;
+  std::erase(candidates_, current_);
+  if (!was_coordinator_) candidates_.insert(candidates_.begin(), current_);
+  const auto patience = options_.meeting.join_timeout;
+  give_up_at_ =
+      Deadline::after(was_coordinator_ ? std::min(patience, settings().stop_timeout) : patience);
+}
+
+void CoordinatorSearch::follow(const Endpoint& leader, const std::optional<StartOrder>& last) {
+  lost_because_ = fmt::format("the job's coordinator at {}", to_string(current_));
+  was_coordinator_ = false;
+  last_ = last;
+  candidates_ = last ? last->stand_ins : std::vector<Endpoint>();
+  next_candidate_ = 0;
+  std::erase(candidates_, leader);
+  candidates_.insert(candidates_.begin(), leader);
+  give_up_at_ = Deadline::after(options_.meeting.join_timeout);
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::find_among_candidates() {
+  if (candidates_.empty()) return nullptr;
+  const Endpoint candidate = candidates_[next_candidate_];
+  next_candidate_ = (next_candidate_ + 1) % candidates_.size();
+  if (!is_own(candidate)) return connect(candidate);
+  return last_ && stand_in_listener_ ? lead_next_generation() : nullptr;
+}
+
+std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
+  CoordinatorSettings mine = settings();
+  mine.expected_nodes = last_->place.num_nodes - 1;
+  mine.leader = stand_in_;
+  mine.first_generation = last_->place.generation + 1;
+  mine.first_note = "lost " + lost_because_;
+  for (const Endpoint& candidate : candidates_) {
+    if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
+  }
+  // No node is replaced: those that are left join as soon as nothing runs there any more.
+  if (mine.restarts.max_restarts == 0) {
+    mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
+  }
+  current_ = stand_in_;
+  return std::make_unique<CoordinatorHost>(loop_, mine, std::move(stand_in_listener_), *secret_,
+                                           options_.keep_alive());
+}
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -21,20 +21,17 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/launcher/diagnosis/failure_cause.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/diagnosis/hang_watch.h"
-#include "paceline/launcher/diagnosis/kernel_log.h"
-#include "paceline/launcher/diagnosis/memory_counters.h"
-#include "paceline/launcher/diagnosis/stack_survey.h"
-#include "paceline/launcher/diagnosis/straggler_report.h"
+#include "paceline/launcher/diagnosis/out_of_memory.h"
+#include "paceline/launcher/diagnosis/stack_reader.h"
 #include "paceline/launcher/diagnosis/straggler_watch.h"
-#include "paceline/launcher/job/launch_plan.h"
+#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/messages/job_socket.h"
-#include "paceline/launcher/messages/node_place.h"
-#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/messages/roles.h"
 #include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/coordination/restart_policy.h"
 #include "paceline/launcher/job/chaos_plan.h"
 #include "paceline/launcher/messages/keep_alive.h"
-#include "paceline/launcher/messages/node_place.h"
-#include "paceline/launcher/messages/remote_job.h"
+#include "paceline/launcher/messages/remote_frames.h"
+#include "paceline/launcher/messages/roles.h"
 #include "paceline/launcher/placement/placement.h"
 
 namespace paceline::launcher {
@@ -131,6 +131,14 @@ struct LaunchOptions {
     const auto begin = part->ranks_per_host.begin();
     return std::accumulate(begin, begin + host, 0);
   }
+};
+
+// What `paceline run` is about to do, decided. A value.
+
+struct LaunchPlan {
+  LaunchOptions options;
+  std::string program_path;  // options.command[0], found
+  Placement placement;
 };
 
 }  // namespace paceline::launcher

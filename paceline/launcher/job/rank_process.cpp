@@ -1,10 +1,20 @@
 #include "paceline/launcher/job/rank_process.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include "paceline/launcher/output/line_formatter.h"
 
 namespace paceline::launcher {
 
@@ -35,6 +45,111 @@ RankEnd RankProcess::collect() {
 
 void RankProcess::send(int signal) const {
   if (running()) kill(-process_.pid, signal);
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 500ms;
+constexpr int kPause = 5;  // ms
+
+// Of all threads, as the kernel lists them; none where it does not (CONFIG_PROC_CHILDREN).
+std::vector<pid_t> children() {
+  std::vector<pid_t> pids;
+  std::error_code error;
+  std::filesystem::directory_iterator tasks("/proc/self/task", error);
+  if (error) return pids;
+  for (const auto& task : tasks) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t pid = 0; list >> pid;) pids.push_back(pid);
+  }
+  return pids;
+}
+
+bool has_ended(pid_t child) {
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(child);
+  return waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+}
+
+bool ended_well(pid_t child) {
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(child);
+  return waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0 &&
+         info.si_code == CLD_EXITED && info.si_status == 0;
+}
+
+std::string text_of(pid_t process, const char* file) {
+  std::ifstream stream(fmt::format("/proc/{}/{}", process, file));
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::string name_of(pid_t process) {
+  const std::string name = text_of(process, "comm");
+  return neutralise(name.substr(0, name.find('\n')));
+}
+
+// As its environment says; -1 when that does not.
+int rank_of(pid_t process) {
+  constexpr std::string_view kVariable("\0RANK=", 6);
+  const std::string variables = '\0' + text_of(process, "environ");
+  const auto at = variables.find(kVariable);
+  int rank = -1;
+  if (at == std::string::npos) return rank;
+  const char* begin = variables.data() + at + kVariable.size();
+  std::from_chars(begin, variables.data() + variables.size(), rank);
+  return rank;
+}
+
+}  // namespace
+
+template <class Belongs>
+std::vector<pid_t> Leftovers::staying(Belongs belongs) {
+  for (;;) {
+    std::vector<pid_t> pids = children();
+    std::erase_if(pids, [&](pid_t pid) { return !belongs(pid) || has_ended(pid); });
+    if (pids.empty()) return pids;
+    if (!patience_) patience_ = Deadline::after(kPatience);
+    if (patience_->expired()) return pids;
+    poll(nullptr, 0, kPause);
+  }
+}
+
+void Leftovers::look_at_group(int rank, pid_t process) {
+  if (!ended_well(process)) return;
+  for (const pid_t pid :
+       staying([process](pid_t pid) { return pid != process && getpgid(pid) == process; })) {
+    add(rank, pid);
+  }
+}
+
+void Leftovers::look_for_strays(const std::vector<pid_t>& spared) {
+  for (const pid_t pid : staying([&](pid_t pid) {
+         return !known_.contains(pid) &&
+                std::find(spared.begin(), spared.end(), pid) == spared.end();
+       })) {
+    add(rank_of(pid), pid);
+  }
+}
+
+void Leftovers::add(int rank, pid_t process) {
+  known_.insert(process);
+  Left& left = by_rank_[rank];
+  if (++left.count == 1) left.first = name_of(process);
+}
+
+std::string Leftovers::text() const {
+  std::string text;
+  for (const auto& [rank, left] : by_rank_) {
+    text += fmt::format(
+        "paceline: {} ended with exit code 0 and left {} process{} running ({}{}), which {} ended: "
+        "a job is over when its ranks' own processes are, so a program must not go into the "
+        "background (&, setsid, daemon)\n",
+        rank < 0 ? "a rank" : fmt::format("rank {}", rank), left.count, left.count == 1 ? "" : "es",
+        left.count == 1 ? "" : "the first: ", left.first, left.count == 1 ? "was" : "were");
+  }
+  return text;
 }
 
 }  // namespace paceline::launcher

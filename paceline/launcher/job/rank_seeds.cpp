@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/descriptor_passing.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rendezvous/fork_server.h"
 
 namespace paceline::launcher {

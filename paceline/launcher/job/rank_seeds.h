@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/rendezvous/loaded_files.h"
+#include "paceline/engine/rendezvous/fork_server.h"
 #include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {

@@ -14,7 +14,7 @@
 #include "paceline/launcher/job/chaos_plan.h"
 #include "paceline/launcher/job/generation.h"
 #include "paceline/launcher/job/job_flights.h"
-#include "paceline/launcher/output/consoles.h"
+#include "paceline/launcher/output/console.h"
 
 namespace paceline::launcher {
 

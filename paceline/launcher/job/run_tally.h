@@ -1,7 +1,7 @@
 #pragma once
 
 // What a job with several generations came to on this node: how long it took, how many steps its
-// ranks made, and where the time went. From the ranks' step gauges (engine/telemetry/step_gauge.h),
+// ranks made, and where the time went. From the ranks' step gauges (engine/telemetry/step_log.h),
 // where they keep one.
 //
 //   steps made   of all generations together; the step in which a rank died is none
@@ -26,7 +26,9 @@
 #include <optional>
 #include <string>
 
-#include "paceline/engine/telemetry/step_gauge.h"
+#include "paceline/engine/telemetry/step_log.h"
+#include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 
@@ -78,6 +80,27 @@ class RunTally {
   double recovering_ = 0;  // as far as the last step made
   bool last_made_steps_ = false;
   std::optional<Steps> steps_;
+};
+
+// How a job ended, as one of its nodes knows it. A value.
+
+struct NodeEnd {
+  enum class Manner {
+    kAgreed,   // all ranks stopped before their work was done, as they had agreed
+    kStopped,  // by a signal to this launcher, before any rank of the node failed
+    kDone,
+    kFailed,
+  };
+
+  std::optional<EndOrder> order;  // the coordinator's
+  int stop_signal = 0;            // the first that ended this launcher; 0: none
+  bool is_abandoned = false;      // the supervisor is gone
+  bool ranks_agreed = false;      // those of this node stopped as agreed
+  std::optional<RankEnd> culprit;
+
+  Manner manner() const;
+  // Of the job: 0, the last culprit's, or 128 + N for signal N.
+  int exit_code() const;
 };
 
 }  // namespace paceline::launcher

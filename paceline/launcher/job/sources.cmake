@@ -1,21 +1,13 @@
 set(SOURCES
   agent.cpp
   chaos_plan.cpp
-  coordinator_search.cpp
   generation.cpp
   job_flights.cpp
   job_membership.cpp
-  job_memory.cpp
   job_services.cpp
   job_watch.cpp
-  job_watch_standstill.cpp
-  launcher_channel.cpp
-  leftovers.cpp
-  node_end.cpp
-  output_warnings.cpp
   rank_process.cpp
   rank_seeds.cpp
   rehearsal.cpp
-  run_tally.cpp
-  worker_environment.cpp)
+  run_tally.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -1,14 +1,17 @@
 #include "paceline/launcher/job_timeline/job_timeline.h"
 
+#include <cstdlib>
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 #include "paceline/launcher/job_timeline/timeline_trace.h"
-#include "paceline/engine/core/shell_words.h"
 
 namespace paceline::launcher {
 
@@ -68,6 +71,99 @@ std::string JobTimeline::hand_over(const std::function<void(const std::string&)>
     }
   } catch (const Error& error) {
     return text + fmt::format("paceline: no timeline: {}\n", error.what());
+  }
+  return text;
+}
+
+namespace {
+
+std::string make_folder() {
+  const char* base = std::getenv("TMPDIR");
+  std::string name =
+      fmt::format("{}/paceline-timelines-XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp");
+  if (mkdtemp(name.data()) == nullptr) throw system_error("making the folder " + name);
+  return name;
+}
+
+std::string warning(const std::string& what) {
+  return fmt::format("paceline: warning: left out of the timeline: {}\n", what);
+}
+
+}  // namespace
+
+TimelineCollection::TimelineCollection(std::string output) : output_(std::move(output)) {}
+
+TimelineCollection::~TimelineCollection() {
+  std::error_code ignored;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+}
+
+void TimelineCollection::take(std::size_t host, const std::string& packed) {
+  if (output_.empty()) return;
+  try {
+    keep(host, packed);
+  } catch (const Error& error) {
+    problems_ += warning(error.what());
+  }
+}
+
+void TimelineCollection::keep(std::size_t host, const std::string& packed) {
+  if (folder_.empty()) folder_ = make_folder();
+  const std::string path = fmt::format("{}/{:06}.timeline", folder_, arrivals_.size());
+  unpack_timeline(packed, path);
+  arrivals_.push_back({host, path});
+}
+
+std::string TimelineCollection::finish(const std::vector<Host>& hosts) {
+  if (output_.empty()) return "";
+  if (arrivals_.empty()) {
+    return problems_ +
+           "paceline: no timeline: no rank recorded anything (does the program make a group?), or "
+           "its host was lost\n";
+  }
+  put_on_one_clock(hosts);
+  problems_ += missing_hosts(hosts);
+  std::string said = std::exchange(problems_, "") + JobTimeline(output_, folder_, false).finish();
+  if (!std::filesystem::is_empty(folder_)) folder_.clear();  // the user was told what is in it
+  return said;
+}
+
+void TimelineCollection::put_on_one_clock(const std::vector<Host>& hosts) {
+  std::vector<ClockShift> clocks;
+  for (const Host& host : hosts) {
+    const ClockComparison& clock = host.clock;
+    clocks.push_back(clock.measured() ? ClockShift{clock.offset(), clock.error() + clock.drift()}
+                                      : ClockShift{});
+  }
+  std::vector<TimelineOrigin> origins;
+  std::vector<std::string> paths;
+  for (const Arrival& arrival : arrivals_) {
+    try {
+      const RankTimeline timeline = read_timeline(arrival.path);
+      origins.push_back({arrival.host,
+                         timeline.rank,
+                         timeline.generation,
+                         {std::chrono::nanoseconds(timeline.clock_offset),
+                          std::chrono::nanoseconds(timeline.clock_error)}});
+      paths.push_back(arrival.path);
+    } catch (const Error& error) {
+      problems_ += warning(fmt::format("{}: {}", hosts[arrival.host].name, error.what()));
+      std::filesystem::remove(arrival.path);
+    }
+  }
+  const auto shifts = shifts_to_one_clock(origins, clocks);
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (shifts[i] != ClockShift{}) shift_timeline(paths[i], shifts[i].offset, shifts[i].error);
+  }
+}
+
+std::string TimelineCollection::missing_hosts(const std::vector<Host>& hosts) const {
+  std::set<std::size_t> arrived;
+  for (const Arrival& arrival : arrivals_) arrived.insert(arrival.host);
+  std::string text;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (arrived.contains(i)) continue;
+    text += warning(fmt::format("host {}: it sent nothing", hosts[i].name));
   }
   return text;
 }

@@ -1,21 +1,47 @@
 #pragma once
 
-// What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
-// form as text: one JSON object each, {"type": "failure", ...}. Times are durations, but for the
-// moment of a failure, which counts only where the two clocks have been compared.
+// Why a generation of a job failed: the first rank that ended badly, or a host that was lost. One
+// value from the agent that saw it, through the coordinator, to the restart policy and the job's
+// exit code.
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "paceline/engine/core/socket.h"
-#include "paceline/launcher/messages/failure.h"
-#include "paceline/launcher/messages/node_place.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/messages/roles.h"
 
 namespace paceline::launcher {
+
+struct Failure {
+  enum class Kind { kRank, kHost };
+
+  Kind kind = Kind::kRank;
+  std::string cause;        // "rank 1 on host a: exit code 3", "host b is lost: ..."
+  std::string end;          // the same without its place, which may differ next time: "exit code 3"
+  int exit_code = 0;        // that the job ends with, if it ends because of this
+  int signal = 0;           // that killed the rank; 0: it exited by itself
+  std::string reason;       // "out of memory"; empty: nothing that short is known
+  bool on_purpose = false;  // by --chaos
+  // By the monotonic clock of whoever reports; whoever takes the report brings it to its own clock,
+  // where it may be off by `clock_error`, or drops it.
+  std::optional<std::chrono::nanoseconds> at;
+  std::chrono::nanoseconds clock_error{};  // not sent
+
+  // The program has no part in it.
+  bool blameless() const { return on_purpose || kind == Kind::kHost; }
+  bool operator==(const Failure&) const = default;
+};
+
+// What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
+// form as text: one JSON object each, {"type": "failure", ...}. Times are durations, but for the
+// moment of a failure, which counts only where the two clocks have been compared.
 
 // What an agent offers to the next generation, in case rank 0 runs at its node.
 struct Offer {
@@ -54,7 +80,7 @@ struct RankFailure {
 // Every rank of the node has ended in order.
 struct Finished {
   int generation = 0;
-  bool stopped_as_agreed = false;  // before their work was done (engine/core/exit_code.h)
+  bool stopped_as_agreed = false;  // before their work was done (engine/core/error.h)
   bool operator==(const Finished&) const = default;
 };
 
@@ -86,7 +112,7 @@ struct GivingUp {
 };
 
 // A sign of life that takes a way of its own, because the agent's connection is silent
-// (launcher/coordination/coordinator_link.h).
+// (launcher/coordination/job_control.h).
 struct Alive {
   Endpoint stand_in;  // of the agent, by which the coordinator knows it
   bool operator==(const Alive&) const = default;
@@ -103,7 +129,7 @@ struct Looking {
 };
 
 // What shows besides their records that the ranks of a node stand still
-// (launcher/diagnosis/quiet_ranks.h).
+// (launcher/diagnosis/hang_watch.h).
 struct Standstill {
   double seconds = 0;        // since one of them began an operation or made a step
   std::uint64_t steps = 0;   // that they have made in this generation, together
@@ -120,12 +146,12 @@ struct Whereabouts {
   int generation = 0;
   int round = 0;     // of the LookOrder that this answers; 0: they stand still, and were not asked
   double limit = 0;  // seconds without progress that are a hang
-  std::string digest;  // launcher/diagnosis/flight_digest.h
+  std::string digest;  // launcher/diagnosis/hang_inquiry.h
   Standstill standstill{};
   bool operator==(const Whereabouts&) const = default;
 };
 
-// Of one rank, in the last time (launcher/diagnosis/straggler_inquiry.h).
+// Of one rank, in the last time (launcher/diagnosis/straggler_watch.h).
 struct RankShare {
   int rank = 0;
   double inside = 0;  // of the time that its operations span
@@ -235,5 +261,52 @@ std::string encode(const Order& order);
 // Error(kCorrupt) when the text is none.
 Report decode_report(const std::string& text);
 Order decode_order(const std::string& text);
+
+// Orders on their way from whoever decides for a job (launcher/coordination/coordinator.h,
+// launcher/diagnosis/hang_inquiry.h, launcher/diagnosis/straggler_watch.h) to its agents.
+//
+// Thread safety: none.
+
+struct Mail {
+  int to = -1;  // an agent
+  Order order;
+};
+
+class Outbox {
+ public:
+  // In place: GCC 12 takes the move of a whole Order for one of uninitialised bytes.
+  template <class One>
+  void send(int to, One order) {
+    Mail& mail = mail_.emplace_back();
+    mail.to = to;
+    mail.order.emplace<One>(std::move(order));
+  }
+  // Orders since the last call.
+  std::vector<Mail> take() { return std::exchange(mail_, {}); }
+  void clear() { mail_.clear(); }
+
+ private:
+  std::vector<Mail> mail_;
+};
+
+// How a job ended, as one process of its launcher knows it, and the exit code that follows. A
+// value.
+
+struct JobEnd {
+  bool agreed = false;         // all ranks stopped before their work was done, as they had agreed
+  std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
+  std::optional<int> failed;   // that of a failure here, which the coordinator may not know of
+  int stop_signal = 0;         // the first that ended the launcher; 0: none
+  bool abandoned = false;      // the supervisor is gone
+
+  // 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  int exit_code() const {
+    if (agreed) return kStoppedAsAgreed;
+    if (decided && stop_signal == 0) return *decided;
+    if (failed) return *failed;
+    if (stop_signal != 0) return 128 + stop_signal;
+    return abandoned ? 128 + SIGKILL : 0;
+  }
+};
 
 }  // namespace paceline::launcher

@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/peer_credentials.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/messages/running_jobs.h"
 
 namespace paceline::launcher {

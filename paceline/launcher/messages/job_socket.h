@@ -25,7 +25,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/process/event_loop.h"
 
 namespace paceline::launcher {

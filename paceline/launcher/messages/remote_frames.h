@@ -8,11 +8,13 @@
 // begins with a greeting; what comes before it is skipped. Pure, no input or output.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/messages/clock_comparison.h"
 
 namespace paceline::launcher {
@@ -74,5 +76,32 @@ class FrameReader {
   std::string buffer_, skipped_;
   std::size_t taken_ = 0;  // of buffer_
 };
+
+// What a launcher tells its end on another host: everything that `paceline run` there needs. It
+// travels through the connection's stdin, so that neither the secret nor a variable nor an argument
+// of the program passes through a shell or shows in a list of processes. Values.
+
+// One host's part in a job that a launcher somewhere else started.
+struct HostPart {
+  std::string host;                 // as the launcher calls it; before the rank in "[a:3] "
+  std::string secret;               // of the job, as text
+  std::vector<int> ranks_per_host;  // in the order of hosts
+  // Of a job that has begun: where its agents meet by now. Nothing: at the first host.
+  std::optional<Endpoint> meeting;
+  bool operator==(const HostPart&) const = default;
+};
+
+struct RemoteJob {
+  std::vector<std::string> arguments;              // of paceline run: options, "--", the program
+  std::string directory;                           // where to start
+  std::map<std::string, std::string> environment;  // to be set there
+  HostPart part;
+  std::uint16_t port = 0;  // where the agents meet at the first host; 0: one that it picks
+  bool operator==(const RemoteJob&) const = default;
+};
+
+std::string encode(const RemoteJob& job);
+// Error(kCorrupt) when the bytes are not such a value.
+RemoteJob decode_job(const std::string& bytes);
 
 }  // namespace paceline::launcher

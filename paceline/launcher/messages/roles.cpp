@@ -10,6 +10,7 @@
 #include "paceline/engine/core/check.h"
 
 namespace paceline::launcher {
+
 namespace {
 
 constexpr int kMostRanks = 1'000'000;  // of a role

@@ -1,10 +1,6 @@
 set(SOURCES
   console.cpp
-  consoles.cpp
-  folder_claim.cpp
   line_formatter.cpp
   log_directory.cpp
-  old_log_folders.cpp
-  rank_output.cpp
-  rank_stdout.cpp)
+  rank_output.cpp)
 set(LIBRARIES fmt::fmt)

@@ -19,7 +19,7 @@
 #include <array>
 #include <vector>
 
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 
 namespace paceline::launcher {
 

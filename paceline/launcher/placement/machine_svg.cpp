@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/placement/machine_map.h"
 
 namespace paceline::launcher {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/placement/core_division.h"
 
 namespace paceline::launcher {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 
 namespace paceline::launcher {
 

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/system/topology.h"
 
 namespace paceline::launcher {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/placement/placement.h"
-#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 

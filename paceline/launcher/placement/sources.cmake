@@ -1,10 +1,8 @@
 set(SOURCES
-  advice.cpp
   core_division.cpp
-  division.cpp
   machine_map.cpp
   machine_svg.cpp
-  machine_text.cpp
   placement.cpp
-  placement_warnings.cpp)
+  placement_warnings.cpp
+  training_advice.cpp)
 set(LIBRARIES fmt::fmt)

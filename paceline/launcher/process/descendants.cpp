@@ -9,19 +9,23 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline::launcher {
+
 namespace {
 
 // The parent of `pid` as /proc/PID/stat tells it; -1 when it is gone.
@@ -103,6 +107,43 @@ bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
     poll(nullptr, 0, 1);
   }
   return true;
+}
+
+namespace {
+
+Fd make_child_signal_fd() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) throw system_error("signalfd()");
+  return fd;
+}
+
+}  // namespace
+
+Orphans::Orphans(EventLoop& loop) : ends_(make_child_signal_fd()) {
+  loop.watch(ends_.get(), [this] { may_wait_ = true; });
+}
+
+bool Orphans::may_wait() {
+  if (!std::exchange(may_wait_, false)) return false;
+  signalfd_siginfo info;
+  while (read_record(ends_.get(), info)) {
+  }
+  return true;
+}
+
+void Orphans::reap(const std::function<bool(pid_t pid)>& is_owned) {
+  for (;;) {
+    siginfo_t ended{};
+    if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
+    if (is_owned(ended.si_pid)) {
+      may_wait_ = true;  // look again once its pidfd has been seen
+      return;
+    }
+    waitpid(ended.si_pid, nullptr, 0);
+  }
 }
 
 }  // namespace paceline::launcher

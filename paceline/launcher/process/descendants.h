@@ -5,11 +5,14 @@
 // Only own children are ever signalled, and the pid of an own child cannot be given to another
 // process before it is waited for, so no unrelated process can be hit.
 
+#include <functional>
 #include <vector>
 
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/launcher/process/event_loop.h"
 
 namespace paceline::launcher {
 
@@ -23,5 +26,28 @@ bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared = {
 
 // Waits until all descendants have ended by themselves. False when some still live at the deadline.
 bool await_all_descendants(Deadline deadline);
+
+// The orphans of ranks, which become children of this process (descendants.h) and are waited for as
+// they end. A rank itself is left to its owner, which keeps the order of deaths.
+//
+// Thread safety: none.
+
+class Orphans {
+ public:
+  // `loop` must outlive it. Error(kSystem).
+  explicit Orphans(EventLoop& loop);
+  Orphans(const Orphans&) = delete;
+  Orphans& operator=(const Orphans&) = delete;
+
+  // A child may have ended since the last call.
+  bool may_wait();
+  // Waits for all that have ended, up to a child that `is_owned` by code that has yet to see its
+  // end; then may_wait() again.
+  void reap(const std::function<bool(pid_t pid)>& is_owned);
+
+ private:
+  Fd ends_;  // SIGCHLD
+  bool may_wait_ = false;
+};
 
 }  // namespace paceline::launcher

@@ -16,9 +16,9 @@
 
 #include <sys/epoll.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace paceline::launcher {
 

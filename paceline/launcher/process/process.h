@@ -1,23 +1,53 @@
 #pragma once
 
+// Finds the program to start before anything is started, as a shell would: a name without '/' along
+// PATH.
+
+#include <array>
+#include <csignal>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "paceline/engine/core/system/fd.h"
+
+namespace paceline::launcher {
+
+// The program cannot be started. exit_code() is the shell's: 127 not found, 126 found but not
+// executable.
+class ProgramError : public std::runtime_error {
+ public:
+  ProgramError(int exit_code, const std::string& message)
+      : std::runtime_error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+// The path to execute for `name` as typed; `path` is the value of PATH. Throws ProgramError.
+std::string find_program(const std::string& name, const std::string& path);
+
+// The variables of a process, as a value: those that this one inherited, and what others are
+// started with.
+
+using Environment = std::map<std::string, std::string>;
+
+// This process's own variables.
+Environment inherited_environment();
+
+// The variables that `worker` adds to or changes in `inherited`.
+Environment added_variables(const Environment& worker, const Environment& inherited);
+
 // Starts one rank: its own process group, its own cpus, its own streams, and a promise of the
 // kernel that it dies with the process that started it. Arguments go to execve as they are; no
 // shell is involved.
 //
 // Requires: called from the main thread, which must live as long as the rank (the kernel's promise
 // is per thread), before other threads exist.
-
-#include <array>
-#include <csignal>
-#include <string>
-#include <vector>
-
-#include <sys/types.h>
-
-#include "paceline/engine/core/fd.h"
-#include "paceline/launcher/process/environment.h"
-
-namespace paceline::launcher {
 
 struct ProcessSpec {
   std::string path;                  // what to execute

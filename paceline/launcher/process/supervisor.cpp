@@ -1,3 +1,8 @@
+// Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
+// process group and would be stopped if it read there itself. While this process is in the
+// background the terminal is left alone; nothing tells a running job that it came to the foreground
+// again, so that has to be looked for.
+
 #include "paceline/launcher/process/supervisor.h"
 
 #include <algorithm>
@@ -7,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
 #include <fcntl.h>
@@ -15,16 +21,73 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/rank_end.h"
-#include "paceline/launcher/process/signal_end.h"
-#include "paceline/launcher/process/stdin_relay.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
+
+class StdinRelay {
+ public:
+  // `terminal` is not owned; `to_rank` is the non-blocking writing end of rank 0's stdin.
+  StdinRelay(int terminal, Fd to_rank) : terminal_(terminal), to_rank_(std::move(to_rank)) {}
+
+  // What to poll now: the descriptor and its events, or -1.
+  int poll_fd() const;
+  short poll_events() const;
+  // It would read, but for this process being in the background: poll_fd() is to be asked again
+  // soon.
+  bool waits_for_foreground() const;
+  // Call when poll_fd() is ready.
+  void pass_on();
+
+ private:
+  bool in_foreground() const;
+  void close() { to_rank_.reset(); }
+
+  int terminal_;
+  Fd to_rank_;
+  std::string pending_;
+};
+
+namespace {
+
+// At most PIPE_BUF, so that a non-blocking write takes all or nothing.
+constexpr std::size_t kInputChunk = 4096;
+
+}  // namespace
+
+int StdinRelay::poll_fd() const {
+  if (!to_rank_) return -1;
+  if (!pending_.empty()) return to_rank_.get();
+  return in_foreground() ? terminal_ : -1;
+}
+
+bool StdinRelay::waits_for_foreground() const {
+  return to_rank_ && pending_.empty() && !in_foreground();
+}
+
+bool StdinRelay::in_foreground() const { return tcgetpgrp(terminal_) == getpgrp(); }
+
+short StdinRelay::poll_events() const { return pending_.empty() ? POLLIN : POLLOUT; }
+
+void StdinRelay::pass_on() {
+  if (pending_.empty()) {
+    pending_.resize(kInputChunk);
+    const ssize_t length = read_some(terminal_, std::as_writable_bytes(std::span(pending_)));
+    pending_.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+    if (length == 0 || (length < 0 && errno != EAGAIN)) return close();
+  }
+  if (pending_.empty()) return;
+  const ssize_t written = write_some(to_rank_.get(), as_bytes(pending_));
+  if (written >= 0) pending_.erase(0, static_cast<std::size_t>(written));
+  if (written < 0 && errno != EAGAIN) close();
+}
+
 namespace {
 
 using namespace std::chrono_literals;

@@ -18,7 +18,7 @@
 
 #include <functional>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace paceline::launcher {
 

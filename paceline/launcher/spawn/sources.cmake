@@ -1,4 +1,3 @@
 set(SOURCES
-  spawn.cpp
-  spawn_group.cpp)
+  spawn.cpp)
 set(LIBRARIES fmt::fmt)

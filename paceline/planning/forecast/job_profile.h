@@ -45,7 +45,7 @@ struct DivisibleShares {
 
 struct LayerProfile {
   std::string name;
-  // Blocks are what a pipeline divides, by what they cost (planning/schedules/split_by_cost.h).
+  // Blocks are what a pipeline divides, by what they cost (planning/schedules/search.h).
   // What comes before the first block counts with it, what comes after the last one with that.
   bool is_block = false;
   std::int64_t parameters = 0;

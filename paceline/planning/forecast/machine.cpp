@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/counted.h"
-#include "paceline/engine/core/settings.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::planning {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "paceline/engine/collectives/planning/cost_model.h"
+#include "paceline/engine/collectives/selection/cost_model.h"
 
 namespace paceline::planning {
 
@@ -37,7 +37,7 @@ struct Machine {
 inline constexpr int kMostPlannedRanks = 1'000'000;
 
 // `usual` with what the text says; hosts must be given. Throws SettingError
-// (engine/core/settings.h) with the part that is wrong, and what is allowed.
+// (engine/core/option_text.h) with the part that is wrong, and what is allowed.
 Machine parse_machine(std::string_view text, const Machine& usual);
 
 // "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".

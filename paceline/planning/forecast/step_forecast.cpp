@@ -4,13 +4,10 @@
 #include <numeric>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/forecast/goodput.h"
-#include "paceline/planning/forecast/gradient_overlap.h"
-#include "paceline/planning/forecast/link_time.h"
-#include "paceline/planning/forecast/shared_cores.h"
+#include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/plan_clock.h"
 #include "paceline/planning/schedules/search.h"
+#include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::planning {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "paceline/planning/schedules/split_by_cost.h"
+#include "paceline/planning/schedules/search.h"
 
 namespace paceline::planning {
 namespace {

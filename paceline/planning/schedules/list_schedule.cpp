@@ -1,10 +1,9 @@
-#include "paceline/planning/schedules/list_schedule.h"
-
 #include <algorithm>
 #include <limits>
 #include <tuple>
 
-#include "paceline/planning/schedules/plan_clock.h"
+#include "paceline/planning/schedules/search.h"
+#include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {
 namespace {

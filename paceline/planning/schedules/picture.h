@@ -22,4 +22,13 @@ struct Picture {
 // Error(kInvalid) for a step without ranks or of no time.
 std::string to_svg(const Picture& picture);
 
+// A plan's step beside the measured one, for Perfetto (https://ui.perfetto.dev) and
+// chrome://tracing: Chrome's trace format in JSON. "planned" and "measured" are processes, ranks
+// their threads; both begin at 0.
+//
+// Thread safety: a pure function.
+
+// Error(kInvalid) for a step without ranks.
+std::string to_trace(const Picture& picture);
+
 }  // namespace paceline::pipeline

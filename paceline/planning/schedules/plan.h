@@ -1,18 +1,49 @@
 #pragma once
 
+// What a rank of a pipeline does next: one step of one micro-batch on one stage. Its text is that
+// of PyTorch's schedules: "2F0" is the forward pass of micro-batch 0 on stage 2, "2B0" its whole
+// backward pass, "2I0" only the gradient of the stage's input, "2W0" only those of its weights.
+//
+// Thread safety: values.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace paceline::pipeline {
+
+enum class ActionKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
+
+// 'F', 'B', 'I' or 'W'.
+char letter_of(ActionKind kind);
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  int stage = 0;
+  int micro_batch = 0;
+
+  // Whether it makes the gradient that the stage before waits for.
+  bool makes_input_gradient() const {
+    return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
+  }
+  bool makes_weight_gradient() const {
+    return kind == ActionKind::kBackward || kind == ActionKind::kWeightGradient;
+  }
+  bool operator==(const Action&) const = default;
+};
+
+// "2F0".
+std::string to_string(const Action& action);
+// Error(kInvalid) for anything else.
+Action parse_action(std::string_view text);
+
 // A pipeline's schedule as data: which actions each rank carries out, in order. It says nothing of
 // times: an action begins when the one before it has ended on its rank and what it needs has
 // arrived. Pure functions make plans (named_plans.h, search.h), check them (validate.h), time them
 // (simulate.h) and draw them (picture.h); none of it needs LibTorch, ranks or data.
 //
 // Thread safety: values.
-
-#include <string>
-#include <vector>
-
-#include "paceline/planning/schedules/action.h"
-
-namespace paceline::pipeline {
 
 struct Plan {
   std::string name;
@@ -36,5 +67,18 @@ std::string to_csv(const Plan& plan);
 // rank whose line has its actions. Error(kInvalid) for a cell that is no action, for a stage on two
 // ranks or on none. What else a plan must keep is validate()'s.
 Plan plan_from_csv(const std::string& text, const std::string& name = "custom");
+
+// What every plan must keep, checked before any rank runs it:
+//
+// - each micro-batch passes each stage once: a forward pass, and either a backward pass or both of
+//   its halves;
+// - each action is on the rank that has its stage;
+// - no rank waits forever: neither for an action that comes later in its own list nor, over other
+//   ranks, for itself.
+//
+// Thread safety: a pure function.
+
+// Error(kInvalid) names the rank and the action.
+void validate(const Plan& plan);
 
 }  // namespace paceline::pipeline

@@ -10,7 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/plan_clock.h"
+#include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {
 namespace {

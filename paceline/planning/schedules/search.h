@@ -1,5 +1,64 @@
 #pragma once
 
+// A chain of layers cut into stages by what the layers cost.
+//
+// Thread safety: pure functions.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/planning/schedules/simulate.h"
+
+namespace paceline::pipeline {
+
+// How many layers each stage has, one after the other, at least one: the most expensive stage costs
+// as little as possible, and among such cuts the stages are as even as possible. Takes time in
+// proportion to stages x layers^2. Error(kInvalid) for fewer layers than stages, no stages, and
+// costs that are negative or not finite.
+std::vector<int> split_by_cost(const std::vector<double>& costs, int num_stages);
+
+// The same for ranks that have several stages (plan.h): first the rank that has most to do has as
+// little as possible, as far as moving single layers from such a cut to the stage before or behind
+// leads; then the most expensive stage. Takes time in proportion to stages^3 for each step.
+std::vector<int> split_by_cost(const std::vector<double>& costs,
+                               const std::vector<int>& rank_of_stage);
+
+// A plan made by list scheduling: whichever rank can begin first takes, of what is ready for it,
+// what comes first by a policy. The search (search.h) tries many policies.
+//
+// Thread safety: a pure function.
+
+// The most bytes that each rank may keep between actions; none: any number.
+struct MemoryLimits {
+  std::vector<double> bytes_of_rank = {};
+};
+
+enum class StageOrder {
+  kDeepFirst,   // of a rank's stages the last one, so that micro-batches leave early
+  kBroadFirst,  // the first one
+  kByRound,     // in rounds of as many micro-batches as there are ranks, as in interleaved 1F1B
+};
+
+struct ListPolicy {
+  // Micro-batches from this one on have backward passes in two halves; those before, whole ones.
+  int split_from = 0;
+  // How many micro-batches a rank has under way at most (each of its stages counts), beyond those
+  // that 1F1B has; none: as many as memory allows.
+  std::optional<int> more_in_flight = {};
+  // A weight's gradient may begin if what has precedence then waits at most this share of it.
+  double weight_slack = 0;
+  bool forward_first = false;  // before a backward pass that is ready as well
+  StageOrder order = StageOrder::kDeepFirst;
+};
+
+// Nothing when the policy's choices end where no rank can go on within the limits.
+std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
+                                  const Costs& costs, const MemoryLimits& limits,
+                                  const ListPolicy& policy);
+
 // The best plan that can be found for measured costs and given memory. It starts from the named
 // schedules and from plans made by list scheduling under many policies (list_schedule.h), then
 // improves the best ones: an action changes places with its neighbours, a backward pass becomes two
@@ -14,16 +73,6 @@
 // better one; `lower_bound_s` says how far it can be.
 //
 // Thread safety: pure functions.
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "paceline/planning/schedules/list_schedule.h"
-#include "paceline/planning/schedules/simulate.h"
-
-namespace paceline::pipeline {
 
 struct SearchOptions {
   MemoryLimits limits = {};

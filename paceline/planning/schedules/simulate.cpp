@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/planning/schedules/plan_clock.h"
-#include "paceline/planning/schedules/validate.h"
+#include "paceline/planning/schedules/plan.h"
 
 namespace paceline::pipeline {
 
@@ -51,6 +51,156 @@ std::string describe(const Plan& plan, const TimedPlan& timed) {
                         most - timed.peak_bytes.begin());
   }
   return text;
+}
+
+namespace {
+
+std::size_t num_ranks(const std::vector<int>& rank_of_stage) {
+  return static_cast<std::size_t>(*std::max_element(rank_of_stage.begin(), rank_of_stage.end())) +
+         1;
+}
+
+}  // namespace
+
+PlanClock::PlanClock(std::vector<int> rank_of_stage, int num_micro_batches, Costs costs)
+    : rank_of_stage_(std::move(rank_of_stage)),
+      num_micro_batches_(num_micro_batches),
+      costs_(std::move(costs)) {
+  const std::size_t ranks = num_ranks(rank_of_stage_);
+  for (auto* const values : {&free_at_, &busy_, &kept_, &peak_}) values->resize(ranks);
+  position_.resize(ranks);
+  begin_.resize(ranks);
+  const std::size_t places = rank_of_stage_.size() * static_cast<std::size_t>(num_micro_batches);
+  forward_end_.resize(places);
+  input_end_.resize(places);
+}
+
+bool PlanClock::run(const std::vector<std::vector<Action>>& ranks) {
+  std::fill(forward_end_.begin(), forward_end_.end(), kNever);
+  std::fill(input_end_.begin(), input_end_.end(), kNever);
+  std::fill(position_.begin(), position_.end(), 0);
+  for (auto* const values : {&free_at_, &busy_, &kept_, &peak_})
+    std::fill(values->begin(), values->end(), 0.0);
+  seconds_ = 0;
+  to_try_.clear();
+  for (std::size_t rank = ranks.size(); rank-- > 0;) {
+    begin_[rank].resize(ranks[rank].size());
+    to_try_.push_back(rank);
+  }
+  std::size_t left = 0;
+  for (const auto& actions : ranks) left += actions.size();
+  while (!to_try_.empty()) {
+    const std::size_t rank = to_try_.back();
+    to_try_.pop_back();
+    while (position_[rank] < ranks[rank].size()) {
+      const Action& action = ranks[rank][position_[rank]];
+      const double ready = ready_at(action);
+      if (ready == kNever) break;
+      carry_out(rank, action, ready);
+      --left;
+    }
+  }
+  for (const double end : free_at_) seconds_ = std::max(seconds_, end);
+  return left == 0;
+}
+
+std::vector<std::vector<TimedAction>> PlanClock::timed(
+    const std::vector<std::vector<Action>>& ranks) const {
+  std::vector<std::vector<TimedAction>> result(ranks.size());
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (std::size_t i = 0; i < ranks[rank].size(); ++i) {
+      const double begin = begin_[rank][i];
+      result[rank].push_back({ranks[rank][i], begin, begin + duration(ranks[rank][i])});
+    }
+  }
+  return result;
+}
+
+std::optional<Action> PlanClock::missing(const Action& action) const {
+  const auto& [kind, stage, micro_batch] = action;
+  const std::size_t here = place(stage, micro_batch);
+  if (kind == ActionKind::kForward) {
+    if (stage > 0 && forward_end_[place(stage - 1, micro_batch)] == kNever)
+      return Action{ActionKind::kForward, stage - 1, micro_batch};
+    return std::nullopt;
+  }
+  if (kind == ActionKind::kWeightGradient) {
+    if (input_end_[here] == kNever) return Action{ActionKind::kInputGradient, stage, micro_batch};
+    return std::nullopt;
+  }
+  if (forward_end_[here] == kNever) return Action{ActionKind::kForward, stage, micro_batch};
+  if (stage + 1 < static_cast<int>(rank_of_stage_.size()) &&
+      input_end_[place(stage + 1, micro_batch)] == kNever)
+    return Action{kind, stage + 1, micro_batch};
+  return std::nullopt;
+}
+
+double PlanClock::duration(const Action& action) const {
+  const StageCosts& costs = costs_of(action.stage);
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return costs.forward_s;
+    case ActionKind::kInputGradient:
+      return costs.input_gradient_s;
+    case ActionKind::kWeightGradient:
+      return costs.weight_gradient_s;
+    case ActionKind::kBackward:
+      break;
+  }
+  return costs.backward_s.value_or(costs.input_gradient_s + costs.weight_gradient_s);
+}
+
+double PlanClock::change_of_bytes(const Action& action) const {
+  const StageCosts& costs = costs_of(action.stage);
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return costs.activation_bytes;
+    case ActionKind::kInputGradient:
+      return costs.deferred_bytes - costs.activation_bytes;
+    case ActionKind::kWeightGradient:
+      return -costs.deferred_bytes;
+    case ActionKind::kBackward:
+      break;
+  }
+  return -costs.activation_bytes;
+}
+
+double PlanClock::arrival(double end, int from, int to) const {
+  const auto rank_of = [&](int stage) { return rank_of_stage_[static_cast<std::size_t>(stage)]; };
+  return rank_of(from) == rank_of(to) ? end : end + costs_of(std::min(from, to)).transfer_s;
+}
+
+double PlanClock::ready_at(const Action& action) const {
+  if (missing(action)) return kNever;
+  const auto& [kind, stage, micro_batch] = action;
+  if (kind == ActionKind::kForward) {
+    return stage == 0 ? 0 : arrival(forward_end_[place(stage - 1, micro_batch)], stage - 1, stage);
+  }
+  if (kind == ActionKind::kWeightGradient || stage + 1 == static_cast<int>(rank_of_stage_.size())) {
+    return 0;  // what it needs was made on this rank
+  }
+  return arrival(input_end_[place(stage + 1, micro_batch)], stage + 1, stage);
+}
+
+void PlanClock::carry_out(std::size_t rank, const Action& action, double ready) {
+  const double begin = std::max(free_at_[rank], ready), time = duration(action);
+  begin_[rank][position_[rank]++] = begin;
+  free_at_[rank] = begin + time;
+  busy_[rank] += time;
+  kept_[rank] += change_of_bytes(action);
+  peak_[rank] = std::max(peak_[rank], kept_[rank]);
+  const auto wake = [&](int stage) {
+    if (stage < 0 || stage >= static_cast<int>(rank_of_stage_.size())) return;
+    const auto other = static_cast<std::size_t>(rank_of_stage_[static_cast<std::size_t>(stage)]);
+    if (other != rank) to_try_.push_back(other);
+  };
+  if (action.kind == ActionKind::kForward) {
+    forward_end_[place(action.stage, action.micro_batch)] = free_at_[rank];
+    wake(action.stage + 1);
+  } else if (action.makes_input_gradient()) {
+    input_end_[place(action.stage, action.micro_batch)] = free_at_[rank];
+    wake(action.stage - 1);
+  }
 }
 
 }  // namespace paceline::pipeline

@@ -1,13 +1,9 @@
 set(SOURCES
-  action.cpp
   list_schedule.cpp
   named_plans.cpp
   picture.cpp
   plan.cpp
-  plan_clock.cpp
   search.cpp
   simulate.cpp
-  split_by_cost.cpp
-  trace.cpp
-  validate.cpp)
+  split_by_cost.cpp)
 set(LIBRARIES fmt::fmt)

@@ -1,5 +1,3 @@
-#include "paceline/planning/schedules/split_by_cost.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/planning/schedules/search.h"
 
 namespace paceline::pipeline {
 namespace {

@@ -12,7 +12,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/tensor/objects.h"
+#include "paceline/training/tensor/object_collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

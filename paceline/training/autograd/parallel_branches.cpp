@@ -1,20 +1,31 @@
 #include "paceline/training/autograd/parallel_branches.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <exception>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/model_share.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -202,6 +213,170 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
     results.push_back(leave(all[rank][next[rank]++], inputs, own[i], entries[i].way, passages[i]));
   }
   return results;
+}
+
+// What the owners of branches have, on every rank.
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using ByOwner = std::map<std::pair<int, at::ScalarType>, Tensors>;
+
+void broadcast_all(ProcessGroup& group, const ByOwner& lists) {
+  for (const auto& [key, tensors] : lists) broadcast_coalesced(group, tensors, key.first);
+}
+
+// A byte for each parameter.
+at::Tensor which_have_gradients(const Branch& branch) {
+  const at::Tensor have =
+      at::zeros({static_cast<std::int64_t>(branch.parameters.size())}, at::kByte);
+  std::uint8_t* next = have.data_ptr<std::uint8_t>();
+  for (const at::Tensor& parameter : branch.parameters)
+    *next++ = parameter.grad().defined() ? 1 : 0;
+  return have;
+}
+
+// In the layout of the parameter, which is the same on every rank.
+at::Tensor gradient_to_share(const at::Tensor& parameter, bool is_own) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  const at::Tensor known = gradient;
+  if (!known.defined() || known.strides() != parameter.strides()) {
+    gradient = at::empty_like(parameter.detach());
+    if (is_own) gradient.copy_(known);
+  }
+  return gradient;
+}
+
+}  // namespace
+
+void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& branches,
+                            const std::vector<int>& owner) {
+  const auto all = agree(group, {"share_branch_gradients", branches, &owner}, [&] {
+    Tensors have;
+    for (std::size_t i = 0; i < branches.size(); ++i) {
+      if (owner[i] == group.rank()) have.push_back(which_have_gradients(branches[i]));
+    }
+    return have;
+  });
+  const at::NoGradGuard no_gradients;
+  ByOwner lists;
+  std::vector<std::size_t> next(all.size());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    const auto rank = static_cast<std::size_t>(owner[i]);
+    const at::Tensor have = all[rank][next[rank]++];
+    const std::uint8_t* has = have.data_ptr<std::uint8_t>();
+    for (const at::Tensor& parameter : branches[i].parameters) {
+      if (*has++ == 0) {
+        parameter.mutable_grad().reset();
+        continue;
+      }
+      lists[{owner[i], parameter.scalar_type()}].push_back(
+          gradient_to_share(parameter, owner[i] == group.rank()));
+    }
+  }
+  broadcast_all(group, lists);
+  for (const Branch& branch : branches) forget_model_share(branch.parameters);
+}
+
+void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& branches,
+                             const std::vector<int>& owner) {
+  agree(group, {"share_branch_parameters", branches, &owner}, [] { return Tensors(); });
+  const at::NoGradGuard no_gradients;
+  ByOwner lists;
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    for (const Tensors* tensors : {&branches[i].parameters, &branches[i].buffers}) {
+      for (const at::Tensor& tensor : *tensors)
+        lists[{owner[i], tensor.scalar_type()}].push_back(tensor.detach());
+    }
+  }
+  broadcast_all(group, lists);
+}
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// Puts back the branch's buffers, which a forward pass may change.
+class KeptBuffers {
+ public:
+  explicit KeptBuffers(const Branch& branch) : buffers_(branch.buffers) {
+    for (const at::Tensor& buffer : buffers_) copies_.push_back(buffer.detach().clone());
+  }
+  ~KeptBuffers() {
+    const at::NoGradGuard no_gradients;
+    for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(copies_[i]);
+  }
+  KeptBuffers(const KeptBuffers&) = delete;
+  KeptBuffers& operator=(const KeptBuffers&) = delete;
+
+ private:
+  const Tensors buffers_;
+  Tensors copies_;
+};
+
+// Seconds of a forward and a backward pass, which leaves .grad alone.
+double time_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
+  const at::AutoGradMode with_gradients(true);
+  Tensors leaves, targets;
+  for (const at::Tensor& input : inputs)
+    leaves.push_back(input.detach().requires_grad_(input.requires_grad()));
+  for (const Tensors* tensors :
+       std::initializer_list<const Tensors*>{&leaves, &branch.parameters}) {
+    for (const at::Tensor& tensor : *tensors) {
+      if (tensor.requires_grad()) targets.push_back(tensor);
+    }
+  }
+  const auto backward = [&](const Tensors& given) {
+    const at::Tensor result = branch.forward(given);
+    if (result.defined() && result.requires_grad() && !targets.empty())
+      torch::autograd::grad({result}, targets, {at::ones_like(result)}, {}, false, true);
+    return result.detach();
+  };
+  const auto start = std::chrono::steady_clock::now();
+  run_branch(group, {branch.name, backward}, leaves);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks) {
+  check(num_ranks >= 1, "assign_branches: {} ranks", num_ranks);
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    check(std::isfinite(costs[i]) && costs[i] >= 0, "assign_branches: the cost of branch {} is {}",
+          i, costs[i]);
+  }
+  std::vector<std::size_t> order(costs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return costs[a] > costs[b]; });
+  std::vector<double> work(static_cast<std::size_t>(num_ranks));
+  std::vector<int> owner(costs.size());
+  for (const std::size_t branch : order) {
+    const auto least = std::min_element(work.begin(), work.end());
+    *least += costs[branch];
+    owner[branch] = static_cast<int>(least - work.begin());
+  }
+  return owner;
+}
+
+std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
+                                     const std::vector<Branch>& branches, int repeats) {
+  std::vector<double> costs;
+  agree(group, {"measure_branches", branches, nullptr, inputs}, [&] {
+    check(repeats >= 1, "{} repeats", repeats);
+    for (const Branch& branch : branches) {
+      const KeptBuffers buffers(branch);
+      const SeededRandom random(0);
+      time_branch(group, branch, inputs);  // allocates, and loads what is used for the first time
+      double fastest = std::numeric_limits<double>::infinity();
+      for (int i = 0; i < repeats; ++i)
+        fastest = std::min(fastest, time_branch(group, branch, inputs));
+      costs.push_back(fastest);
+    }
+    return Tensors();
+  });
+  group.all_reduce(std::span(costs), ReduceOp::kMean);
+  return costs;
 }
 
 }  // namespace paceline

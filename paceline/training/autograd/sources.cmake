@@ -1,8 +1,5 @@
 set(SOURCES
-  assign_branches.cpp
   branch_call.cpp
-  messages.cpp
-  parallel_branches.cpp
-  regions.cpp
-  share_branches.cpp)
+  differentiable_collectives.cpp
+  parallel_branches.cpp)
 set(LIBRARIES fmt::fmt)

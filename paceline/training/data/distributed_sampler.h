@@ -2,9 +2,14 @@
 
 // Which samples a rank sees, and in which order.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
+
+#include <torch/data/samplers/base.h>
 
 namespace paceline::data {
 
@@ -60,5 +65,80 @@ class DistributedSampler {
 // For exact evaluation: every sample exactly once over all ranks, in order, no padding; ranks may
 // differ by one sample.
 std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_replicas, int rank);
+
+// Batches of samples that are alike: of similar length, so that little is padded, or of one aspect
+// ratio.
+//
+//   const auto groups = data::groups_by_bounds(lengths, {16, 32, 64, 128});
+//   data::DataLoader loader(dataset, sampler, {.batch_size = 32, .groups = groups});
+//
+// The definition is that of GroupedBatchSampler in torchvision's detection reference, over the
+// order of all ranks together. So batches do not depend on the number of ranks, which take them in
+// turn, and any number of ranks can continue an epoch. Pure.
+
+// A number for each sample of a data set; samples with the same number may share a batch. Shared by
+// the loaders that use it.
+using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
+
+// Group of each value: how many of `bounds` (ascending) it has reached, as bisect.bisect_right.
+Groups groups_by_bounds(std::span<const std::int64_t> values,
+                        const std::vector<std::int64_t>& bounds);
+
+// `order`, the samples of an epoch, as batches one after the other: a batch follows as soon as one
+// group has `batch_size` samples. There are order.size() / batch_size batches: at the end the
+// fullest of the groups that are left are filled up with their own samples, from the first on, and
+// the rest is left out. Requires: a group for every sample.
+std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
+                                        const std::vector<std::int64_t>& groups,
+                                        std::int64_t batch_size);
+
+// DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler whose
+// indices are those of DistributedSampler, hence Python's.
+//
+//   data::TorchSampler sampler({num_samples, group->world_size(), group->rank()});
+//   auto loader = torch::data::make_data_loader(dataset, sampler, /*batch_size=*/64);
+//   for (int epoch = 0; epoch < 10; ++epoch) {
+//     sampler.set_epoch(epoch);   // another order in each epoch
+//     for (auto& batch : *loader) ...
+//   }
+//
+// Copies share one position, because the loader takes a copy: set_epoch() reaches it there.
+//
+// Thread safety: none; a loader calls it from the thread that iterates.
+
+class TorchSampler : public torch::data::samplers::Sampler<> {
+  template <class Class, class Argument>
+  static Argument argument_of(void (Class::*)(Argument));
+
+ public:
+  // LibTorch's optional types, which differ by version.
+  using NewSize = decltype(argument_of(&torch::data::samplers::Sampler<>::reset));
+  using Request = decltype(std::declval<torch::data::samplers::Sampler<>&>().next(1));
+
+  explicit TorchSampler(const DistributedSampler& sampler);
+
+  // As DistributedSampler's.
+  void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
+  std::int64_t epoch() const;
+  // Of all ranks together, what next() has given out. A loader asks ahead: by one batch, or by
+  // DataLoaderOptions::max_jobs.
+  std::int64_t consumed() const;
+
+  // The loader calls it before each pass. Goes back to the first sample of the epoch, unless
+  // set_epoch() or load() has set the position since the last next(). A new size is that of the
+  // data set, for all ranks together.
+  void reset(NewSize new_size = {}) override;
+  // This rank's next indices, at most `batch_size`; none at the end of the epoch.
+  Request next(std::size_t batch_size) override;
+
+  // The epoch and the position. Any number of ranks can load what any rank has saved:
+  // Error(kInvalid) when the data set's size, the seed or the shuffling are others.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+ private:
+  struct Position;
+  std::shared_ptr<Position> position_;  // owners: the copies of this sampler
+};
 
 }  // namespace paceline::data

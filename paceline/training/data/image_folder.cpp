@@ -6,7 +6,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/files/images/image_file.h"
+#include "paceline/files/images/image_files.h"
 
 namespace paceline::data {
 namespace {

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/files/images/image_list.h"
+#include "paceline/files/images/image_files.h"
 #include "paceline/files/images/image_pipeline.h"
 #include "paceline/training/data/dataset.h"
 

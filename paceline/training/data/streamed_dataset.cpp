@@ -1,11 +1,17 @@
 #include "paceline/training/data/streamed_dataset.h"
 
+#include <algorithm>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/files.h"
 #include "paceline/files/images/sample_random.h"
+#include "paceline/training/data/dataset_files.h"
 
 namespace paceline::data {
+
 namespace {
 
 class WindowShuffle : public RecordReader {
@@ -71,6 +77,142 @@ std::unique_ptr<RecordReader> shuffled_in_windows(std::unique_ptr<RecordReader> 
                                                   std::int64_t window, std::uint64_t seed,
                                                   std::int64_t epoch) {
   return std::make_unique<WindowShuffle>(std::move(reader), window, seed, epoch);
+}
+
+namespace {
+
+using Path = std::shared_ptr<const std::string>;
+
+constexpr std::size_t kReadBytes = 256 << 10;
+
+std::vector<Path> shared(std::vector<std::string> paths) {
+  std::vector<Path> shared;
+  for (std::string& path : paths)
+    shared.push_back(std::make_shared<const std::string>(std::move(path)));
+  return shared;
+}
+
+// The lines of one file after the other.
+class LineReader : public RecordReader {
+ public:
+  LineReader(std::vector<Path> paths, std::int64_t max_line_bytes)
+      : paths_(std::move(paths)), max_line_bytes_(static_cast<std::size_t>(max_line_bytes)) {
+    open();
+  }
+
+  std::optional<StreamedRecord> next() override {
+    StreamedRecord record;
+    if (!pass_line(&record.bytes)) return {};
+    if (record.bytes.ends_with('\r')) record.bytes.pop_back();
+    record.file = paths_[place_];
+    record.line = line_;
+    return record;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && pass_line(nullptr)) ++skipped;
+    return skipped;
+  }
+
+ private:
+  // Goes behind the next line, which `text` gets unless it is null. False after the last one.
+  bool pass_line(std::string* text) {
+    std::size_t length = 0;
+    for (;;) {
+      if (unread_.empty() && !refill()) {
+        if (length > 0) return ++line_, true;  // the last line has no end
+        if (++place_ == paths_.size()) return --place_, false;
+        open();
+        continue;
+      }
+      const std::size_t end = unread_.find('\n');
+      const std::size_t part = std::min(end, unread_.size());
+      length += part;
+      check_length(length);
+      if (text != nullptr) text->append(unread_.substr(0, part));
+      unread_.remove_prefix(end == std::string_view::npos ? part : part + 1);
+      if (end != std::string_view::npos) return ++line_, true;
+    }
+  }
+
+  void check_length(std::size_t length) const {
+    if (length <= max_line_bytes_) return;
+    fail(ErrorCode::kCorrupt, "{}:{}: a line of more than {} bytes (max_line_bytes)", file_path(),
+         line_ + 1, max_line_bytes_);
+  }
+
+  const std::string& file_path() const { return *paths_[place_]; }
+
+  void open() {
+    file_ = std::make_unique<GzipFile>(file_path());
+    line_ = 0;
+    is_new_ = true;
+  }
+
+  bool refill() {
+    const std::size_t got = file_->read(std::as_writable_bytes(std::span(buffer_)));
+    unread_ = std::string_view(buffer_.data(), got);
+    if (is_new_)
+      unread_.remove_prefix(text_start(std::as_bytes(std::span(buffer_).first(got)), file_path()));
+    is_new_ = false;
+    return got > 0;
+  }
+
+  const std::vector<Path> paths_;  // in the order of this epoch
+  const std::size_t max_line_bytes_;
+  std::size_t place_ = 0;  // of the file that is open
+  std::int64_t line_ = 0;  // of it, the last one that was passed
+  std::unique_ptr<GzipFile> file_;
+  bool is_new_ = true;  // nothing of it was read
+  std::vector<char> buffer_ = std::vector<char>(kReadBytes);
+  std::string_view unread_;  // of the buffer
+};
+
+}  // namespace
+
+LineFiles::LineFiles(std::vector<std::string> paths, Parse parse, const LineFilesOptions& options)
+    : paths_(shared(std::move(paths))), parse_(std::move(parse)), options_(options) {
+  check(!paths_.empty(), "line files: no file was given");
+  check(parse_ && options_.collate, "{}: a function that parses or collates is missing", name());
+  check(options_.shuffle_window >= 0 && options_.max_line_bytes > 0,
+        "{}: a window of {} lines to shuffle, lines of up to {} bytes", name(),
+        options_.shuffle_window, options_.max_line_bytes);
+  for (const Path& path : paths_) GzipFile{*path};
+}
+
+std::string LineFiles::name() const {
+  return paths_.size() == 1 ? *paths_[0]
+                            : fmt::format("{} and {} more", *paths_[0], paths_.size() - 1);
+}
+
+std::unique_ptr<RecordReader> LineFiles::read(std::int64_t epoch) const {
+  std::vector<Path> paths = paths_;
+  const bool shuffles = options_.shuffle_window > 0;
+  if (shuffles) {
+    images::SampleRandom random(options_.seed, epoch, -1);  // windows count from 0
+    for (std::int64_t i = std::ssize(paths) - 1; i > 0; --i) {
+      std::swap(paths[static_cast<std::size_t>(i)],
+                paths[static_cast<std::size_t>(random.below(i + 1))]);
+    }
+  }
+  auto lines = std::make_unique<LineReader>(std::move(paths), options_.max_line_bytes);
+  if (!shuffles) return lines;
+  return shuffled_in_windows(std::move(lines), options_.shuffle_window, options_.seed, epoch);
+}
+
+std::vector<at::Tensor> LineFiles::batch(std::span<const StreamedRecord> records,
+                                         std::int64_t epoch) const {
+  std::vector<Sample> samples;
+  samples.reserve(records.size());
+  for (const StreamedRecord& record : records) {
+    try {
+      samples.push_back(parse_(record, epoch));
+    } catch (const Error& error) {
+      fail(error.code(), "{}:{}: {}", *record.file, record.line, error.what());
+    }
+  }
+  return options_.collate(samples);
 }
 
 }  // namespace paceline::data

@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/secret.h"
 
 namespace paceline::data {
 namespace {

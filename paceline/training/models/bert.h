@@ -15,7 +15,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/training/models/layers.h"
-#include "paceline/training/models/transformer_blocks.h"
+#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
 

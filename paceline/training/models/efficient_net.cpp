@@ -1,17 +1,192 @@
+// A convolution without bias, a normalisation and, as a rule, an activation behind them: what
+// torchvision calls Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
+
 #include "paceline/training/models/efficient_net.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 
 #include <ATen/ATen.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/init.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/pimpl.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/conv_norm.h"
-#include "paceline/training/models/mobile_block.h"
+#include "paceline/training/models/layers.h"
 
 namespace paceline::models {
+
+struct ConvNormOptions {
+  std::int64_t in_channels = 0;
+  std::int64_t out_channels = 0;
+  std::int64_t kernel = 1;  // odd; the borders are padded with zeros
+  std::int64_t stride = 1;
+  std::int64_t groups = 1;
+  bool has_activation = true;  // SiLU
+  // Of BatchNorm2d, where the normalisation is one.
+  double norm_epsilon = 1e-5;
+  double norm_momentum = 0.1;
+};
+
+class ConvNormImpl : public torch::nn::Cloneable<ConvNormImpl> {
+ public:
+  ConvNormImpl(const ConvNormOptions& options, const Layers& layers);
+  void reset() override;
+  // [N, in_channels, height, width] -> [N, out_channels, ceil(height / stride), ...]
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  ConvNormOptions options_;
+  Layers layers_;
+  torch::nn::Conv2d convolution_{nullptr};
+  torch::nn::AnyModule norm_;
+};
+TORCH_MODULE(ConvNorm);
+
+ConvNormImpl::ConvNormImpl(const ConvNormOptions& options, const Layers& layers)
+    : options_(options), layers_(layers) {
+  ConvNormImpl::reset();
+}
+
+void ConvNormImpl::reset() {
+  convolution_ = register_module(
+      "0", torch::nn::Conv2d(torch::nn::Conv2dOptions(options_.in_channels, options_.out_channels,
+                                                      options_.kernel)
+                                 .stride(options_.stride)
+                                 .padding(options_.kernel / 2)
+                                 .groups(options_.groups)
+                                 .bias(false)));
+  torch::nn::init::kaiming_normal_(convolution_->weight, 0, torch::kFanOut, torch::kReLU);
+  norm_ = layers_.norm(options_.out_channels);
+  register_module("1", norm_.ptr());
+  if (auto* norm = norm_.ptr()->as<torch::nn::BatchNorm2d>())
+    norm->options.eps(options_.norm_epsilon).momentum(options_.norm_momentum);
+}
+
+at::Tensor ConvNormImpl::forward(const at::Tensor& images) {
+  at::Tensor features = norm_.forward<at::Tensor>(convolution_->forward(images));
+  return options_.has_activation ? at::silu(features) : features;
+}
+
+// EfficientNet's block (MBConv; Sandler et al., 2018, with the squeeze-and-excitation of Hu et al.,
+// 2018): channels are expanded, filtered one by one, weighted by what the whole image looks like,
+// and joined again. Where nothing changes its shape, the input is added; in training a sample's
+// block is left out at random (stochastic depth; Huang et al., 2016). torchvision's parameter
+// names.
+
+struct MobileBlockOptions {
+  std::int64_t in_channels = 0;
+  std::int64_t out_channels = 0;
+  std::int64_t expanded_channels = 0;  // as in_channels: there is no expansion
+  std::int64_t kernel = 3;
+  std::int64_t stride = 1;
+  double drop = 0;  // the probability with which the block is left out
+  double norm_epsilon = 1e-5;
+  double norm_momentum = 0.1;
+};
+
+class MobileBlockImpl : public torch::nn::Cloneable<MobileBlockImpl> {
+ public:
+  MobileBlockImpl(const MobileBlockOptions& options, const Layers& layers);
+  void reset() override;
+  // [N, in_channels, height, width] -> [N, out_channels, ceil(height / stride), ...]
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  ConvNormOptions convolution(std::int64_t in_channels, std::int64_t out_channels) const;
+
+  MobileBlockOptions options_;
+  Layers layers_;
+  torch::nn::ModuleList block_;  // the convolutions and, before the last one, the weighting
+};
+TORCH_MODULE(MobileBlock);
+
+namespace {
+
+constexpr std::int64_t kSqueezedBy = 4;
+
+torch::nn::Conv2d plain_convolution(std::int64_t in_channels, std::int64_t out_channels) {
+  torch::nn::Conv2d layer(torch::nn::Conv2dOptions(in_channels, out_channels, 1));
+  torch::nn::init::kaiming_normal_(layer->weight, 0, torch::kFanOut, torch::kReLU);
+  torch::nn::init::zeros_(layer->bias);
+  return layer;
+}
+
+// Each channel is multiplied with a number in (0, 1) made of the means of all channels.
+class SqueezeExcitationImpl : public torch::nn::Cloneable<SqueezeExcitationImpl> {
+ public:
+  SqueezeExcitationImpl(std::int64_t channels, std::int64_t squeezed)
+      : channels_(channels), squeezed_(squeezed) {
+    SqueezeExcitationImpl::reset();
+  }
+  void reset() override {
+    fc1_ = register_module("fc1", plain_convolution(channels_, squeezed_));
+    fc2_ = register_module("fc2", plain_convolution(squeezed_, channels_));
+  }
+  at::Tensor forward(const at::Tensor& features) {
+    const at::Tensor means = at::adaptive_avg_pool2d(features, {1, 1});
+    return features * fc2_->forward(at::silu(fc1_->forward(means))).sigmoid();
+  }
+
+ private:
+  std::int64_t channels_, squeezed_;
+  torch::nn::Conv2d fc1_{nullptr}, fc2_{nullptr};
+};
+TORCH_MODULE(SqueezeExcitation);
+
+}  // namespace
+
+MobileBlockImpl::MobileBlockImpl(const MobileBlockOptions& options, const Layers& layers)
+    : options_(options), layers_(layers) {
+  MobileBlockImpl::reset();
+}
+
+ConvNormOptions MobileBlockImpl::convolution(std::int64_t in_channels,
+                                             std::int64_t out_channels) const {
+  return {.in_channels = in_channels,
+          .out_channels = out_channels,
+          .norm_epsilon = options_.norm_epsilon,
+          .norm_momentum = options_.norm_momentum};
+}
+
+void MobileBlockImpl::reset() {
+  const std::int64_t expanded = options_.expanded_channels;
+  block_ = register_module("block", torch::nn::ModuleList());
+  if (expanded != options_.in_channels)
+    block_->push_back(ConvNorm(convolution(options_.in_channels, expanded), layers_));
+  ConvNormOptions depthwise = convolution(expanded, expanded);
+  depthwise.kernel = options_.kernel;
+  depthwise.stride = options_.stride;
+  depthwise.groups = expanded;
+  block_->push_back(ConvNorm(depthwise, layers_));
+  const std::int64_t squeezed = std::max<std::int64_t>(1, options_.in_channels / kSqueezedBy);
+  block_->push_back(SqueezeExcitation(expanded, squeezed));
+  ConvNormOptions last = convolution(expanded, options_.out_channels);
+  last.has_activation = false;
+  block_->push_back(ConvNorm(last, layers_));
+}
+
+at::Tensor MobileBlockImpl::forward(const at::Tensor& images) {
+  const std::size_t weighting = block_->size() - 2;
+  at::Tensor features = images;
+  for (std::size_t i = 0; i < block_->size(); ++i) {
+    features = i == weighting ? block_->at<SqueezeExcitationImpl>(i).forward(features)
+                              : block_->at<ConvNormImpl>(i).forward(features);
+  }
+  if (options_.stride != 1 || options_.in_channels != options_.out_channels) return features;
+  if (options_.drop > 0 && is_training()) {
+    const at::Tensor samples = at::ones({images.size(0), 1, 1, 1}, images.options());
+    features = features * layers_.dropout(samples, options_.drop, true);
+  }
+  return features + images;
+}
+
 namespace {
 
 struct Variant {

@@ -8,6 +8,7 @@
 // values. Blind to ranks. It can be cloned.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@
 #include <torch/nn/pimpl.h>
 
 #include "paceline/training/models/layers.h"
-#include "paceline/training/models/transformer_blocks.h"
+#include "paceline/training/models/transformer.h"
 
 namespace paceline::models {
 
@@ -91,5 +92,25 @@ double operations_per_token(const GptOptions& options);
 // The mean over all positions of the cross-entropy of `logits` [N, T, vocabulary] with the tokens
 // that come next, [N, T].
 at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& next_tokens);
+
+// Text from a language model: one token after the other, each drawn from what the model predicts.
+// Keys and values of the tokens so far are kept, so a token costs one step of the model.
+
+struct GenerateOptions {
+  std::int64_t tokens = 100;        // to make, at most
+  double temperature = 1;           // logits are divided by it; 0: the likeliest token, always
+  std::int64_t top_k = 0;           // only so many of the likeliest are drawn from; 0: all
+  std::optional<std::int64_t> end;  // sequences end with this token
+  std::uint64_t seed = 0;
+};
+
+// The tokens of `prompt` [N, T] and those that follow, [N, T + tokens], or fewer when every
+// sequence has ended; a sequence that has ended goes on with its end token. The model is in
+// evaluation mode meanwhile, and then in the one it was in. The same model, prompt and options give
+// the same tokens. Error(kInvalid) when the prompt is empty, does not fit the context with what is
+// wanted, or an option is out of range; on every rank when ranks that share the model differ in
+// prompt or options, or when the model returns a part of the logits (TensorParallelOptions,
+// gather_logits).
+at::Tensor generate(Gpt& model, const at::Tensor& prompt, const GenerateOptions& options = {});
 
 }  // namespace paceline::models

@@ -3,8 +3,8 @@
 // The layers that a model is built from. A model's constructor takes a `Layers`, as torchvision's
 // models take a norm_layer, so that a program can replace a kind of layer everywhere: BatchNorm by
 // SyncBatchNorm (training/parallel/sync_batch_norm.h) or by GroupNorm, linear layers by those that
-// are divided among ranks (training/tensor_parallel/layers.h). The models themselves stay blind to
-// ranks.
+// are divided among ranks (training/tensor_parallel/tensor_parallel_layers.h). The models
+// themselves stay blind to ranks.
 //
 //   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});
 //
@@ -20,10 +20,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/options/embedding.h>
 #include <torch/nn/options/linear.h>
@@ -104,5 +106,40 @@ struct Layers {
 // The layer's own parameter "weight". A copy of the tensor's handle must not be kept: a clone of
 // the model has another.
 at::Tensor weight_of(const torch::nn::AnyModule& layer);
+
+// A layer of which a model has a part: which part of the whole layer's weights it holds. Data that
+// knows of no ranks: a number of parts, and the number of one. Along one dimension a weight is a
+// list of sections, each of which is cut into equal parts; the weight that makes queries, keys and
+// values has three.
+//
+//   sections {4, 2}, part 1 of 2:   whole  a b c d | e f     here  c d | f
+//
+// Thread safety: pure functions.
+
+struct Division {
+  std::int64_t dim = 0;
+  std::vector<std::int64_t> sections =
+      {};  // lengths along `dim` in the whole; `parts` divides each
+  std::int64_t parts = 1, part = 0;
+
+  std::vector<std::int64_t> whole_sizes(at::IntArrayRef part_sizes) const;
+  // A copy. Requires: `whole` has the sections' length along `dim`.
+  at::Tensor part_of(const at::Tensor& whole) const;
+  // The whole from all parts, in order: the inverse of part_of().
+  at::Tensor joined(const std::vector<at::Tensor>& all_parts) const;
+};
+
+// What a layer that holds a part of its weights implements beside torch::nn::Module.
+class DividedLayer {
+ public:
+  virtual ~DividedLayer() = default;
+  // Of its own parameter with this name; nothing: the parameter is whole.
+  virtual std::optional<Division> division_of(const std::string& parameter) const = 0;
+};
+
+using ParameterVisitor = std::function<void(const std::string& name, at::Tensor& parameter,
+                                            const std::optional<Division>& division)>;
+// All parameters with their full names, in the order of named_parameters().
+void visit_parameters(const torch::nn::Module& module, const ParameterVisitor& visitor);
 
 }  // namespace paceline::models

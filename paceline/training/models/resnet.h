@@ -1,11 +1,12 @@
 #pragma once
 
-// ResNet-18, 34, 50 and 101 with torchvision's architecture, initial values and parameter names
-// (conv1, bn1, layer1.0.conv1, ..., fc), so that weights can be exchanged by name. Blind to ranks;
-// the normalisation comes from `Layers`. It can be cloned.
+// A block of a residual network (He et al., 2015): two or three convolutions, each with a
+// normalisation, whose result is added to the block's input. Parameters have torchvision's names:
+// conv1, bn1, ..., downsample.0, downsample.1.
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -15,6 +16,41 @@
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {
+
+struct ResidualBlockOptions {
+  std::int64_t in_channels = 64;
+  std::int64_t width = 64;  // channels of the 3x3 convolutions
+  std::int64_t stride = 1;
+  // Three convolutions (1x1, 3x3, 1x1) with 4 * width channels in the end, not two of 3x3. The
+  // stride is in the 3x3 one, as torchvision has it.
+  bool is_bottleneck = false;
+  std::int64_t out_channels() const { return is_bottleneck ? 4 * width : width; }
+};
+
+class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
+ public:
+  explicit ResidualBlockImpl(const ResidualBlockOptions& options, const Layers& layers = {});
+  void reset() override;
+  // [N, in_channels, H, W] -> [N, out_channels, H / stride, W / stride], rounded up.
+  at::Tensor forward(const at::Tensor& input);
+
+  // The last normalisation, whose weight of zero makes the block pass its input on.
+  const torch::nn::AnyModule& last_norm() const { return norms_.back(); }
+
+ private:
+  void add_convolution(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride);
+
+  ResidualBlockOptions options_;
+  Layers layers_;
+  std::vector<torch::nn::Conv2d> convolutions_;
+  std::vector<torch::nn::AnyModule> norms_;  // one for each convolution
+  torch::nn::Sequential downsample_{nullptr};
+};
+TORCH_MODULE(ResidualBlock);
+
+// ResNet-18, 34, 50 and 101 with torchvision's architecture, initial values and parameter names
+// (conv1, bn1, layer1.0.conv1, ..., fc), so that weights can be exchanged by name. Blind to ranks;
+// the normalisation comes from `Layers`. It can be cloned.
 
 struct ResNetOptions {
   int depth = 18;  // 18, 34, 50 or 101

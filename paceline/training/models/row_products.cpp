@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "paceline/engine/core/vectorised.h"
+#include "paceline/engine/core/simd.h"
 
 namespace paceline::models {
 namespace {

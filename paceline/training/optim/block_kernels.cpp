@@ -1,12 +1,11 @@
-#include "paceline/training/optim/block_kernels.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
-#include "paceline/engine/core/vectorised.h"
+#include "paceline/engine/core/simd.h"
+#include "paceline/training/optim/kernels.h"
 
 #define PACELINE_KERNEL optim_elements
 #include "paceline/engine/collectives/kernels/elements.h"

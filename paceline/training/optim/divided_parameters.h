@@ -1,5 +1,48 @@
 #pragma once
 
+// Which parameters share a row of an optimizer's memory.
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/memory/one_copy.h"
+
+namespace paceline::optim {
+
+// One row for each element type, of numbers of `parameters` in their order.
+std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
+
+// Units whose gradients travel together: those of `chosen`, whatever their size, and for the other
+// parameters units of about `unit_bytes`, in which large ones stay alone. A unit has one element
+// type, so that a chosen one of several types becomes several. From the last parameter to the
+// first, as gradients come. Error(kInvalid) for a chosen parameter that is not one of `parameters`
+// or is chosen twice.
+std::vector<std::vector<std::size_t>> plan_units(
+    const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
+    const std::vector<std::vector<at::Tensor>>& chosen);
+
+// Makes it an error to read `.grad` of a parameter whose gradient is divided among ranks, while
+// there is none. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps
+// of torch::optim, would take it for a parameter without a gradient and silently do nothing.
+//
+// LibTorch keeps what autograd knows of a tensor in an object with virtual functions; this replaces
+// it by one that looks. A backward pass and zero_grad() use mutable_grad(), which stays as it was.
+//
+// Thread safety: none for one parameter.
+
+// From now on parameter.grad() throws Error(kInvalid) while it is undefined and
+// Optimizer::divides_gradient_of(parameter). Requires: it is a leaf.
+void guard_divided_gradient(const at::Tensor& parameter);
+
 // Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads
 // one, its unit becomes whole in the memory that the host's ranks share: each rank gets its peers'
 // parts, the host's ranks wait for each other, and the other hosts' parts of the units that came
@@ -16,20 +59,6 @@
 // line with the parameter's name (one_copy.h); whole() brings all units for as long as it lives.
 //
 // Thread safety: one thread runs the model.
-
-#include <cstddef>
-#include <exception>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/collectives/memory/one_copy.h"
-
-namespace paceline::optim {
 
 class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
  public:

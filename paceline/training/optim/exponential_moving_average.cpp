@@ -9,9 +9,8 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/block_kernels.h"
 #include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/word_sums.h"
+#include "paceline/training/optim/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -25,7 +25,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/words.h"
+#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 

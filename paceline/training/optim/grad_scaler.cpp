@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/block_kernels.h"
-#include "paceline/training/optim/gradient_blocks.h"
+#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/tensor_blocks.h"
 
 namespace paceline::optim {
 namespace {

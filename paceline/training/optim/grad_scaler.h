@@ -31,7 +31,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/words.h"
+#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "paceline/engine/core/vectorised.h"
+#include "paceline/engine/core/simd.h"
 
 namespace paceline::optim {
 namespace {

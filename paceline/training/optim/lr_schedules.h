@@ -1,14 +1,86 @@
 #pragma once
 
-// Schedules by the number of steps (schedule.h): StepLr, MultiStepLr, CosineAnnealingLr. Errors:
-// kInvalid for options out of range.
+// Learning rates that change during a training. A schedule takes the rates that the optimizer's
+// groups have when it is made as their base rates, and sets every group's rate from its own base.
+// Formulas and defaults are PyTorch's, in closed form: a rate depends only on the number of steps,
+// so a resumed schedule goes on with the same bits.
+//
+//   StepLr schedule(optimizer, {.step_size = 30});
+//   ... optimizer.step(); schedule.step();
+//
+// Its state is words, for a checkpoint: its parameters, which must be the same when it is resumed,
+// and how far it has come.
+//
+// Ownership: a schedule refers to its optimizer, which must outlive it. Thread safety: none.
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
-#include "paceline/training/optim/schedule.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/state_words.h"
 
 namespace paceline::optim {
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  Schedule(const Schedule&) = delete;
+  Schedule& operator=(const Schedule&) = delete;
+
+  // "step", "multi_step", "cosine_annealing", "one_cycle" or "reduce_on_plateau".
+  virtual const char* name() const = 0;
+  const std::vector<double>& base_rates() const { return base_rates_; }
+
+  Words state() const;
+  // Error(kInvalid) that lists what differs when `state` is of a schedule with other parameters:
+  // another kind, other options, other base rates.
+  void require_own(const Words& state) const;
+  // As require_own(); then goes on from there and sets the rates of that moment.
+  void set_state(const Words& state);
+
+ protected:
+  explicit Schedule(Optimizer& optimizer)
+      : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
+
+  Optimizer& optimizer() const { return optimizer_; }
+  // Error(kInvalid) when the optimizer has got groups of which this has no base rates.
+  void require_own_groups() const;
+  // What must be the same when the schedule is resumed.
+  virtual Words options() const = 0;
+  virtual Words progress() const = 0;
+  virtual void set_progress(const Words& words) = 0;
+
+ private:
+  Words parameters() const;
+
+  Optimizer& optimizer_;
+  const std::vector<double> base_rates_;  // [group]
+};
+
+// A schedule whose rates are a function of the number of steps.
+class LrSchedule : public Schedule {
+ public:
+  // Call it after each step of the optimizer or once an epoch, in whatever the options count.
+  void step();
+  std::int64_t num_steps() const { return num_steps_; }
+
+ protected:
+  using Schedule::Schedule;
+
+  virtual double rate(std::size_t group, std::int64_t step) const = 0;
+  // Sets the rates of step num_steps(). Constructors end with it.
+  virtual void apply();
+
+ private:
+  Words progress() const override;
+  void set_progress(const Words& words) override;
+
+  std::int64_t num_steps_ = 0;
+};
+
+// Schedules by the number of steps (schedule.h): StepLr, MultiStepLr, CosineAnnealingLr. Errors:
+// kInvalid for options out of range.
 
 struct StepLrOptions {
   std::int64_t step_size = 1;
@@ -65,6 +137,88 @@ class CosineAnnealingLr final : public LrSchedule {
   Words options() const override;
 
   const CosineAnnealingLrOptions options_;
+};
+
+// One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
+// rises to max_lr and falls far below where it began, while the momentum does the opposite.
+
+enum class Anneal : std::uint8_t { kCosine, kLinear };
+
+struct OneCycleLrOptions {
+  std::vector<double> max_lr;    // one of all groups, or one of each
+  std::int64_t total_steps = 0;  // of the whole training
+  double pct_start = 0.3;        // the share of the steps in which the rate rises
+  Anneal anneal = Anneal::kCosine;
+  bool cycle_momentum = true;  // of Adam and its like beta1
+  double base_momentum = 0.85;
+  double max_momentum = 0.95;
+  double div_factor = 25;         // it begins at max_lr / div_factor
+  double final_div_factor = 1e4;  // and ends at that divided by this
+  bool three_phase = false;       // falls to the first rate as it rose, then to the last one
+};
+
+// The optimizer's own rates do not matter. step() may be called after each of the `total_steps`;
+// after the last one the rate stays, where PyTorch's continues the curve. Error(kInvalid) for a
+// step after `total_steps`, for options out of range, and for cycle_momentum with a group that has
+// no momentum.
+class OneCycleLr final : public LrSchedule {
+ public:
+  OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options);
+  const char* name() const override { return "one_cycle"; }
+
+ private:
+  // Ends at `end`, which is a step but need not be whole.
+  struct Phase {
+    double end;
+    double first_rate, last_rate;  // of a max_lr of 1
+    double first_momentum, last_momentum;
+  };
+
+  std::vector<Phase> phases() const;
+  double between(double first, double last, double share) const;
+  double rate(std::size_t group, std::int64_t step) const override;
+  void apply() override;
+  Words options() const override;
+
+  OneCycleLrOptions options_;
+};
+
+// Lower rates when a metric has stopped improving, as torch.optim.lr_scheduler.ReduceLROnPlateau.
+
+enum class MetricMode : std::uint8_t { kMin, kMax };  // which is better
+enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
+
+struct ReduceLrOnPlateauOptions {
+  MetricMode mode = MetricMode::kMin;
+  double factor = 0.1;
+  std::int64_t patience = 10;  // steps without improvement that are accepted
+  double threshold = 1e-4;     // a smaller improvement is none
+  ThresholdMode threshold_mode = ThresholdMode::kRelative;
+  std::int64_t cooldown = 0;  // steps after a reduction that are not counted
+  double min_lr = 0;
+  double eps = 1e-8;  // a smaller change of a rate is not made
+};
+
+class ReduceLrOnPlateau final : public Schedule {
+ public:
+  // Error(kInvalid) for a factor outside (0, 1) and for negative numbers.
+  ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options);
+  const char* name() const override { return "reduce_on_plateau"; }
+
+  // After each evaluation. All ranks must give the same metric, as train::evaluate() returns it.
+  void step(double metric);
+
+ private:
+  bool is_better(double metric) const;
+  void reduce();
+  Words options() const override;
+  Words progress() const override;
+  void set_progress(const Words& words) override;
+
+  const ReduceLrOnPlateauOptions options_;
+  double best_;
+  std::int64_t num_bad_ = 0;  // steps in a row
+  std::int64_t cooldown_left_ = 0;
 };
 
 }  // namespace paceline::optim

@@ -1,5 +1,51 @@
 #pragma once
 
+// Of an optimizer's parameters: which are parts of larger ones, where a model is divided among
+// ranks, so that norms are those of the whole model, each parameter counted once. A value.
+//
+//   optimizer.set_model_parts({.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
+//
+// train::model_parts() (training/train/training_step.h) fills one in for a model whose layers say
+// how they are divided.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/memory/one_copy.h"
+#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/tensor/tensor_marks.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline::optim {
+
+struct ModelParts {
+  // All ranks that together have one model; null: this one has all of it.
+  std::shared_ptr<ProcessGroup> model;
+  // The ranks among which single parameters are divided; null: none are.
+  std::shared_ptr<ProcessGroup> layers;
+  // Parameters of which this rank has a part, and the other ranks of `layers` the rest. The same
+  // ones, in the optimizer's order, on all of these ranks.
+  std::vector<at::Tensor> divided = {};
+  // Parameters of which other ranks of `model` have the same values, and count them.
+  std::vector<at::Tensor> copies = {};
+};
+
+// Error(kInvalid), naming `caller`, for parameters that are known to be one rank's share of a model
+// (training/tensor/tensor_marks.h): a norm over them is not the model's. The second: for parameters
+// that are themselves parts of larger ones, whose own norms are not those of the whole.
+void require_whole_model(const char* caller, const std::vector<at::Tensor>& parameters);
+void require_whole_parameters(const char* caller, const std::vector<at::Tensor>& parameters);
+
 // Optimizers that take a whole step in one pass over memory: parameter, gradient and state are read
 // once and written once per element, vectorised, instead of a dozen tensor operations per
 // parameter. The formulas are LibTorch's; a step equals LibTorch's own to rounding.
@@ -49,27 +95,6 @@
 // types too. A gradient in another memory layout is brought into the parameter's.
 //
 // Thread safety: none. A step uses LibTorch's intra-op threads.
-
-#include <array>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/collectives/memory/one_copy.h"
-#include "paceline/training/optim/divided_parameters.h"
-#include "paceline/training/optim/gradient_blocks.h"
-#include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/model_parts.h"
-#include "paceline/training/tensor/flat_layout.h"
-#include "paceline/training/tensor/write_mark.h"
-
-namespace paceline::optim {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -133,7 +158,7 @@ class Optimizer {
   // Null: this rank has the whole model.
   ProcessGroup* model_group() const { return parts_.model.get(); }
   // Error(kInvalid), naming `caller`, where parameters are known to be a share of a model
-  // (training/tensor/model_share.h) and set_model_parts() has not told of the rest.
+  // (training/tensor/tensor_marks.h) and set_model_parts() has not told of the rest.
   void require_model_parts(const char* caller) const;
   // Whether norms over the model count what this rank has of the parameter.
   bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }

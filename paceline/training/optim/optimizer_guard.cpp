@@ -5,9 +5,9 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/word_sums.h"
+#include "paceline/training/optim/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

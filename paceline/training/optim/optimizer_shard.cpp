@@ -8,11 +8,10 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/divided_gradient.h"
+#include "paceline/training/optim/divided_parameters.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/unit_plan.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/tensor/tensor_memory.h"
 
 namespace paceline::optim {
 namespace {

@@ -12,9 +12,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/block_kernels.h"
-#include "paceline/training/optim/gradient_blocks.h"
+#include "paceline/training/optim/kernels.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
-#include "paceline/training/tensor/autocast.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/libtorch_version.h"
 #include "paceline/training/tensor/random.h"
 

@@ -4,13 +4,16 @@
 // all-reduce: compressed, or over some of the ranks only. PyTorch's DDP communication hooks.
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/words.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/state_words.h"
 
 namespace paceline {
 
@@ -58,6 +61,179 @@ class CommunicationHook {
   // backward pass goes on; each later one at the end of that pass, once the round before it has
   // ended. Rounds of a pass start in the same order on every rank. An exception aborts the group.
   virtual WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) = 0;
+};
+
+// What a communication hook keeps between passes, by parameter, so that it outlives the buckets: a
+// checkpoint has it, and so has the next plan of buckets, after parameters were frozen or thawed.
+//
+// What is owed is different on every rank: gradients that its hook has not sent yet. When a run
+// goes on with another number of ranks, each of them begins with the mean of what all ranks owed:
+// what the average of the gradients still lacks then stays the same. A rank alone sends nothing and
+// keeps it for the next number of ranks.
+
+struct HookState {
+  // The hook's name and progress, and the order of the gradients in buckets: a resumed run plans
+  // the same buckets. The same on every rank; empty without a hook.
+  optim::Words words;
+  optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
+  optim::NamedTensors owed;    // "error.PARAMETER": this rank's
+};
+
+// Gradients that travel in fewer bytes: as 16-bit floats, as low-rank factors, or as their largest
+// elements only. What the hooks keep between passes (what the last ones have left out, and factors)
+// goes into checkpoints (hook_state.h).
+
+// Half the bytes of float32: the elements travel as float16 or bfloat16, sums are float32.
+// PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 of more than 65504 becomes
+// infinite.
+class CompressHook : public CommunicationHook {
+ public:
+  // Error(kInvalid) unless `type` is at::kHalf or at::kBFloat16.
+  explicit CompressHook(at::ScalarType type);
+  std::string name() const override;
+  void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
+  WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+
+ private:
+  const at::ScalarType type_;
+  std::vector<at::Tensor> narrow_;  // [bucket]
+};
+
+struct PowerSgdOptions {
+  std::int64_t rank = 1;
+  // Until so many passes have been averaged, gradients travel whole.
+  std::int64_t start_step = 1000;
+  // A matrix is compressed if that takes less than its bytes divided by this.
+  double min_compression_rate = 2;
+  bool use_error_feedback = true;  // what a pass leaves out is added to the next pass's gradients
+  bool warm_start = true;          // a pass begins with the last one's factors
+  double orthogonalization_epsilon = 0;
+  std::uint64_t seed = 0;  // of the first factors, the same on every rank
+};
+
+// Vogels, Karimireddy and Jaggi, 2019: a gradient of n x m, dim 0 and the rest, travels as factors
+// of n x rank and m x rank. Options and their defaults are PyTorch's, whose limits on start_step do
+// not apply here: buckets do not change after the first pass. Float32 gradients on the CPU. All
+// ranks get the same bits, also where their processors differ (low_rank.h).
+class PowerSgdHook : public CommunicationHook {
+ public:
+  // Error(kInvalid) for a rank below 1, or a rate or epsilon below 0.
+  explicit PowerSgdHook(const PowerSgdOptions& options);
+  std::string name() const override;
+  void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
+  WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+  optim::Words progress() const override;
+  void set_progress(const optim::Words& words) override;
+
+ private:
+  struct Matrix {
+    std::size_t gradient;  // of the bucket
+    at::Tensor p, q;       // n x rank and m x rank, in State's memory
+  };
+  struct State {
+    std::vector<Matrix> matrices;
+    std::vector<std::size_t> whole;  // gradients that travel as they are
+    at::Tensor whole_and_p, qs;      // what travels: round 0, round 1
+    std::vector<at::Tensor> whole_places;
+    at::Tensor input, error;  // of the whole bucket
+    bool compresses = false;  // in this pass
+  };
+
+  void start_from_random(State& state) const;
+  WorkPtr send_p(ProcessGroup& group, const GradientBucket& bucket, State& state) const;
+  WorkPtr send_q(ProcessGroup& group, const GradientBucket& bucket, State& state) const;
+  void multiply(const GradientBucket& bucket, State& state) const;
+
+  const PowerSgdOptions options_;
+  std::int64_t num_steps_ = 0;
+  std::vector<State> states_;  // [bucket]
+};
+
+// The largest elements of each bucket, by magnitude, travel with their indices; the others are
+// added to the next pass's (Aji and Heafield, 2017; Stich, Cordonnier and Jaggi, 2018). Float32
+// gradients; 8 bytes an element that travels, from every rank to every rank.
+class TopKHook : public CommunicationHook {
+ public:
+  // Error(kInvalid) unless 0 < density <= 1: the share of the elements.
+  explicit TopKHook(double density = 0.01);
+  std::string name() const override;
+  void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
+  WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+  std::vector<KeptTensor> kept(const GradientBucket& bucket) override;
+
+ private:
+  struct State {
+    at::Tensor error;
+    at::Tensor mine, all;  // indices, then the bits of the values
+  };
+  const double density_;
+  std::vector<State> states_;  // [bucket]
+};
+
+// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): after a beginning in which all ranks average
+// their gradients, each averages them with the ranks of its host only, and all ranks their
+// parameters from time to time.
+//
+//   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
+//   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
+//   ... optimizer.step(); averager.average();
+//
+// Between two averages the hosts' parameters differ, and their momenta always do. A checkpoint has
+// rank 0's: save when averaged(), and a resumed run goes on from the parameters of all ranks, with
+// the same bits where the optimizer keeps no momenta. An optimizer must not be sharded.
+
+// The ranks of `group` on this rank's host, in their order. Collective.
+std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
+
+class PostLocalSgdHook : public CommunicationHook {
+ public:
+  // `subgroup`: of this rank, made of the model's group. From the pass after `start_step` others on
+  // gradients are averaged in it.
+  PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
+  std::string name() const override;
+  bool keeps_replicas_equal() const override { return false; }
+  optim::Words progress() const override;
+  void set_progress(const optim::Words& words) override;
+  WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
+
+ private:
+  const std::shared_ptr<ProcessGroup> subgroup_;  // owners: the user and this
+  const std::int64_t start_step_;
+  std::int64_t num_steps_ = 0;
+};
+
+struct PeriodicAveragerOptions {
+  std::int64_t period = 1;
+  std::int64_t warmup_steps = 0;
+};
+
+// PyTorch's PeriodicModelAverager.
+class PeriodicAverager {
+ public:
+  // Error(kInvalid) for a period below 1 or a negative warm-up.
+  PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
+                   const PeriodicAveragerOptions& options);
+  // After each step of the optimizer. Makes every parameter the mean of all ranks' once
+  // `warmup_steps` calls have gone, at once and then at every `period`-th call; collective then.
+  void average();
+  // Whether the last average() averaged, so that all replicas are equal.
+  bool averaged() const { return averaged_; }
+
+  // For a checkpoint: its options and how often average() was called. Error(kInvalid) that lists
+  // what differs when `state` is of an averager with other options.
+  optim::Words state() const;
+  void require_own(const optim::Words& state) const;
+  void set_state(const optim::Words& state);
+
+ private:
+  optim::Words options() const;
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::vector<at::Tensor> parameters_;
+  const PeriodicAveragerOptions options_;
+  std::int64_t num_steps_ = 0;
+  bool averaged_ = false;
 };
 
 }  // namespace paceline

@@ -1,5 +1,107 @@
 #pragma once
 
+// The threads that work on the replicas of a module: the caller's on the first one, and one more
+// for each further replica. They divide LibTorch's computing threads among themselves.
+//
+// Thread safety: run() may be called from any thread; calls come one after another.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/ThreadLocalState.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/serialize/archive.h>
+
+namespace paceline {
+
+class ReplicaThreads {
+ public:
+  explicit ReplicaThreads(int num_replicas);
+  ~ReplicaThreads();
+  ReplicaThreads(const ReplicaThreads&) = delete;
+  ReplicaThreads& operator=(const ReplicaThreads&) = delete;
+
+  // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
+  // the caller's grad mode and autocast, and waits for all. What the first of them threw, by
+  // number, is thrown as an Error that names the replica and `what` it was doing.
+  void run(int count, const char* what, const std::function<void(int replica)>& body);
+
+ private:
+  struct Job {
+    int count = 0;
+    int threads_of_each = 1;
+    const std::function<void(int)>* body = nullptr;
+    at::ThreadLocalState state;  // the caller's
+  };
+  void work(int replica);
+  void attempt(int replica, const Job& job);
+
+  std::mutex one_run_;  // held by the run under way
+  std::mutex mutex_;    // guards what is below
+  std::condition_variable begun_, ended_;
+  const Job* job_ = nullptr;
+  std::uint64_t num_runs_ = 0;
+  int num_working_ = 0;
+  bool stopped_ = false;
+  std::vector<std::exception_ptr> errors_;  // of a run, each written by its replica's thread
+  std::vector<std::jthread> threads_;       // the last member: they use the others
+};
+
+// Copies of a module that share its parameters' memory, and run on parts of a batch at the same
+// time, in threads of this process. What DataParallel is made of, without the module's type.
+//
+// The forward passes of all replicas are one node of the graph. Its backward pass runs those of the
+// replicas, also at the same time, and adds the gradients of each parameter up in one fixed order:
+// a balanced tree over the replicas, split at the largest power of two, as the engine adds up
+// ranks.
+//
+// Thread safety: none; one thread uses it. A graph that it made may be used after it.
+
+using ReplicaTensors = std::vector<at::Tensor>;
+// The forward pass of one replica.
+using ReplicaForward =
+    std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
+
+// A module that each replica is a clone of, kept for the next passes.
+struct ReplicaSet {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  std::vector<ReplicaTensors> parameters, buffers;  // of each module, in order
+};
+
+class ModuleReplicas {
+ public:
+  // Error(kInvalid) for less than one replica, or a module without a clone() like itself.
+  ModuleReplicas(std::shared_ptr<torch::nn::Module> module, int num_replicas);
+
+  // Cuts each input along dim 0 as at::chunk() does, gives each replica its parts, and concatenates
+  // the outputs of the replicas along dim 0; those without dimensions become a vector. Undefined
+  // inputs go to every replica. With one part the module itself runs.
+  ReplicaTensors forward(const ReplicaTensors& inputs, const ReplicaForward& forward);
+  int num_replicas() const { return num_replicas_; }
+
+ private:
+  std::shared_ptr<ReplicaSet> make_set() const;
+  std::shared_ptr<ReplicaSet> take_set();
+  void follow_module(ReplicaSet& set) const;
+
+  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
+  const int num_replicas_;
+  const std::shared_ptr<ReplicaThreads> threads_;  // owners: this and its graphs
+  // Owners: this and the graph that uses one; a set that no graph uses serves the next pass.
+  std::vector<std::shared_ptr<ReplicaSet>> sets_;
+};
+
 // Data parallelism within one process, with the semantics of PyTorch's DataParallel: replicas of a
 // module run in threads, each on its part of the batch, as if each thread were a device.
 //
@@ -24,20 +126,6 @@
 //
 // Thread safety: none; one thread trains. forward() of the module runs in several threads, each
 // with its own replica.
-
-#include <cstddef>
-#include <memory>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include <torch/nn/pimpl.h>
-#include <torch/serialize/archive.h>
-
-#include "paceline/training/parallel/module_replicas.h"
-
-namespace paceline {
 
 namespace detail {
 

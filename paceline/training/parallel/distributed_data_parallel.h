@@ -1,5 +1,48 @@
 #pragma once
 
+// A module's buffers (BatchNorm's statistics) in a step of logical shards: the forward pass of
+// every shard begins with those that the step began with, and those that the first one left count
+// at its end. So they are shard 0's on rank 0, whose buffers all ranks get, for every number of
+// ranks, and also where parts of the model run again in the backward pass (checkpoint()).
+//
+// A step's forward passes are one for each shard.
+//
+// Thread safety: none.
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
+
+#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/replica_guard.h"
+
+namespace paceline {
+
+class ShardBuffers {
+ public:
+  explicit ShardBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
+
+  // Around the forward pass of this rank's shard `index`, and after the last backward pass.
+  void begin_forward(std::int64_t index);
+  void end_forward(std::int64_t index);
+  void end_step();
+
+ private:
+  std::vector<at::Tensor> copy() const;
+  void restore(const std::vector<at::Tensor>& values);
+
+  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> at_start_, after_first_;
+  bool is_unfinished_ = false;  // a step has begun and not ended
+};
+
 // Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
 // DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
 // the same step because gradients are averaged over the ranks.
@@ -28,22 +71,6 @@
 // gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
 //
 // Thread safety: none; one thread trains.
-
-#include <cstdint>
-#include <memory>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include <torch/nn/module.h>
-#include <torch/serialize/archive.h>
-
-#include "paceline/training/parallel/kept_tensors.h"
-#include "paceline/training/parallel/reducer.h"
-#include "paceline/training/parallel/shard_buffers.h"
-#include "paceline/training/parallel/uneven_inputs.h"
-
-namespace paceline {
 
 struct DistributedDataParallelOptions {
   BucketLimits buckets;

@@ -1,6 +1,5 @@
-#include "paceline/training/parallel/finite.h"
-
-#include "paceline/engine/core/vectorised.h"
+#include "paceline/engine/core/simd.h"
+#include "paceline/training/parallel/vectorised_loops.h"
 
 namespace paceline {
 namespace {

@@ -1,11 +1,58 @@
 #pragma once
 
-// What ranks that do not call forward() and backward() alike are told beside the collectives that
-// do not match, and beside a rank that has left: neither call looks like a collective.
+// Whose all-reduces come first, when one backward pass reaches several modules that share a group
+// (a generator and its discriminator): all of the module's that got a gradient first, then the
+// next module's, and last what modules do once all of them have ended. All-reduces must start in
+// the same order on every rank, and a parameter that one rank does not use would otherwise change
+// it there.
+//
+// The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
+// that order is the same on every rank, so a pass on which ranks differ in which modules they use,
+// or in which comes last in the graph, is an error on all of them (Reducer::require_same_module()).
+//
+// Thread safety: none of an object; of() from any thread.
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
 
 namespace paceline {
+
+class LaunchTurns {
+ public:
+  // The one of this group.
+  static std::shared_ptr<LaunchTurns> of(const ProcessGroup& group);
+
+  // How many were given before: the modules' numbers, in the order of their making.
+  std::uint64_t next_number() { return num_numbers_++; }
+
+  // A pass that averages reached `who`, which is queued until all its all-reduces have started;
+  // `go_on` is called when its turn comes later.
+  void enter(const void* who, std::function<void()> go_on);
+  bool is_up(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
+  // All its all-reduces have started: lets the next go on. Nothing happens when it is not queued.
+  void pass_on(const void* who);
+  // Its all-reduces have ended. `then`, which may communicate, is called once this is so of all
+  // modules that the pass has reached, after theirs that ended before. Empty: nothing is.
+  void end(const void* who, std::function<void()> then);
+  // Its pass failed, or it goes away.
+  void forget(const void* who);
+
+ private:
+  std::uint64_t num_numbers_ = 0;
+  using Entries = std::vector<std::pair<const void*, std::function<void()>>>;
+  Entries queue_;
+  std::vector<const void*> reached_;  // by the pass, and not ended
+  Entries ended_;                     // what they do then
+};
+
+// What ranks that do not call forward() and backward() alike are told beside the collectives that
+// do not match, and beside a rank that has left: neither call looks like a collective.
 
 // `error` with that advice, when it is about calls that do not match or a rank that has left.
 Error with_advice(const Error& error);
@@ -19,5 +66,46 @@ void in_lockstep(Body body) {
     throw with_advice(error);
   }
 }
+
+// What ranks with different numbers of inputs tell each other while they train (join.h): before
+// each collective part of a step every rank says what it is about to do, and those whose inputs
+// have ended say so and do the same.
+//
+// Cost: one byte from every rank to every rank, each time.
+//
+// Thread safety: none.
+
+struct JoinOptions {
+  // An average divides by the number of all ranks; false: by that of the ranks with inputs.
+  bool divide_by_initial_world_size = true;
+  // The end of one rank's inputs is an Error(kInvalid) on every rank, for loops that have
+  // collectives of their own.
+  bool throw_on_early_termination = false;
+};
+
+class UnevenInputs {
+ public:
+  enum class Doing : std::uint8_t { kNothingMore, kAveragingPass, kLocalPass, kStep };
+  struct Others {
+    Doing doing = Doing::kNothingMore;  // what those with inputs do
+    int num_active = 0;
+    int first_active = 0;  // a rank that has inputs; when none has: one that had them last
+    std::int64_t divisor = 1;
+  };
+
+  UnevenInputs(std::shared_ptr<ProcessGroup> group, const JoinOptions& options)
+      : group_(std::move(group)), options_(options) {}
+
+  // Collective. Error(kInvalid), on every rank, when those with inputs do different things, or one
+  // has no more and that is to be an error.
+  Others announce(Doing own);
+
+ private:
+  void require_same(const std::vector<std::int8_t>& all) const;
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the model and this
+  const JoinOptions options_;
+  int first_active_ = 0;
+};
 
 }  // namespace paceline

@@ -1,8 +1,8 @@
-#include "paceline/training/parallel/low_rank.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
+
+#include "paceline/training/parallel/vectorised_loops.h"
 
 namespace paceline {
 namespace {

@@ -14,8 +14,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
-#include "paceline/training/parallel/finite.h"
 #include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline {

@@ -1,5 +1,59 @@
 #pragma once
 
+// What makes one gradient of all ranks' gradients, as a training loop sees it: Reducer, and
+// whatever else shards or averages them.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/pass_report.h"
+#include "paceline/training/parallel/replica_guard.h"
+#include "paceline/training/tensor/libtorch_version.h"
+
+namespace paceline {
+
+class GradientSync {
+ public:
+  virtual ~GradientSync() = default;
+
+  // While false, backward passes only accumulate into `.grad`.
+  virtual void set_synchronize(bool synchronize) = 0;
+  virtual bool synchronizes() const = 0;
+  // Seconds that passes have spent waiting for communication since the last call: backward passes
+  // for gradients, both for parameters that other hosts have.
+  virtual double take_exposed_seconds() = 0;
+  // So many steps were taken before, by a run that goes on: for what is said of a step.
+  virtual void begin_at(std::int64_t step) { (void)step; }
+};
+
+// Gradients are not communicated while this object lives: they accumulate locally, and the first
+// backward pass after it averages the sum. Forward and backward must both run inside.
+class NoSync {
+ public:
+  explicit NoSync(GradientSync& sync) : sync_(sync), before_(sync.synchronizes()) {
+    sync_.set_synchronize(false);
+  }
+  ~NoSync() { sync_.set_synchronize(before_); }
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  GradientSync& sync_;
+  const bool before_;
+};
+
 // Averages gradients over the ranks while the backward pass still runs.
 //
 // Small gradients travel together: each has a place in a bucket, and buckets lie in the group's
@@ -39,34 +93,6 @@
 // wrapper, which shares its buffers.
 //
 // Thread safety: backward passes of one reducer come one at a time, from one thread.
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/logical_shards.h"
-#include "paceline/training/optim/optimizer.h"
-#include "paceline/training/parallel/bucket_plan.h"
-#include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/parallel/gradient_sync.h"
-#include "paceline/training/parallel/hook_state.h"
-#include "paceline/training/parallel/kept_tensors.h"
-#include "paceline/training/parallel/launch_turns.h"
-#include "paceline/training/parallel/pass_counter.h"
-#include "paceline/training/parallel/pass_report.h"
-#include "paceline/training/parallel/replica_check.h"
-#include "paceline/training/parallel/replica_guard.h"
-#include "paceline/training/parallel/shard_sum.h"
-#include "paceline/training/parallel/uneven_inputs.h"
-#include "paceline/training/tensor/libtorch_version.h"
-
-namespace paceline {
 
 // What happens when a gradient is not finite. kReport looks at those of less than 512 KiB, which
 // costs next to nothing. It finds a loss that is not finite, because then the gradients of most

@@ -6,7 +6,7 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/lockstep.h"
 #include "paceline/training/parallel/reducer.h"

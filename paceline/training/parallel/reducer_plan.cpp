@@ -7,13 +7,13 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/reducer.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/tensor/compute_settings.h"
+#include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/tensor/thread_count.h"
 
 namespace paceline {
 namespace {

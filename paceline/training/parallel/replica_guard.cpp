@@ -5,15 +5,112 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
+
+namespace {
+
+std::string describe(const NamedParameter& parameter) {
+  const c10::Device device = parameter.tensor.device();
+  return fmt::format(
+      "{} {} [{}] strides [{}]{}{}", parameter.name, c10::toString(parameter.tensor.scalar_type()),
+      fmt::join(parameter.tensor.sizes(), ", "), fmt::join(parameter.tensor.strides(), ", "),
+      device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), true),
+      parameter.tensor.requires_grad() ? "" : " frozen");
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters) {
+  std::string mine;
+  for (const auto& parameter : parameters) mine += describe(parameter) + "\n";
+  const auto texts = all_gather_object(group, mine);
+  const auto first = split_lines(texts[0]);
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    const auto other = split_lines(texts[rank]);
+    for (std::size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
+      check(first[i] == other[i],
+            "{}: the ranks do not have the same model: parameter {} is '{}' on {} and "
+            "'{}' on {}",
+            group.self(), i, first[i], group.name_of_member(0), other[i],
+            group.name_of_member(rank));
+    }
+    check(first.size() == other.size(),
+          "{}: the ranks do not have the same model: {} has {} parameters, {} has {}", group.self(),
+          group.name_of_member(0), first.size(), group.name_of_member(rank), other.size());
+  }
+}
+
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
+                          const BackendChoice& choice) {
+  const NamedParameter& first = parameters.front();
+  const c10::Device device = first.tensor.device();
+  for (const NamedParameter& parameter : parameters) {
+    check(parameter.tensor.device() == device,
+          "rank {}: parameter {} is on {} and parameter {} on {}; a replica must be on one device",
+          rank, first.name, device.str(), parameter.name, parameter.tensor.device().str());
+  }
+  require_backend_for(device, choice, fmt::format("rank {}: parameter {}", rank, first.name));
+  return device;
+}
+
+namespace {
+
+std::uint64_t hash_of_bytes(const at::Tensor& tensor) {
+  return XXH3_64bits(tensor.data_ptr(), tensor.nbytes());
+}
+
+}  // namespace
+
+void KeptTensors::note(const Named& tensors) {
+  kept_.clear();
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense() || tensor.numel() == 0) continue;
+    kept_.push_back({name, tensor, WriteMark(tensor), hash_of_bytes(tensor)});
+  }
+}
+
+void KeptTensors::verify(const char* what, const ProcessGroup& group, std::int64_t step) const {
+  const bool is_unwritten =
+      std::ranges::all_of(kept_, [](const Kept& kept) { return kept.mark.holds_for(kept.tensor); });
+  if (!is_unwritten) return;
+  for (const Kept& kept : kept_) {
+    if (hash_of_bytes(kept.tensor) == kept.hash) continue;
+    throw DamagedState(fmt::format(
+        "{}: {} {} changed in memory after step {}; memory is failing or was overwritten, or "
+        "the program wrote through data() or data_ptr(): continue from a checkpoint",
+        group.self(), what, kept.name, step));
+  }
+}
+
+void KeptTensors::verify_before_pass(const char* what, ProcessGroup& group, std::int64_t step) const
+    try {
+  verify(what, group, step);
+} catch (const DamagedState& error) {
+  group.abort(error.what());
+  throw;
+}
+
 namespace {
 
 // A smaller part would take longer to find than to hash.

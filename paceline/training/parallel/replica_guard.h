@@ -1,5 +1,72 @@
 #pragma once
 
+// Are these the same parameters on every rank?
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/tensor/tensor_marks.h"
+
+namespace paceline {
+
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Collective. Error(kInvalid), on every rank, that names the first parameter whose name, shape,
+// type, memory layout or need of a gradient differs from rank 0's, with both sides, or says which
+// rank has more or fewer.
+void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
+
+// The device of all `parameters`, of which there is one at least. Error(kInvalid) that names two on
+// different devices; kUnsupported when a group with this choice of backends does not reach it.
+// Pure.
+c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
+                          const BackendChoice& choice);
+
+// Notices that tensors which one pass leaves to the next changed in memory by themselves: a
+// module's buffers (BatchNorm's statistics), what a communication hook keeps. It hashes them when a
+// pass has written them and compares the hashes before the next one reads them, as an optimizer
+// does with its state (training/optim/optimizer.h).
+//
+// Layers write their buffers past LibTorch's count of writes, but count their batches with it. So
+// where any of the tensors was written to (write_mark.h), all of them are taken as they are.
+//
+// Cost: reads the tensors twice a pass. Those that are not dense on the CPU are left out.
+//
+// Thread safety: none.
+
+class KeptTensors {
+ public:
+  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+  // These tensors are right as they are now. It shares them until the next call.
+  void note(const Named& tensors);
+  void forget() { kept_.clear(); }
+  // DamagedState that names the first tensor that is not as noted although nothing has written to
+  // it. `what` it is: "buffer"; `step`: how many were taken.
+  void verify(const char* what, const ProcessGroup& group, std::int64_t step) const;
+  // As verify(), before a pass for which the other ranks wait: aborts the group with the error.
+  void verify_before_pass(const char* what, ProcessGroup& group, std::int64_t step) const;
+
+ private:
+  struct Kept {
+    std::string name;
+    at::Tensor tensor;
+    WriteMark mark;
+    std::uint64_t hash = 0;
+  };
+  std::vector<Kept> kept_;
+};
+
 // Finds a replica that went astray: a flipped bit in memory, a step that one rank took otherwise.
 // All ranks' parameters must have the same bits, so each rank hashes the same part of them in every
 // pass, another part in the next one, and the hashes travel with the gradients. Bits are compared,
@@ -11,16 +78,6 @@
 // Cost: a hash of 1/`passes` of the parameters in each pass.
 //
 // Thread safety: none.
-
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/parallel/replica_check.h"
-
-namespace paceline {
 
 // Collective. DamagedState, on every rank, unless all have the same bits in these parameters; as
 // ReplicaGuard::report(). Those that are not on the CPU are not compared.

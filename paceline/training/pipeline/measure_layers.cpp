@@ -9,11 +9,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/median.h"
-#include "paceline/engine/core/running_timer.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/training/pipeline/backward_pass.h"
-#include "paceline/training/pipeline/gradient_order.h"
-#include "paceline/training/tensor/tensor_memory_meter.h"
+#include "paceline/training/tensor/tensor_memory.h"
 
 namespace paceline {
 namespace {

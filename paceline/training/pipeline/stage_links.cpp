@@ -2,17 +2,153 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstring>
 #include <iterator>
+#include <mutex>
 #include <span>
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_allocator.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
+
+namespace {
+
+using Slot = std::atomic_ref<std::uint64_t>;
+
+// Of the message that says that nothing borrowed is in use any more; no stage has this tag.
+constexpr std::uint32_t kAllReturned = ~std::uint32_t{0};
+
+std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+int in_world(const ProcessGroup& group, int rank) {
+  return group.world_ranks()[static_cast<std::size_t>(rank)];
+}
+
+// Gives back what `storage` has borrowed.
+void become_a_copy(c10::StorageImpl& storage) {
+  at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
+  std::memcpy(copy.get(), std::as_const(storage).data(), storage.nbytes());
+  storage.set_data_ptr_noswap(std::move(copy));
+}
+
+void keep_for_ever(std::map<std::int64_t, at::Tensor> tensors) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::map<std::int64_t, at::Tensor>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(tensors));
+}
+
+}  // namespace
+
+Loans::Loans(std::shared_ptr<ProcessGroup> group)
+    : group_(std::move(group)), are_threads_(group_->transport() == "loopback") {
+  if (!are_threads_ && group_->transport() != "shm") return;
+  slots_ = group_->allocate_symmetric(kMost * sizeof(std::uint64_t));
+  for (std::int64_t slot = kMost; slot-- > 0;) free_.push_back(slot);
+}
+
+Loans::~Loans() {
+  collect();
+  if (!lent_.empty()) keep_for_ever(std::move(lent_));
+}
+
+std::uint64_t* Loans::slot_of(int rank, std::int64_t slot) const {
+  return reinterpret_cast<std::uint64_t*>(slots_.of(rank)) + slot;
+}
+
+// A slot has the distance of the tensor from the lender's area, between threads its address, and 1
+// more: 0 is that of a tensor that is back.
+std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
+  collect();
+  if (free_.empty() || tensor.numel() == 0 || !tensor.storage().resizable()) return {};
+  Loan loan{.slot = free_.back()};
+  std::uintptr_t place = address_of(tensor.data_ptr());
+  if (!are_threads_) {
+    const auto arena = TensorAllocator::instance().arena();
+    const bool sees_it = arena && arena->contains(tensor.data_ptr()) &&
+                         arena->area_of(in_world(*group_, peer)) != nullptr;
+    if (!sees_it) return {};
+    place -= address_of(arena->area_of(in_world(*group_, group_->rank())));
+    loan.arena = arena->number();
+  }
+  free_.pop_back();
+  lent_.emplace(loan.slot, tensor);
+  borrowers_.insert(peer);
+  Slot(*slot_of(group_->rank(), loan.slot)).store(place + 1, std::memory_order_relaxed);
+  return loan;
+}
+
+at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type) {
+  collect();
+  check(loan.slot >= 0 && loan.slot < kMost && slots_.data() != nullptr,
+        "{}: {} lends a tensor in slot {}, which does not exist", group_->self(),
+        group_->name_of_member(static_cast<std::size_t>(peer)), loan.slot);
+  std::uint64_t* const slot = slot_of(peer, loan.slot);
+  std::uintptr_t place = Slot(*slot).load(std::memory_order_relaxed) - 1;
+  const auto bytes =
+      static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  std::shared_ptr<SymmetricArena> arena;  // must outlive the tensor
+  if (!are_threads_) {
+    arena = TensorAllocator::instance().arena();
+    check(arena != nullptr && arena->number() == loan.arena && bytes <= arena->bytes() &&
+              place <= arena->bytes() - bytes,
+          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; let "
+          "every rank have one as long as the others do",
+          group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
+    place += address_of(arena->area_of(in_world(*group_, peer)));
+  }
+  at::Tensor tensor = at::from_blob(
+      reinterpret_cast<void*>(place), sizes,
+      [slot, arena, owner = slots_.owner()](void*) {
+        Slot(*slot).store(0, std::memory_order_release);
+      },
+      at::TensorOptions(type));
+  borrowed_.push_back(tensor.storage().getWeakStorageImpl());
+  lenders_.insert(peer);
+  return tensor;
+}
+
+// Drops what is back.
+void Loans::collect() {
+  std::erase_if(lent_, [&](const auto& loan) {
+    if (Slot(*slot_of(group_->rank(), loan.first)).load(std::memory_order_acquire) != 0)
+      return false;
+    free_.push_back(loan.first);
+    return true;
+  });
+}
+
+void Loans::settle() {
+  for (const auto& weak : std::exchange(borrowed_, {})) {
+    if (const auto storage = weak.lock()) become_a_copy(*storage);
+  }
+  const std::byte word{};
+  for (const int lender : std::exchange(lenders_, {}))
+    group_->send(std::span(&word, 1), lender, kAllReturned);
+  for (const int borrower : std::exchange(borrowers_, {})) wait_for(borrower);
+  collect();
+}
+
+void Loans::wait_for(int borrower) {
+  std::byte word{};
+  try {
+    group_->recv(std::span(&word, 1), borrower, kAllReturned);
+  } catch (const Error& error) {
+    fail(error.code(),
+         "{}; {} had given all its results and was waiting for {} to finish reading them "
+         "in place",
+         error.what(), group_->self(), group_->name_of_member(static_cast<std::size_t>(borrower)));
+  }
+}
+
 namespace {
 
 // How one tensor comes: a row of the list that goes ahead.

@@ -1,14 +1,21 @@
 #pragma once
 
-// The tensors that stages give each other: forward the outputs of a micro-batch, backward their
-// gradients. A list goes ahead that says how each tensor comes: lent, where ranks of one host can
-// (loans.h), or as a message that brings shape and type. Between stages of one rank they stay where
-// they are.
+// Tensors that ranks of one host lend each other instead of sending their bytes: the borrower gets
+// a tensor over the lender's memory. Ranks that are processes lend what lies in the SymmetricArena
+// (SymmetricTensors), threads of one process anything; but only memory that LibTorch allocated, so
+// never what they have borrowed themselves.
 //
-// Sends do not wait; finish() does. Thread safety: none.
+// Each loan takes a slot, a word in the lender's symmetric memory that says where the tensor is.
+// The borrower clears it when its last use of the tensor has ended; the lender keeps the tensor
+// until then.
+//
+// Thread safety: none; but borrowed tensors may be dropped in any thread, also after this object.
 
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -16,9 +23,57 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/planning/schedules/plan.h"
-#include "paceline/training/pipeline/loans.h"
 
 namespace paceline {
+
+class Loans {
+ public:
+  // A rank's at a time; it lends no more.
+  static constexpr std::int64_t kMost = 1024;
+
+  // What the lender tells the borrower.
+  struct Loan {
+    std::int64_t slot = 0;
+    std::int64_t arena = 0;  // SymmetricArena::number(); 0 between threads
+  };
+
+  // Collective.
+  explicit Loans(std::shared_ptr<ProcessGroup> group);
+  // After a failure of the group, tensors that are still lent are kept for ever: a late rank may
+  // still read them.
+  ~Loans();
+  Loans(const Loans&) = delete;
+  Loans& operator=(const Loans&) = delete;
+
+  // Nothing: it has to be sent. Requires: `tensor` is contiguous.
+  std::optional<Loan> lend(const at::Tensor& tensor, int peer);
+  // Must not be written to. Error(kInvalid) when this rank does not use the lender's arena.
+  at::Tensor borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type);
+  // All ranks call it when each has borrowed what was lent to it. What this rank still uses of
+  // borrowed tensors becomes its own copy; then it waits until its own tensors are back. So no rank
+  // reads another one's memory afterwards. Errors as those of ProcessGroup::recv().
+  void settle();
+
+ private:
+  void collect();
+  void wait_for(int borrower);
+  std::uint64_t* slot_of(int rank, std::int64_t slot) const;
+
+  const std::shared_ptr<ProcessGroup> group_;
+  const bool are_threads_;
+  SymmetricBuffer slots_;           // kMost words of every rank; none where nothing is lent
+  std::vector<std::int64_t> free_;  // slots
+  std::map<std::int64_t, at::Tensor> lent_;  // by slot
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> borrowed_;
+  std::set<int> lenders_, borrowers_;  // since settle()
+};
+
+// The tensors that stages give each other: forward the outputs of a micro-batch, backward their
+// gradients. A list goes ahead that says how each tensor comes: lent, where ranks of one host can
+// (loans.h), or as a message that brings shape and type. Between stages of one rank they stay where
+// they are.
+//
+// Sends do not wait; finish() does. Thread safety: none.
 
 class StageLinks {
  public:

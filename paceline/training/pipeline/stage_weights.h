@@ -1,15 +1,48 @@
 #pragma once
 
-// The weights of a whole model, of which each rank of a pipeline has those of its stages.
+// Parameters that several stages share, as GPT's embedding and its last layer do: every rank whose
+// stages use them has a copy. The copies begin with the values of the first such rank, and each
+// step their gradients are added up, in the order of ranks, before the optimizer's step: so they
+// stay the same.
+//
+//   TiedWeights tied(*group, stage->tied_weights());
+//   ...
+//   pipeline.step(batches, loss);
+//   tied.add_gradients();
+//   optimizer.step();
+//
+// Costs an all-reduce of the tied gradients between the ranks that have them. Bits are not those of
+// one process, which adds the gradients of both uses in another order.
+//
+// Thread safety: one thread at a time.
 
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
 
 namespace paceline {
+
+class TiedWeights {
+ public:
+  // Collective over `group`, the pipeline's. `own`: this rank's copies, in the same order on all
+  // ranks that have any; empty: it has none. Error(kInvalid) when they differ in number.
+  TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
+
+  // Collective over the ranks that have copies; nothing elsewhere. A copy without a gradient counts
+  // as zeros, and gets one.
+  void add_gradients();
+
+ private:
+  std::shared_ptr<ProcessGroup> holders_;  // owners: this
+  const std::vector<at::Tensor> own_;
+};
+
+// The weights of a whole model, of which each rank of a pipeline has those of its stages.
 
 // Collective over the pipeline's ranks: all their weights, on every rank; a name that several have
 // (a tied weight) comes from the first. Memory for the whole model on every rank.

@@ -1,5 +1,157 @@
 #pragma once
 
+// What a DistributedOptimizer makes at the owners of parameters: torch::optim's optimizers, chosen
+// by the type of their options. These are messages; each owner makes the optimizer itself. A
+// program's own optimizer is one more such type, which the owners serve (serve_optimizer()):
+//
+//   struct Lion {
+//     static constexpr std::string_view kName = "lion";
+//     double lr = 1e-4;
+//     static auto fields(auto& m) { return std::tie(m.lr); }
+//     std::unique_ptr<torch::optim::Optimizer> make(Tensors parameters) const;
+//   };
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include "paceline/engine/rpc/protocol/message.h"
+#include "paceline/training/remote/remote_module.h"
+#include "paceline/training/remote/served_module.h"
+
+namespace paceline::remote {
+
+using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
+
+template <class T>
+concept OptimizerOptions =
+    rpc::Message<T> && requires(const T& options, std::vector<at::Tensor> parameters) {
+      { T::kName } -> std::convertible_to<std::string_view>;
+      { options.make(std::move(parameters)) } -> std::same_as<OptimizerPointer>;
+    };
+
+struct SGD {
+  static constexpr std::string_view kName = "sgd";
+  double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+  static auto fields(auto& m) {
+    return std::tie(m.lr, m.momentum, m.dampening, m.weight_decay, m.nesterov);
+  }
+  OptimizerPointer make(std::vector<at::Tensor> parameters) const;
+};
+
+struct Adam {
+  static constexpr std::string_view kName = "adam";
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool amsgrad = false;
+  static auto fields(auto& m) {
+    return std::tie(m.lr, m.beta1, m.beta2, m.eps, m.weight_decay, m.amsgrad);
+  }
+  OptimizerPointer make(std::vector<at::Tensor> parameters) const;
+};
+
+struct AdamW {
+  static constexpr std::string_view kName = "adamw";
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
+  bool amsgrad = false;
+  static auto fields(auto& m) {
+    return std::tie(m.lr, m.beta1, m.beta2, m.eps, m.weight_decay, m.amsgrad);
+  }
+  OptimizerPointer make(std::vector<at::Tensor> parameters) const;
+};
+
+struct Adagrad {
+  static constexpr std::string_view kName = "adagrad";
+  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_accumulator = 0, eps = 1e-10;
+  static auto fields(auto& m) {
+    return std::tie(m.lr, m.lr_decay, m.weight_decay, m.initial_accumulator, m.eps);
+  }
+  OptimizerPointer make(std::vector<at::Tensor> parameters) const;
+};
+
+struct RMSprop {
+  static constexpr std::string_view kName = "rmsprop";
+  double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false;
+  static auto fields(auto& m) {
+    return std::tie(m.lr, m.alpha, m.eps, m.weight_decay, m.momentum, m.centered);
+  }
+  OptimizerPointer make(std::vector<at::Tensor> parameters) const;
+};
+
+// A DistributedOptimizer's end at one owner of parameters: an optimizer of its own for the modules
+// of that owner, which takes the gradients of the passes that a step names.
+//
+// Thread safety: step() one at a time, as rpc does for an object.
+
+struct StepRequest {
+  std::vector<rpc::ObjectNumber> passes;  // gradients are added up in this order
+  std::optional<double> learning_rate;    // from now on
+  static auto fields(auto& m) { return std::tie(m.passes, m.learning_rate); }
+};
+
+// An optimizer and the modules whose parameters it has.
+class ModulesOptimizer {
+ public:
+  using Make = std::function<OptimizerPointer(std::vector<at::Tensor> parameters)>;
+  // Error(kInvalid) if a module is not here, or none has parameters that require gradients.
+  ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules, const rpc::Context& context,
+                   const Make& make);
+  // Error(kInvalid), with nothing changed, if a pass is not here or none has a gradient.
+  void step(const StepRequest& request, rpc::Context& context);
+
+ private:
+  // The optimizer has a tensor of its own in each parameter's memory. So its steps do not count as
+  // writes for the graphs of other workers' passes, and the module's own .grad stays as it is.
+  struct Parameter {
+    at::Tensor own, stepped;
+  };
+  std::vector<std::shared_ptr<ServedModule>> modules_;  // by their addresses
+  std::vector<Parameter> parameters_;
+  OptimizerPointer optimizer_;
+};
+
+template <OptimizerOptions Options>
+class ServedOptimizer {
+ public:
+  inline static const std::string_view kName =
+      rpc::full_method_name("paceline.optimizer", Options::kName);
+  struct Arguments {
+    std::vector<rpc::ObjectNumber> modules;
+    Options options;
+    static auto fields(auto& m) { return std::tie(m.modules, m.options); }
+  };
+  ServedOptimizer(const Arguments& given, rpc::Context& context)
+      : optimizer_(given.modules, context, [&](std::vector<at::Tensor> parameters) {
+          return given.options.make(std::move(parameters));
+        }) {}
+
+  rpc::Nothing step(const StepRequest& request, rpc::Context& context) {
+    optimizer_.step(request, context);
+    return {};
+  }
+  // Says that the constructor has succeeded.
+  rpc::Nothing ready(const rpc::Nothing& nothing) { return nothing; }
+  static auto methods() {
+    return std::tuple(rpc::method<&ServedOptimizer::step>("step", rpc::Effect::kOnce),
+                      rpc::method<&ServedOptimizer::ready>("ready", rpc::Effect::kRepeatable));
+  }
+
+ private:
+  ModulesOptimizer optimizer_;
+};
+
 // An optimizer whose parameters are on several workers: makes an optimizer at each owner of the
 // modules, and one here for local parameters.
 //
@@ -20,17 +172,6 @@
 // .grad, as always.
 //
 // Thread safety: none.
-
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "paceline/training/remote/remote_module.h"
-#include "paceline/training/remote/served_optimizer.h"
-
-namespace paceline::remote {
 
 // A step that failed at one owner at least.
 class StepError : public Error {

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/remote/weights_lock.h"
+#include "paceline/training/remote/served_module.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline::remote {

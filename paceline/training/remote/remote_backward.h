@@ -18,7 +18,7 @@
 
 #include <torch/csrc/autograd/function.h>
 
-#include "paceline/training/remote/pass.h"
+#include "paceline/training/remote/served_module.h"
 
 namespace paceline::remote {
 

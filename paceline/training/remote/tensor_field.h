@@ -25,7 +25,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "paceline/engine/rpc/message.h"
+#include "paceline/engine/rpc/protocol/message.h"
 
 namespace paceline::rpc {
 

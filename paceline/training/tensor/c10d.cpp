@@ -6,12 +6,9 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/engine/collectives/backends/library_call.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
-#include "paceline/engine/collectives/backends/mean.h"
-#include "paceline/engine/collectives/backends/poll_until.h"
-#include "paceline/engine/collectives/backends/reduce_contributions.h"
-#include "paceline/engine/collectives/backends/wait_for_keys.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/tensor_view.h"
 

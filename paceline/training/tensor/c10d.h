@@ -2,7 +2,7 @@
 
 // LibTorch's own process groups (c10d) as backends of Paceline's groups: every collective of
 // tensors, DistributedDataParallel and the rest then run over them, with Paceline's checks beside
-// them (engine/collectives/backends/library_backend.h).
+// them (engine/collectives/backends/connect_backend.h).
 //
 // Where LibTorch carries Gloo, and its headers were there at build time, that one is backend
 // "c10d" of every program that communicates tensors. Any other process group is registered by the

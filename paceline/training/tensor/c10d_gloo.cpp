@@ -2,7 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "paceline/engine/collectives/backends/broken_pipe_guard.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/training/tensor/c10d.h"
 
 namespace paceline {

@@ -12,9 +12,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/tensor/stream_order.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/tensor/write_mark.h"
 
 namespace paceline {
 namespace {

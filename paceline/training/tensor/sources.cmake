@@ -1,19 +1,12 @@
 set(SOURCES
-  autocast.cpp
   c10d.cpp
   collectives.cpp
-  flat_layout.cpp
-  model_share.cpp
-  objects.cpp
-  parameter_names.cpp
+  compute_settings.cpp
+  object_collectives.cpp
   random.cpp
-  stream_order.cpp
-  symmetric_tensors.cpp
-  tensor_allocator.cpp
-  tensor_memory_meter.cpp
-  tensor_view.cpp
-  thread_count.cpp
-  write_mark.cpp)
+  tensor_marks.cpp
+  tensor_memory.cpp
+  tensor_view.cpp)
 set(LIBRARIES fmt::fmt)
 
 # The Gloo that LibTorch carries needs Gloo's headers, which LibTorch does not bring.

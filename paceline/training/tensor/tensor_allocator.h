@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "paceline/engine/collectives/group/symmetric_arena.h"
+#include "paceline/engine/collectives/memory/symmetric_arena.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {

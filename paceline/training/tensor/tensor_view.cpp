@@ -5,11 +5,15 @@
 
 #include <fmt/ranges.h>
 
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/c10d.h"
 
 namespace paceline {
+
 namespace {
 
 // Here, because every program that communicates tensors has this file.
@@ -131,6 +135,81 @@ void require_backend_for(c10::Device device, const BackendChoice& choice, const 
        "{} is on {}, which backend {} does not reach; form the group with --backend "
        "cpu:{},cuda:nccl, or move it to the CPU",
        what, device.str(), choice.text(), choice.cpu);
+}
+
+namespace {
+
+class StreamOrder : public DeviceOrder {
+ public:
+  explicit StreamOrder(c10::Device device)
+      : impl_(device.type()), device_(device.has_index() ? device : impl_.getDevice()) {
+    impl_.record(&ready_, impl_.getStream(device_), device_.index(),
+                 c10::EventFlag::PYTORCH_DEFAULT);
+  }
+  ~StreamOrder() override { impl_.destroyEvent(ready_, device_.index()); }
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  void* ready() const override { return ready_; }
+  void wait_for(void* event) const override { impl_.block(event, impl_.getStream(device_)); }
+
+ private:
+  const c10::impl::VirtualGuardImpl impl_;
+  const c10::Device device_;
+  void* ready_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device) {
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) {
+    fail(ErrorCode::kUnsupported,
+         "a tensor on {}: the LibTorch of this program knows no such device; link the LibTorch "
+         "that has it (torch_cuda)",
+         device.str());
+  }
+  return std::make_shared<StreamOrder>(device);
+}
+
+namespace {
+
+constexpr std::int64_t kLineBytes = 64;
+// Small arrays have small blocks, so that every rank has some of them.
+constexpr std::int64_t kSmallArray = 65536;
+
+std::int64_t round_up(std::int64_t count, std::int64_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(const std::vector<at::Tensor>& tensors, int num_parts, std::int64_t block)
+    : type_(tensors.empty() ? at::kFloat : tensors.front().scalar_type()),
+      num_parts_(num_parts),
+      block_(block) {
+  if (block_ == 0) {
+    std::int64_t elements = 0;
+    for (const auto& tensor : tensors) elements += tensor.numel();
+    block_ = elements < kSmallArray ? kSmallBlock : kBlock;
+  }
+  for (const auto& tensor : tensors) append(tensor.numel());
+  count_ = round_up(count_, block_ * num_parts_);
+}
+
+std::int64_t FlatLayout::append(std::int64_t count) {
+  const bool would_cross = block_ > 0 && count_ % block_ + count > block_;
+  if (would_cross) count_ = round_up(count_, block_);
+  offsets_.push_back(count_);
+  count_ += round_up(count, kLineBytes / static_cast<std::int64_t>(c10::elementSize(type_)));
+  return offsets_.back();
+}
+
+at::Tensor FlatLayout::place(const at::Tensor& flat, std::size_t tensor,
+                             const at::Tensor& like) const {
+  const auto offset = static_cast<std::size_t>(offsets_[tensor]) * flat.element_size();
+  return at::from_blob(
+      static_cast<std::byte*>(flat.data_ptr()) + offset, like.sizes(), like.strides(),
+      [flat](void*) {}, flat.options(), flat.device());
 }
 
 }  // namespace paceline

@@ -11,7 +11,7 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/division.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline {

@@ -30,8 +30,7 @@
 #include <torch/nn/options/linear.h>
 #include <torch/nn/pimpl.h>
 
-#include "paceline/training/autograd/regions.h"
-#include "paceline/training/models/division.h"
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline {

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/tensor/model_share.h"
+#include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline::tensor_parallel {
 

@@ -6,8 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/training/autograd/regions.h"
-#include "paceline/training/models/division.h"
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/models/layers.h"
 
 namespace paceline::tensor_parallel {
@@ -19,7 +18,7 @@ void require_group(std::string_view layer, const GroupPtr& group);
 // are not `features` together.
 models::Division division_among(std::string_view layer, const ProcessGroup& group, std::int64_t dim,
                                 std::int64_t features, const models::InnerFeatures& inner);
-// Notes that this rank has only a part of the layer's parameters (training/tensor/model_share.h).
+// Notes that this rank has only a part of the layer's parameters (training/tensor/tensor_marks.h).
 void note_parts(std::string_view layer, const models::Division& division,
                 const std::vector<at::Tensor>& parameters);
 // Error(kInvalid) with both numbers unless the input's last dimension has so many features.

@@ -1,12 +1,84 @@
 #pragma once
 
+// Whether the state that a starting job finds is its own to go on with. The newest step alone does
+// not say so: a directory, or a memory that the user named, may hold an older job's.
+//
+//   a first start               needs places without any state: what is there is somebody's
+//   a first start that resumes  continues the run of the directory, or without one that of the
+//                               newest memory; refuses a newest checkpoint of another run, unless
+//                               it was told to take that one
+//   a restart by the launcher   continues the run that its own job began, or begins it
+//
+// Pure: all ranks come to the same answer from the same facts.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/nn/module.h>
+
+#include "paceline/engine/collectives/group/agreed_stop.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/telemetry/phase_times.h"
+#include "paceline/files/checkpoint/checkpoint_directory.h"
+#include "paceline/files/checkpoint/checkpoint_team.h"
+#include "paceline/files/checkpoint/memory_checkpoint.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/train/run_boxes.h"
+#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/training_state.h"
+
+namespace paceline::train {
+
+// Where the newest checkpoint of a directory comes from, as far as that can be read.
+struct FoundOrigin {
+  std::int64_t step = 0;
+  std::string run;  // empty: not known
+  std::optional<std::uint64_t> seed;
+};
+
+// What is in one place.
+struct FoundState {
+  std::optional<std::int64_t> step;        // the newest; nothing: no state
+  std::optional<RunMark> mark;             // whose it is, where that is said
+  std::optional<FoundOrigin> newest = {};  // of a directory
+};
+
+struct FoundStates {
+  std::string directory;  // its name
+  FoundState on_disk;
+  std::vector<FoundState> in_memory;  // by rank; one of each host may have some
+};
+
+struct JobStart {
+  std::string job;         // the launcher's name for it
+  bool restarted = false;  // by the launcher, after a failure
+  bool resume = false;     // the user asked to continue
+  bool other_run = false;  // also when the newest checkpoint is another run's
+};
+
+struct Ownership {
+  std::string run;                    // that the job continues; empty: it begins one, or takes a
+                                      // directory's of which none is known
+  std::optional<std::uint64_t> seed;  // that run's, where it is known
+  std::vector<int> stale_memory;      // ranks of hosts that came later, with memory of another run,
+                                      // which is to be forgotten
+};
+
+// Error(kInvalid), with what to do, when something is there that is not this job's.
+Ownership find_ownership(const JobStart& start, const FoundStates& found);
+
 // Saves and restores a whole training run: parameters, buffers, optimizer with its learning rates,
 // schedule, loss scaler, average of the weights and communication hook (attach()), position in the
 // data, and every rank's random state. A run that was interrupted and resumed ends with the same
 // bits as one that was not, given the same number of ranks. With another number a hook's residuals
-// become their mean on every rank (training/parallel/hook_state.h), and ranks that the saved run
-// did not have keep the random state of their seed. Buffers that differ (BatchNorm's statistics)
-// are those of the first replica: what all ranks evaluate and go on with (DistributedDataParallel).
+// become their mean on every rank (training/parallel/communication_hook.h), and ranks that the
+// saved run did not have keep the random state of their seed. Buffers that differ (BatchNorm's
+// statistics) are those of the first replica: what all ranks evaluate and go on with
+// (DistributedDataParallel).
 //
 // A checkpoint consists of boxes of whole tensors (run_boxes.h), so that the run goes on with any
 // number of ranks and hosts and any division of model and optimizer, whichever saved it. Each rank
@@ -17,25 +89,6 @@
 // A training begins with begin(), which sees to it that the state it goes on with is its own.
 //
 // Thread safety: none.
-
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-
-#include <torch/nn/module.h>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/files/checkpoint/checkpoint_team.h"
-#include "paceline/files/checkpoint/memory_team.h"
-#include "paceline/training/optim/optimizer.h"
-#include "paceline/training/train/run_boxes.h"
-#include "paceline/training/train/run_ownership.h"
-#include "paceline/training/train/run_parts.h"
-#include "paceline/training/train/run_snapshot.h"
-#include "paceline/training/train/training_state.h"
-
-namespace paceline::train {
 
 struct CheckpointerOptions {
   int keep = 3;  // checkpoints on the disk
@@ -153,6 +206,60 @@ class Checkpointer {
   std::optional<MemoryTeam> memory_;  // on all ranks or on none
   RunMark mark_;                      // once begun
   std::uint64_t bytes_read_ = 0;
+};
+
+// When a training run saves its state, and how it is asked to stop: checkpoints after every so many
+// steps or each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Without a folder it
+// does nothing.
+//
+// Ownership: it refers to the module, the optimizer and the times, which outlive it. Thread safety:
+// none.
+
+struct CheckpointOptions {
+  std::string folder;             // empty: none are made
+  std::int64_t every = 0;         // steps; 0: at each epoch's end
+  std::int64_t memory_every = 0;  // steps between copies in memory; 0: none
+  bool resume = false;            // as BeginOptions has them
+  bool resume_other_run = false;
+  std::string stop_file;  // AgreedStopOptions::file
+};
+
+class RunCheckpoints {
+ public:
+  // Collective. `replicas`: CheckpointerOptions::replicas. Errors: those of Checkpointer and
+  // memory_path().
+  RunCheckpoints(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options,
+                 torch::nn::Module& module, optim::Optimizer& optimizer, PhaseTimes& times,
+                 std::shared_ptr<ProcessGroup> replicas = nullptr);
+
+  bool are_made() const { return checkpointer_.has_value(); }
+  // Collective, before the first step, where they are made. As Checkpointer::attach() and begin().
+  std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
+
+  // Collective, all of them. Save what is due.
+  void after_step(const TrainingState& state);
+  void after_epoch(const TrainingState& state);
+  // Collective. Saves this state too, if it is not, and waits until everything is on the disk;
+  // false, on every rank, when something is not.
+  bool finish(const TrainingState& state);
+
+  // Collective: whether the ranks are to stop after this step, and by what.
+  bool stop_requested() { return stop_ && stop_->requested(*group_); }
+  std::string stop_reason() const { return stop_ ? stop_->reason() : std::string(); }
+  // As Checkpointer's.
+  std::optional<int> room_on_disk() const;
+
+ private:
+  void save(const TrainingState& state);
+
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const CheckpointOptions options_;
+  torch::nn::Module& module_;
+  optim::Optimizer& optimizer_;
+  PhaseTimes& times_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<AgreedStop> stop_;  // where there is a place to save to
+  std::int64_t saved_step_ = -1;    // on the disk
 };
 
 }  // namespace paceline::train

@@ -9,14 +9,13 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/engine/collectives/group/objects.h"
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/tensor/write_mark.h"
 #include "paceline/training/train/checkpointer.h"
-#include "paceline/training/train/hook_snapshot.h"
+#include "paceline/training/train/run_snapshot.h"
 
 namespace paceline::train {
 namespace {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+
+#include <fmt/format.h>
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/loss.h>
@@ -9,6 +12,17 @@
 #include "paceline/engine/core/check.h"
 
 namespace paceline::train {
+
+std::string table_row(const std::string& name, const std::string& value) {
+  return fmt::format("  {:<24}{}\n", name, value);
+}
+
+std::string table_of(const TestResult& result) {
+  std::string text;
+  for (const auto& [name, value] : result.rows) text += table_row(name, value);
+  return text;
+}
+
 namespace {
 
 double count(const at::Tensor& hits) {
@@ -66,6 +80,32 @@ TestResult test_result(const Evaluation& evaluation) {
       .rows = {{"test accuracy", fmt::format("{:.2f}% of {} images (loss {:.4f})", percent,
                                              evaluation.samples, evaluation.loss)},
                {"top-5 accuracy", fmt::format("{:.2f}%", top5)}}};
+}
+
+double TextEvaluation::perplexity() const { return std::exp(loss); }
+
+TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
+                             const CountedLoss& loss) {
+  const at::NoGradGuard no_grad;
+  std::array<double, 2> sums{};  // loss, tokens: exact in float64 far beyond any text
+  loader.begin_epoch(0);
+  while (const auto batch = loader.next()) {
+    sums[0] += loss.sum(*batch).item<double>();
+    sums[1] += loss.count(*batch);
+  }
+  group.all_reduce(std::span(sums));
+  check(sums[1] > 0, "{}: evaluate_text: no rank has a token that counts", group.self());
+  return {sums[0] / sums[1], static_cast<std::int64_t>(sums[1])};
+}
+
+TestResult test_result(const TextEvaluation& evaluation) {
+  const double perplexity = evaluation.perplexity();
+  return {
+      .loss = evaluation.loss,
+      .summary = fmt::format("test perplexity {:.2f}, loss {:.4f}", perplexity, evaluation.loss),
+      .values = {{"perplexity", perplexity}},
+      .rows = {{"test perplexity", fmt::format("{:.2f} of {} tokens (loss {:.4f})", perplexity,
+                                               evaluation.tokens, evaluation.loss)}}};
 }
 
 }  // namespace paceline::train

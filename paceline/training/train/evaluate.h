@@ -1,17 +1,37 @@
 #pragma once
 
-// Exact evaluation of a classifier over all ranks: every sample counts once, whatever the number of
-// ranks.
+// What an evaluation found, in the form in which a run prints and logs it, whatever the model:
+// accuracy for images, perplexity for text. A value.
 
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/test_result.h"
+#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
+
+struct TestResult {
+  double loss = 0;      // mean over the samples; what ReduceLrOnPlateau follows
+  std::string summary;  // one line: "test accuracy 90.12%, loss 0.2750"
+  // For metrics: {"accuracy", 0.9012}.
+  std::vector<std::pair<std::string, double>> values;
+  // For the closing table: {"test accuracy", "90.12% of 10000 images (loss 0.2750)"}.
+  std::vector<std::pair<std::string, std::string>> rows;
+};
+
+// A line of a closing table, with its end.
+std::string table_row(const std::string& name, const std::string& value);
+std::string table_of(const TestResult& result);
+
+// Exact evaluation of a classifier over all ranks: every sample counts once, whatever the number of
+// ranks.
 
 struct Evaluation {
   double loss = 0;           // mean cross entropy
@@ -32,5 +52,30 @@ void require_labels(const data::Batch& batch, std::int64_t classes, const std::s
 
 // "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
 TestResult test_result(const Evaluation& evaluation);
+
+// Exact evaluation of a language model over all ranks: every token that counts does so once,
+// whatever the number of ranks and however the text is cut into batches.
+//
+//   const auto loss = [&](const data::Batch& batch) {
+//     return models::next_token_loss(model(batch.data), batch.target);
+//   };
+//   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
+
+struct TextEvaluation {
+  double loss = 0;          // mean cross entropy of a token, in nats
+  std::int64_t tokens = 0;  // that count
+
+  // How many equally likely tokens would be as hard to predict.
+  double perplexity() const;
+};
+
+// Collective. Requires: `loader` gives this rank's share (data::evaluation_indices). No gradients
+// are kept; the caller sets the module to eval(). Error(kInvalid) when no rank has a token that
+// counts.
+TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
+                             const CountedLoss& loss);
+
+// "test perplexity 12.18, loss 2.5000".
+TestResult test_result(const TextEvaluation& evaluation);
 
 }  // namespace paceline::train

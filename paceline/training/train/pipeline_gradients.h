@@ -32,8 +32,7 @@
 
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/pipeline/tied_weights.h"
-#include "paceline/training/train/counted_loss.h"
+#include "paceline/training/pipeline/stage_weights.h"
 #include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {

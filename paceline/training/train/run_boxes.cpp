@@ -11,7 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/division.h"
+#include "paceline/training/models/layers.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {

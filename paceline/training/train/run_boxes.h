@@ -21,7 +21,7 @@
 
 #include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/train/run_parts.h"
+#include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
 

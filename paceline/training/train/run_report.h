@@ -1,15 +1,66 @@
 #pragma once
 
-// What a finished run tells: throughput, where the time went, and which rank was slowest.
+// The unit in which a run reports its throughput: samples, or what a sample consists of. A value.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/telemetry/phase_times.h"
-#include "paceline/training/train/sample_unit.h"
+#include "paceline/training/train/loop.h"
 
 namespace paceline::train {
+
+struct SampleUnit {
+  std::string name = "samples";  // or "tokens"
+  std::int64_t per_sample = 1;   // how many of them a sample has
+  // Floating-point operations of a sample's forward and backward pass; 0: not told. The report then
+  // compares the run with the speed of matrix products (matrix_speed.h).
+  double operations_per_sample = 0;
+};
+
+// How fast this job's ranks multiply matrices: what a model's speed is compared with.
+
+// Collective. Floating-point operations a second of float32 products of 768 x 768 matrices, of all
+// ranks together while all of them multiply, with the threads that each has: of the fastest product
+// of each, because other programs make single ones slower. Takes about a quarter of a second. The
+// same on every rank.
+double measure_matrix_speed(ProcessGroup& group);
+
+// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view, with the
+// time that is left at the pace so far, evaluations and checkpoints included.
+
+// "2:03" and "1:02:03" of so many seconds.
+std::string clock_text(std::int64_t seconds);
+
+class Progress {
+ public:
+  // Writes to stdout. `replicas`: the ranks that have batches of their own, which scale this rank's
+  // samples to the job's; a silent one writes nothing.
+  Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
+
+  void after_step(const StepReport& report);
+  // Ends the line under way and writes `line` below it.
+  void note(const std::string& line);
+
+ private:
+  void write(const StepReport& report);
+  std::string time_left(std::int64_t step) const;
+
+  const std::int64_t total_steps_;
+  const int replicas_;
+  const bool silent_;
+  const SampleUnit unit_;
+  const bool terminal_;
+  std::chrono::steady_clock::time_point last_written_;
+  std::chrono::steady_clock::time_point first_step_end_;
+  std::int64_t first_step_ = -1;  // of this process
+  std::int64_t samples_since_ = 0;
+  bool in_line_ = false;
+};
+
+// What a finished run tells: throughput, where the time went, and which rank was slowest.
 
 struct RunReport {
   double seconds = 0;  // of training, evaluation and checkpoints left out

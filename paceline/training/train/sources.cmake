@@ -2,33 +2,17 @@ set(SOURCES
   checkpointer.cpp
   checkpointer_begin.cpp
   checkpointer_restore.cpp
-  counted_loss.cpp
   dry_run.cpp
   evaluate.cpp
-  evaluate_text.cpp
-  foreign_elements.cpp
-  hook_snapshot.cpp
-  launch_hint.cpp
-  layer_meter.cpp
   loop.cpp
-  matrix_speed.cpp
-  model_parts.cpp
-  named_choices.cpp
-  own_memory.cpp
   pipeline_gradients.cpp
-  progress.cpp
-  run_checkpoints.cpp
-  run_memory.cpp
-  run_ownership.cpp
   run_boxes.cpp
+  run_memory.cpp
   run_report.cpp
   run_snapshot.cpp
-  runtime.cpp
   step_gradients.cpp
-  test_result.cpp
   training_process.cpp
   training_run.cpp
   training_step.cpp
-  weights_file.cpp
-  weights_shards.cpp)
+  weights_file.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json ${CMAKE_DL_LIBS})

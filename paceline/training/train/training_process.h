@@ -1,5 +1,35 @@
 #pragma once
 
+// The process around the training: threads, memory allocator, and what LibTorch computes with.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/logical_shards.h"
+#include "paceline/training/tensor/tensor_memory.h"
+
+namespace paceline::train {
+
+// Lets the C library keep large freed blocks instead of returning them to the kernel, whose pages
+// would fault in again every step. Costs the peak's memory until the process ends; measured at a
+// quarter of a CNN's step time. Call once, at the beginning of main().
+void keep_large_blocks();
+
+// Sets the intra-op threads of LibTorch and of OpenBLAS, which has a pool of its own. 0: what the
+// launcher's OMP_NUM_THREADS says, otherwise LibTorch's default. Returns the number in effect.
+int set_num_threads(int num_threads);
+
+// "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" when matrix products run about 20 times slower
+// than they could.
+std::string blas_name();
+bool is_reference_blas();
+
+// "LibTorch 1.13.1, OpenBLAS 0.3.21".
+std::string describe_libtorch();
+
 // The process of a training program: its memory, threads, random numbers and group, set up as a
 // fast training wants them, and how it ends.
 //
@@ -13,22 +43,11 @@
 //
 // Thread safety: none; one object a process.
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <string>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/logical_shards.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
-
-namespace paceline::train {
-
 struct ProcessOptions {
   int threads = 0;      // of LibTorch; 0: the launcher's choice
   std::string backend;  // empty: what the launcher says, else paceline
   // The logical shards of each step (engine/core/logical_shards.h); 0: none. With them a rank has 1
-  // thread unless a number was chosen (training/tensor/thread_count.h).
+  // thread unless a number was chosen (training/tensor/compute_settings.h).
   std::int64_t logical_shards = job_logical_shards();
 };
 
@@ -53,7 +72,7 @@ class TrainingProcess {
 
 // The program's exit code: what `program` returns. An exception that leaves it, after which a
 // checkpoint under way is finished, is printed, and the process ends with its code (exit_code_of(),
-// engine/core/exit_code.h), without LibTorch's clean-up, which would only hold up a restart.
+// engine/core/error.h), without LibTorch's clean-up, which would only hold up a restart.
 int run_guarded(const std::function<int()>& program);
 
 }  // namespace paceline::train

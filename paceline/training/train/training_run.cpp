@@ -1,23 +1,49 @@
+// How a user would call the launcher, for hints.
+
 #include "paceline/training/train/training_run.h"
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/shared_error.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/engine/core/shell_words.h"
-#include "paceline/training/tensor/parameter_names.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/option_text.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/train/dry_run.h"
-#include "paceline/training/train/launch_hint.h"
 #include "paceline/training/train/run_report.h"
 
 namespace paceline::train {
+
+// `paceline` where the shell finds it; otherwise the one that was installed or built with this
+// program, quoted for a shell.
+std::string launcher_command();
+
+namespace fs = std::filesystem;
+
+std::string launcher_command() {
+  std::error_code ignored;
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (fs::is_regular_file(fs::path(folder) / "paceline", ignored)) return "paceline";
+  }
+  const auto here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* place : {"paceline", "../apps/paceline"}) {
+    const auto file = (here / place).lexically_normal();
+    if (fs::is_regular_file(file, ignored)) return shell_quoted(file.string());
+  }
+  return "paceline";
+}
+
 namespace {
 
 using Fields = std::vector<MetricsLog::Field>;

@@ -30,15 +30,13 @@
 #include <string>
 
 #include "paceline/engine/telemetry/metrics_log.h"
-#include "paceline/engine/telemetry/tensorboard_log.h"
 #include "paceline/planning/forecast/job_profile.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
-#include "paceline/training/train/progress.h"
-#include "paceline/training/train/run_checkpoints.h"
 #include "paceline/training/train/run_memory.h"
-#include "paceline/training/train/sample_unit.h"
-#include "paceline/training/train/test_result.h"
+#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_step.h"
 #include "paceline/training/train/weights_file.h"
 

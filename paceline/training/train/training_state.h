@@ -5,6 +5,12 @@
 #include <cstdint>
 #include <string>
 
+#include "paceline/training/optim/exponential_moving_average.h"
+#include "paceline/training/optim/grad_scaler.h"
+#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/reducer.h"
+
 namespace paceline::train {
 
 struct TrainingState {
@@ -17,6 +23,20 @@ struct TrainingState {
   std::int64_t num_threads = 0;     // LibTorch's on every rank, where there are logical shards
 
   bool operator==(const TrainingState&) const = default;
+};
+
+// What a training run may have beside its module and optimizer. All that is attached to a
+// Checkpointer goes into its checkpoints and comes back.
+//
+// Ownership: the program's; they outlive the Checkpointer.
+
+// Null: the run has none.
+struct RunParts {
+  optim::Schedule* schedule = nullptr;
+  optim::GradScaler* scaler = nullptr;
+  optim::ExponentialMovingAverage* average = nullptr;
+  Reducer* reducer = nullptr;  // whose communication hook, if any, keeps something between passes
+  PeriodicAverager* averager = nullptr;
 };
 
 }  // namespace paceline::train

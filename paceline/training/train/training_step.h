@@ -1,20 +1,74 @@
 #pragma once
 
-// What a step does with its gradients: clips them, takes the optimizer's step, moves the learning
-// rate along its schedule and the average of the weights after them.
+// The optimizer, the communication hook and the precision that a program's user chose by name, as
+// flags have them.
 //
-// Ownership: it refers to the optimizer, which must outlive it. Thread safety: none.
+// Thread safety: pure functions.
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/schedule.h"
-#include "paceline/training/train/run_parts.h"
+#include "paceline/training/optim/lr_schedules.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
+
+struct OptimizerChoice {
+  std::string name = "adam";  // or adamw, sgd, lamb, lars
+  double lr = 1e-3;
+  double momentum = 0.9;                    // of sgd and lars
+  std::optional<double> weight_decay = {};  // nothing: 0.01 of adamw, 0 of the others
+};
+// Error(kInvalid) for another name, and those of the optimizers.
+std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
+                                                 const std::vector<at::Tensor>& parameters);
+
+struct HookChoice {
+  std::string name = "none";  // or bf16, fp16, powersgd, topk
+  std::int64_t powersgd_rank = 4;
+  std::int64_t powersgd_start = 100;  // steps before it compresses
+  double topk_density = 0.01;
+};
+// Null: gradients travel as they are. Error(kInvalid) for another name.
+std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice);
+
+struct Precision {
+  at::ScalarType parameters = at::kFloat;
+  std::optional<at::ScalarType> autocast;  // of matrix products and convolutions
+  bool scales_loss = false;                // float16's gradients need a GradScaler
+};
+// float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for another.
+Precision precision_of(const std::string& name);
+
+// Which parts of a model a rank has, as its layers say it (training/models/layers.h), for its
+// optimizer.
+//
+//   optimizer.set_model_parts(train::model_parts(*stage, {.model = mesh.sub_mesh({"pp", "tp"}).world(),
+//                                                         .layers = mesh.group("tp")}, tied_copies));
+
+// The groups of optim::ModelParts.
+struct ModelGroups {
+  std::shared_ptr<ProcessGroup> model;   // all ranks that together have one model
+  std::shared_ptr<ProcessGroup> layers;  // those that divide its layers
+};
+
+// `tied`: parameters of `module` that a rank of another stage has too, and counts.
+optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
+                              const std::vector<at::Tensor>& tied = {});
+
+// What a step does with its gradients: clips them, takes the optimizer's step, moves the learning
+// rate along its schedule and the average of the weights after them.
+//
+// Ownership: it refers to the optimizer, which must outlive it. Thread safety: none.
 
 struct StepOptions {
   std::string schedule = "constant";  // or step, cosine, one-cycle, plateau

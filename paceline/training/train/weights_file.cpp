@@ -1,25 +1,188 @@
 #include "paceline/training/train/weights_file.h"
 
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <fmt/ranges.h>
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/no_links.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/files/checkpoint/plain_file.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
-#include "paceline/files/checkpoint/safetensors_file.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/foreign_elements.h"
-#include "paceline/training/train/weights_shards.h"
 
 namespace paceline {
+
+namespace {
+
+// A float of 8 bits: the sign, the exponent, then `mantissa` bits.
+float small_float(std::uint8_t bits, int mantissa, int bias) {
+  const int exponent = (bits & 0x7F) >> mantissa;
+  const int fraction = bits & ((1 << mantissa) - 1);
+  const float magnitude =
+      exponent == 0
+          ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
+          : std::ldexp(static_cast<float>(fraction + (1 << mantissa)), exponent - bias - mantissa);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// OCP's FP8 (2023): E4M3 has no infinities, and one NaN of each sign.
+float from_e4m3(std::uint8_t bits) {
+  if ((bits & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+  return small_float(bits, 3, 7);
+}
+
+// E5M2 is the upper half of IEEE's half.
+float from_e5m2(std::uint8_t bits) {
+  if ((bits & 0x7F) > 0x7C) return std::numeric_limits<float>::quiet_NaN();
+  if ((bits & 0x7F) == 0x7C) {
+    return (bits & 0x80) != 0 ? -std::numeric_limits<float>::infinity()
+                              : std::numeric_limits<float>::infinity();
+  }
+  return small_float(bits, 2, 15);
+}
+
+template <class From, class To, class Widen>
+void widen_all(std::span<const std::byte> bytes, at::Tensor& to, const Widen& widen) {
+  To* out = to.data_ptr<To>();
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(From)) {
+    From value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    *out++ = widen(value);
+  }
+}
+
+std::optional<at::Tensor> room_for(const std::vector<std::int64_t>& shape, std::size_t bytes,
+                                   std::size_t element, at::ScalarType type) {
+  std::size_t count = 1;
+  for (const std::int64_t size : shape) {
+    if (__builtin_mul_overflow(count, static_cast<std::size_t>(size), &count)) return {};
+  }
+  if (bytes % element != 0 || bytes / element != count) return {};
+  return at::empty(shape, type);
+}
+
+}  // namespace
+
+std::optional<at::Tensor> widened(std::string_view foreign_type,
+                                  const std::vector<std::int64_t>& shape,
+                                  std::span<const std::byte> bytes) {
+  std::optional<at::Tensor> to;
+  if (foreign_type == "F8_E4M3" || foreign_type == "F8_E5M2") {
+    to = room_for(shape, bytes.size(), 1, at::kFloat);
+    const auto widen = foreign_type == "F8_E4M3" ? from_e4m3 : from_e5m2;
+    if (to) widen_all<std::uint8_t, float>(bytes, *to, widen);
+  } else if (foreign_type == "U16") {
+    to = room_for(shape, bytes.size(), 2, at::kInt);
+    const auto widen = [](std::uint16_t value) { return std::int32_t{value}; };
+    if (to) widen_all<std::uint16_t, std::int32_t>(bytes, *to, widen);
+  } else if (foreign_type == "U32") {
+    to = room_for(shape, bytes.size(), 4, at::kLong);
+    const auto widen = [](std::uint32_t value) { return std::int64_t{value}; };
+    if (to) widen_all<std::uint32_t, std::int64_t>(bytes, *to, widen);
+  }
+  return to;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOneFile = "model.safetensors";
+constexpr const char* kIndexEnd = ".index.json";
+constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
+constexpr int kIndexDepth = 8;  // "metadata" may hold anything
+
+// The path without links. Error(kCorrupt) when there is no such file.
+std::string resolved(const fs::path& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  if (!error) return real.string();
+  if (error != std::errc::no_such_file_or_directory)
+    fail(ErrorCode::kCorrupt, "{}: cannot open: {}", path.string(), error.message());
+  fail(ErrorCode::kCorrupt, "{}: the file is missing{}", path.string(),
+       fs::is_symlink(fs::symlink_status(path, error)) ? ": the link points to nothing" : "");
+}
+
+// Finds the file of the folder that has its weights.
+fs::path weights_in(const fs::path& folder) {
+  std::vector<std::string> others;
+  for (const std::string& name : {std::string(kOneFile), kOneFile + std::string(kIndexEnd)}) {
+    std::error_code error;
+    if (fs::exists(fs::symlink_status(folder / name, error))) return folder / name;
+  }
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    for (const char* end : {".safetensors", ".bin", ".pth", ".pt", ".gguf"}) {
+      if (name.ends_with(end) && others.size() < 8) others.push_back(name);
+    }
+  }
+  fail(ErrorCode::kCorrupt,
+       "{}: the folder has neither {} nor {}{}{}; name a .safetensors file, or convert a file of "
+       "torch.save with tools/torch_weights.py",
+       folder.string(), kOneFile, kOneFile, kIndexEnd,
+       others.empty() ? "" : fmt::format(" (it has {})", fmt::join(others, ", ")));
+}
+
+// The files of the index, by name, with their tensors.
+std::map<std::string, std::set<std::string>> parse_index(const std::string& path) {
+  const auto bytes = read_plain_file(FileSystem::real(), resolved(path), kMaxIndexBytes);
+  const std::string_view mistaken = mistaken_file(bytes);
+  if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", path, mistaken);
+  const auto index = parse_strict_json({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                                       path, kIndexDepth);
+  const auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object() || map->empty()) {
+    fail(ErrorCode::kCorrupt, "{}: an index needs a \"weight_map\" from tensors to files", path);
+  }
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [tensor, shard] : map->items()) {
+    if (!shard.is_string()) {
+      fail(ErrorCode::kCorrupt, "{}: the file of tensor \"{}\" is not a string", path, tensor);
+    }
+    const auto& name = shard.get_ref<const std::string&>();
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      fail(ErrorCode::kCorrupt,
+           "{}: the file {} of tensor \"{}\" is not the name of a file beside the index", path,
+           json_text(shard), tensor);
+    }
+    shards[name].insert(tensor);
+  }
+  return shards;
+}
+
+}  // namespace
+
+std::vector<WeightsShard> find_weights_shards(const std::string& path) {
+  std::error_code error;
+  const fs::path file = fs::is_directory(path, error) ? weights_in(path) : fs::path(path);
+  if (!file.string().ends_with(kIndexEnd)) return {{resolved(file), std::nullopt}};
+  std::vector<WeightsShard> shards;
+  for (auto& [name, tensors] : parse_index(file.string())) {
+    const fs::path shard = file.parent_path() / name;
+    if (!fs::exists(shard, error)) {
+      fail(ErrorCode::kCorrupt,
+           "{}: the file {} with {} of its tensors, such as \"{}\", is missing", file.string(),
+           name, tensors.size(), *tensors.begin());
+    }
+    shards.push_back({resolved(shard), std::move(tensors)});
+  }
+  return shards;
+}
+
 namespace {
 
 // Error(kCorrupt) unless the shard has exactly the tensors that the index promises.

@@ -1,5 +1,51 @@
 #pragma once
 
+// Element types of other people's files as the engine's next wider ones: exactly, every value.
+//
+// Thread safety: pure functions.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+namespace paceline {
+
+// A tensor of a type that the engine lacks, by its name in a safetensors file: F8_E4M3 and F8_E5M2
+// become float32, U16 int32 and U32 int64. Nothing for other types, such as F4 and F8_E8M0, and
+// where the bytes do not fit the shape.
+std::optional<at::Tensor> widened(std::string_view foreign_type,
+                                  const std::vector<std::int64_t>& shape,
+                                  std::span<const std::byte> bytes);
+
+// Which safetensors files hold the weights that a path names: the file itself, or the shards of an
+// index as Hugging Face writes it,
+//
+//   {"metadata": {...}, "weight_map": {"wte.weight": "model-00001-of-00002.safetensors", ...}}
+//
+// Thread safety: pure functions.
+
+struct WeightsShard {
+  std::string path;
+  // The tensors that the index promises of this file; nothing: there is no index.
+  std::optional<std::set<std::string>> tensors;
+};
+
+// `path`: a file, an index (*.index.json), or a folder that has model.safetensors or
+// model.safetensors.index.json. Error(kCorrupt) that names what is missing or wrong: a shard is a
+// plain name, of a file beside the index. The paths of the shards have no links left: users' caches
+// consist of links.
+std::vector<WeightsShard> find_weights_shards(const std::string& path);
+
 // Tensors in one safetensors file, which Python and every other framework read: a model's weights
 // to hand on, as opposed to a checkpoint, from which a training goes on (checkpointer.h).
 //
@@ -7,15 +53,6 @@
 //   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder as Hugging Face has it
 //
 // Thread safety: pure functions.
-
-#include <functional>
-#include <map>
-#include <string>
-
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
-namespace paceline {
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 

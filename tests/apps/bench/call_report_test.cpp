@@ -1,8 +1,8 @@
-#include "apps/bench/call_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "apps/bench/report.h"
 
 namespace paceline::bench {
 namespace {

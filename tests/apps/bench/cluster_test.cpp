@@ -1,9 +1,9 @@
-#include "apps/bench/cluster.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/settings.h"
+#include "paceline/engine/core/option_text.h"
+
+#include "apps/bench/forecast.h"
 
 namespace paceline::bench {
 namespace {

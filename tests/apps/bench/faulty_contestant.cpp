@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 
-#include "apps/bench/worker.h"
+#include "apps/bench/contestant/contestant.h"
 
 namespace paceline::bench {
 namespace {

@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "apps/bench/simulated_call.h"
-
 namespace paceline::bench {
 namespace {
 

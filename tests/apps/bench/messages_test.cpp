@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline::bench {
 namespace {

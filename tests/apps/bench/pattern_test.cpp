@@ -1,4 +1,4 @@
-#include "apps/bench/pattern.h"
+#include "apps/bench/contestant/pattern.h"
 
 #include <cstring>
 

@@ -1,13 +1,12 @@
 // Real ranks in turns, and what happens when a contestant misbehaves.
 
-#include "apps/bench/session.h"
-
 #include <filesystem>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/bench/collective_session.h"
 #include "tests/harness/fresh_directory.h"
 
 namespace paceline::bench {

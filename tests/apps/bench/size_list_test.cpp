@@ -1,7 +1,7 @@
-#include "apps/bench/size_list.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "apps/bench/operation.h"
 
 namespace paceline::bench {
 namespace {

@@ -1,5 +1,3 @@
-#include "apps/bench/start_line.h"
-
 #include <thread>
 #include <vector>
 
@@ -8,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
+
+#include "apps/bench/contestant/contestant_process.h"
 
 namespace paceline::bench {
 namespace {

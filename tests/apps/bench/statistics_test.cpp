@@ -1,9 +1,9 @@
-#include "apps/bench/statistics.h"
-
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "apps/bench/report.h"
 
 namespace paceline::bench {
 namespace {

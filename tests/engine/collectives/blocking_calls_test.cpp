@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/transport/connect.h"
+#include "paceline/engine/transport/formation/connect.h"
 
 namespace paceline {
 namespace {

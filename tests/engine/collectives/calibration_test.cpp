@@ -1,4 +1,4 @@
-#include "paceline/engine/collectives/group/calibration.h"
+#include "paceline/engine/collectives/selection/calibration.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-
-#include "paceline/engine/collectives/planning/cost_file.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -1,8 +1,8 @@
-#include "paceline/engine/collectives/group/clock_offset.h"
-
 #include <cstdlib>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/collectives/group/world_setup.h"
 
 #include "tests/harness/thread_ranks.h"
 

@@ -1,8 +1,6 @@
 // Collectives on a device's memory, with a device that is a thread of this program and whose memory
 // is the host's: who waits for what, and what happens when the device fails.
 
-#include "paceline/engine/collectives/device_order.h"
-
 #include <atomic>
 #include <future>
 #include <thread>
@@ -10,7 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/backends/poll_until.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
 
 #include "tests/harness/fake_library.h"

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/collective.h"
-#include "paceline/engine/collectives/flight/rank_line.h"
 
 namespace paceline {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/kernels/reduce_variant.h"
+#include "paceline/engine/collectives/kernels/reduce.h"
 
 #include "tests/harness/thread_ranks.h"
 

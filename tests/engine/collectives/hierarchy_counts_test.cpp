@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/algorithms/hierarchy_blocks.h"
-#include "paceline/engine/collectives/planning/planner.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
+#include "paceline/engine/collectives/selection/planner.h"
 
 #include "tests/engine/collectives/host_layouts.h"
 #include "tests/engine/collectives/sample_values.h"

@@ -1,7 +1,7 @@
 // The hierarchy's schedules for hosts of every kind, without a network: the promised bits, and how
 // often a byte crosses it.
 
-#include "paceline/engine/collectives/algorithms/subtrees.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 #include "tests/engine/collectives/host_layouts.h"
 #include "tests/engine/collectives/schedule_data.h"

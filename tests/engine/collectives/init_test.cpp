@@ -1,7 +1,5 @@
 // init_process_group() where it cannot succeed: what it says, and what it leaves in the records.
 
-#include "paceline/engine/collectives/group/init.h"
-
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/flight/explain.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/fresh_directory.h"

@@ -6,13 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/backends/library_call.h"
-#include "paceline/engine/collectives/backends/mean.h"
-#include "paceline/engine/collectives/backends/reduce_contributions.h"
-#include "paceline/engine/collectives/backends/share_id.h"
+#include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/transport/connect.h"
+#include "paceline/engine/transport/formation/connect.h"
 
 #include "tests/engine/collectives/sample_values.h"
 

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/algorithms/by_package.h"
-#include "paceline/engine/collectives/algorithms/direct.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 #include "tests/engine/collectives/schedule_data.h"
 

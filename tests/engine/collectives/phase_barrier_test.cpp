@@ -1,7 +1,5 @@
 // A rank that gives up, and one that arrives just then.
 
-#include "paceline/engine/collectives/backends/paceline/phase_barrier.h"
-
 #include <array>
 #include <chrono>
 #include <optional>
@@ -10,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/backends/paceline/group_share.h"
 #include "paceline/engine/telemetry/flight_recorder.h"
 
 #include "tests/harness/fresh_directory.h"

@@ -1,11 +1,11 @@
 // The planner's choices, and its predictions against the simulator's.
 
-#include "paceline/engine/collectives/planning/planner.h"
+#include "paceline/engine/collectives/selection/planner.h"
 
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/collectives/simulation/simulator.h"
+#include "paceline/engine/collectives/selection/simulator.h"
 
 namespace paceline {
 namespace {

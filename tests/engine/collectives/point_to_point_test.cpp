@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"

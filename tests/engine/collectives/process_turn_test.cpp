@@ -1,11 +1,11 @@
-#include "paceline/engine/collectives/backends/process_turn.h"
-
 #include <atomic>
 #include <random>
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/engine/collectives/backends/blocking_calls.h"
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/expect_error.h"

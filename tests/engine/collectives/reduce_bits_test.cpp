@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/kernels/reduce_variant.h"
+#include "paceline/engine/collectives/kernels/reduce.h"
 
 namespace paceline {
 namespace {

@@ -9,8 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/kernels/reduce_variant.h"
-
 namespace paceline {
 namespace {
 

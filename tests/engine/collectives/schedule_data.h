@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/collectives/planning/algorithm.h"
-#include "paceline/engine/collectives/simulation/simulator.h"
+#include "paceline/engine/collectives/selection/algorithm.h"
+#include "paceline/engine/collectives/selection/simulator.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

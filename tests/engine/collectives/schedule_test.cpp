@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "paceline/engine/collectives/algorithms/direct.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 #include "tests/engine/collectives/schedule_data.h"
 

@@ -1,8 +1,6 @@
 // The way of a call among ranks that share memory, and that explain() tells of the way that is
 // taken.
 
-#include "paceline/engine/collectives/backends/paceline/shared_route.h"
-
 #include <algorithm>
 #include <utility>
 

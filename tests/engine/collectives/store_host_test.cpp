@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/collectives/group/init.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/end_of.h"
 #include "tests/harness/fresh_directory.h"

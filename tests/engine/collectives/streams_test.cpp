@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 
 #include "tests/engine/collectives/odd_rank.h"
 #include "tests/harness/expect_error.h"

@@ -1,4 +1,4 @@
-#include "paceline/engine/collectives/group/symmetric_arena.h"
+#include "paceline/engine/collectives/memory/symmetric_arena.h"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
-#include "paceline/engine/collectives/group/thread_share.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/engine/collectives/group/world_setup.h"
 
 namespace paceline {
 namespace {

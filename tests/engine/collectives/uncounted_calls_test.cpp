@@ -10,7 +10,7 @@
 
 #include "paceline/engine/collectives/backends/paceline/paceline_backend.h"
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/transport/connect.h"
+#include "paceline/engine/transport/formation/connect.h"
 
 #include "tests/engine/collectives/host_layouts.h"
 #include "tests/harness/expect_error.h"

@@ -1,7 +1,5 @@
 // What can go wrong in a visit, and how its blocks are cut. That visits work is in conformance.cpp.
 
-#include "paceline/engine/collectives/visit.h"
-
 #include <array>
 #include <cstdint>
 #include <stdexcept>
@@ -9,6 +7,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/engine/collectives/call.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

@@ -1,10 +1,9 @@
-#include "paceline/engine/collectives/backends/wait_for_keys.h"
-
 #include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/asleep.h"

@@ -1,9 +1,9 @@
-#include "paceline/engine/core/copy.h"
-
 #include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/simd.h"
 
 namespace paceline {
 namespace {

@@ -1,6 +1,6 @@
-#include "paceline/engine/core/counted.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/check.h"
 
 namespace paceline {
 namespace {

@@ -1,6 +1,6 @@
-#include "paceline/engine/core/cpu_list.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/system/topology.h"
 
 namespace paceline {
 namespace {

@@ -1,11 +1,10 @@
-#include "paceline/engine/core/cpu_package.h"
-
 #include <filesystem>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/host.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/topology.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -1,11 +1,11 @@
-#include "paceline/engine/core/cpu_quota.h"
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/system/resource_limits.h"
 
 namespace paceline {
 namespace {

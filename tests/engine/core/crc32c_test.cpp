@@ -1,5 +1,3 @@
-#include "paceline/engine/core/crc32c.h"
-
 #include <numeric>
 #include <vector>
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/network_interface.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 namespace {

@@ -1,8 +1,8 @@
-#include "paceline/engine/core/file_start.h"
-
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/system/files.h"
 
 #include "tests/harness/expect_error.h"
 

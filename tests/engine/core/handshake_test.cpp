@@ -1,5 +1,3 @@
-#include "paceline/engine/core/handshake.h"
-
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -9,9 +7,10 @@
 #include <poll.h>
 #include <sodium.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 namespace {

@@ -1,4 +1,4 @@
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/io.h"
 
 #include <array>
 #include <cerrno>
@@ -17,8 +17,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/send_queue.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace {
 

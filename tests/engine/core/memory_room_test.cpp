@@ -1,9 +1,9 @@
-#include "paceline/engine/core/memory_room.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/system/resource_limits.h"
 
 #include "tests/harness/fresh_directory.h"
 

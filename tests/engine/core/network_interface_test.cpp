@@ -1,8 +1,7 @@
-#include "paceline/engine/core/network_interface.h"
-
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/host.h"
 
 namespace paceline {
 namespace {

@@ -1,5 +1,3 @@
-#include "paceline/engine/core/no_links.h"
-
 #include <cerrno>
 #include <filesystem>
 #include <functional>
@@ -13,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/file_draft.h"
+#include "paceline/engine/core/system/files.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -1,6 +1,6 @@
-#include "paceline/engine/core/rank_name.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/error.h"
 
 namespace paceline {
 namespace {

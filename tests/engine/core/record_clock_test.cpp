@@ -1,10 +1,10 @@
-#include "paceline/engine/core/record_clock.h"
-
 #include <chrono>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/core/timing.h"
 
 namespace paceline {
 namespace {

@@ -1,10 +1,10 @@
-#include "paceline/engine/core/running_timer.h"
-
 #include <atomic>
 #include <thread>
 
 #include <gtest/gtest.h>
 #include <sched.h>
+
+#include "paceline/engine/core/timing.h"
 
 namespace paceline {
 namespace {

@@ -1,7 +1,5 @@
 // Words for shells: what is quoted comes back as it was, also through a real shell.
 
-#include "paceline/engine/core/shell_words.h"
-
 #include <cstdio>
 #include <memory>
 #include <random>
@@ -10,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/option_text.h"
 
 #include "tests/harness/random_seed.h"
 

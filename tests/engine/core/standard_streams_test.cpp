@@ -1,5 +1,3 @@
-#include "paceline/engine/core/standard_streams.h"
-
 #include <array>
 #include <cerrno>
 
@@ -7,6 +5,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline {
 namespace {

@@ -1,5 +1,3 @@
-#include "paceline/engine/core/terminal.h"
-
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -7,7 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline {
 namespace {

@@ -1,4 +1,4 @@
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,15 +1,14 @@
 // A process that stood still knows it when it goes on. Each test has a process of its own: the
 // standstills are those of a whole process.
 
-#include "paceline/engine/core/vigil.h"
-
 #include <csignal>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/stopped_process.h"
 

@@ -1,5 +1,3 @@
-#include "paceline/engine/rendezvous/bulletin.h"
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+
+#include "paceline/engine/rendezvous/meeting_point.h"
 
 #include "tests/engine/rendezvous/variables_of.h"
 #include "tests/harness/expect_error.h"

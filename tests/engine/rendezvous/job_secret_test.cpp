@@ -1,5 +1,3 @@
-#include "paceline/engine/rendezvous/job_secret.h"
-
 #include <fstream>
 
 #include <fcntl.h>
@@ -8,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
 
 #include "tests/engine/rendezvous/variables_of.h"
 #include "tests/harness/expect_error.h"

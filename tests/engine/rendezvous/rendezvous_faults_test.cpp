@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/rendezvous/arrival.h"
-#include "paceline/engine/rendezvous/bulletin.h"
+#include "paceline/engine/rendezvous/meeting_point.h"
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/engine/rendezvous/rank_threads.h"

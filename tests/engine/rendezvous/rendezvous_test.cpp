@@ -8,9 +8,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/store/prefix_store.h"
+#include "paceline/engine/store/store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 
 #include "tests/engine/rendezvous/rank_threads.h"

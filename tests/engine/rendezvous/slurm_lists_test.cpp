@@ -1,10 +1,10 @@
 // SLURM's short forms of lists.
 
-#include "paceline/engine/rendezvous/slurm_lists.h"
-
 #include <random>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/rendezvous/slurm.h"
 
 #include "tests/harness/random_seed.h"
 

@@ -1,6 +1,6 @@
 // Frames on a connection: what is sent arrives, what no worker sends breaks it.
 
-#include "paceline/engine/rpc/connection.h"
+#include "paceline/engine/rpc/protocol/connection.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/wait_until.h"

@@ -13,8 +13,8 @@
 
 #include <unistd.h>
 
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/rpc/directory.h"
 #include "paceline/engine/store/file_store.h"
 

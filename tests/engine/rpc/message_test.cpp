@@ -1,4 +1,4 @@
-#include "paceline/engine/rpc/message.h"
+#include "paceline/engine/rpc/protocol/message.h"
 
 #include <array>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/engine/rpc/job.h"
 #include "tests/engine/rpc/relay.h"

@@ -22,9 +22,8 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/rpc/lease.h"
+#include "paceline/engine/rpc/protocol/session.h"
 #include "paceline/engine/rpc/references.h"
-#include "paceline/engine/rpc/session.h"
 
 namespace paceline::rpc::simulation {
 namespace {

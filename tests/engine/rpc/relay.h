@@ -21,11 +21,11 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rpc/directory.h"
-#include "paceline/engine/rpc/frame.h"
+#include "paceline/engine/rpc/protocol/frame.h"
 
 namespace paceline::rpc::testing_job {
 

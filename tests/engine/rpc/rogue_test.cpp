@@ -16,12 +16,12 @@
 
 #include <unistd.h>
 
-#include "paceline/engine/core/handshake.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/core/thread.h"
-#include "paceline/engine/rpc/connection.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rpc/directory.h"
-#include "paceline/engine/rpc/reference_table.h"
+#include "paceline/engine/rpc/protocol/connection.h"
+#include "paceline/engine/rpc/references.h"
 #include "paceline/engine/rpc/setup.h"
 
 #include "tests/engine/rpc/job.h"

@@ -11,7 +11,7 @@
 
 #include <sys/mman.h>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 

@@ -1,8 +1,8 @@
 // An exhaustive search: one or two calls, and at most so many lost connections, deaths and expired
 // sessions, in every order in which they can come. The rules at the top of
-// paceline/engine/rpc/session.h must hold in each state that can be reached. The state machines
-// that are searched are the library's; the network, the handlers and the faults are the model
-// below.
+// paceline/engine/rpc/protocol/session.h must hold in each state that can be reached. The state
+// machines that are searched are the library's; the network, the handlers and the faults are the
+// model below.
 
 #include <compare>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/rpc/session.h"
+#include "paceline/engine/rpc/protocol/session.h"
 
 namespace paceline::rpc::search {
 namespace {

@@ -1,15 +1,15 @@
 // The simulator against closed formulas, where there are any.
 
-#include "paceline/engine/collectives/simulation/simulator.h"
+#include "paceline/engine/collectives/selection/simulator.h"
 
 #include <set>
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/collectives/planning/algorithm.h"
-#include "paceline/engine/collectives/simulation/ranges_in_use.h"
+#include "paceline/engine/collectives/algorithms/scoreboard.h"
+#include "paceline/engine/collectives/selection/algorithm.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/transport/message.h"
+#include "paceline/engine/transport/wire.h"
 
 namespace paceline {
 namespace {

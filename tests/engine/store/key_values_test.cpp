@@ -1,9 +1,7 @@
-#include "paceline/engine/store/key_values.h"
-
 #include <gtest/gtest.h>
 
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/store/prefix_store.h"
+#include "paceline/engine/store/store.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/handshake.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/store_protocol.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
-#include "paceline/engine/core/handshake.h"
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/store/store_protocol.h"
 #include "paceline/engine/store/tcp_store_server.h"
 

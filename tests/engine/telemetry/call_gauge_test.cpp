@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "paceline/engine/telemetry/call_gauge_file.h"
-#include "paceline/engine/telemetry/call_gauge_layout.h"
 
 #include "tests/harness/fresh_directory.h"
 

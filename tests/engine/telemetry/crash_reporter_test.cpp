@@ -19,8 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace {
 

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/engine/telemetry/flight_layout.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/random_seed.h"

@@ -1,5 +1,3 @@
-#include "paceline/engine/telemetry/step_gauge.h"
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -7,6 +5,8 @@
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "paceline/engine/telemetry/step_log.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -1,5 +1,3 @@
-#include "paceline/engine/telemetry/tensorboard_log.h"
-
 #include <bit>
 #include <cmath>
 #include <filesystem>
@@ -16,8 +14,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/crc32c.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/telemetry/metrics_log.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -15,7 +15,6 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/engine/telemetry/timeline_file.h"
-#include "paceline/engine/telemetry/timeline_layout.h"
 
 #include "tests/harness/fresh_directory.h"
 

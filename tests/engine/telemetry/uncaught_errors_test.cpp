@@ -1,5 +1,3 @@
-#include "paceline/engine/telemetry/uncaught_errors.h"
-
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -12,6 +10,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/telemetry/crash_reporter.h"
 
 namespace paceline {
 namespace {

@@ -1,6 +1,6 @@
 // More callers at a rank's door than it lets in at once.
 
-#include "paceline/engine/transport/acceptor.h"
+#include "paceline/engine/transport/formation/acceptor.h"
 
 #include <future>
 
@@ -8,8 +8,8 @@
 #include <poll.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 namespace {

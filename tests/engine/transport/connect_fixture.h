@@ -10,12 +10,12 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/host.h"
-#include "paceline/engine/core/secret.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/transport/connect.h"
-#include "paceline/engine/transport/peer.h"
+#include "paceline/engine/transport/formation/connect.h"
+#include "paceline/engine/transport/mesh.h"
 
 #include "tests/harness/fetch_from.h"
 

@@ -1,6 +1,6 @@
 // Who may join a mesh, and who may not.
 
-#include "paceline/engine/transport/connect.h"
+#include "paceline/engine/transport/formation/connect.h"
 
 #include <algorithm>
 #include <future>
@@ -10,9 +10,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "paceline/engine/core/handshake.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/transport/notice.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/transport/control_messages.h"
 
 #include "tests/engine/transport/connect_fixture.h"
 #include "tests/harness/wait_until.h"

@@ -1,6 +1,6 @@
 // Many calls at once: to peers that answer, that say nothing, that are not there yet, or no more.
 
-#include "paceline/engine/transport/dialer.h"
+#include "paceline/engine/transport/formation/dialer.h"
 
 #include <algorithm>
 #include <array>
@@ -12,11 +12,10 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/rank_name.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/core/vigil.h"
-#include "paceline/engine/transport/acceptor.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/transport/formation/acceptor.h"
 
 #include "tests/harness/stopped_process.h"
 

@@ -10,9 +10,8 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/store/memory_store.h"
-#include "paceline/engine/transport/connect.h"
-#include "paceline/engine/transport/loopback/pipe.h"
-#include "paceline/engine/transport/loopback/wire.h"
+#include "paceline/engine/transport/formation/connect.h"
+#include "paceline/engine/transport/loopback_wire.h"
 
 #include "tests/engine/transport/numbered_bytes.h"
 #include "tests/harness/fetch_from.h"

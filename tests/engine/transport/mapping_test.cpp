@@ -1,5 +1,3 @@
-#include "paceline/engine/transport/mapping.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
@@ -11,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
 namespace {

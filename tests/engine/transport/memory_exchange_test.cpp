@@ -1,5 +1,3 @@
-#include "paceline/engine/transport/memory_exchange.h"
-
 #include <array>
 #include <cstring>
 #include <thread>
@@ -8,9 +6,8 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include "paceline/engine/transport/loopback/memory.h"
-#include "paceline/engine/transport/mapping.h"
-#include "paceline/engine/transport/shm/memory.h"
+#include "paceline/engine/transport/host_memory.h"
+#include "paceline/engine/transport/shared_memory.h"
 
 #include "tests/harness/raw_mesh.h"
 

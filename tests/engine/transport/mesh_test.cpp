@@ -8,12 +8,9 @@
 #include <poll.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/transport/cipher.h"
-#include "paceline/engine/transport/failure_domain.h"
-#include "paceline/engine/transport/inquiry.h"
-#include "paceline/engine/transport/notice.h"
-#include "paceline/engine/transport/peer.h"
+#include "paceline/engine/transport/control_messages.h"
 
 #include "tests/harness/asleep.h"
 #include "tests/harness/raw_mesh.h"

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/handshake.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/engine/transport/connect_fixture.h"
 

@@ -1,8 +1,8 @@
-#include "paceline/engine/transport/stripes.h"
-
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "paceline/engine/transport/exchange.h"
 
 namespace paceline {
 namespace {

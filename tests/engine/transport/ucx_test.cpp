@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/core/error.h"
 
 #include "tests/engine/transport/numbered_bytes.h"
 #include "tests/harness/asleep.h"

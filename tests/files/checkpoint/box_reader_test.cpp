@@ -1,8 +1,6 @@
 // Whatever boxes the files have and whatever boxes are wanted: the elements are right, little else
 // is read, and damage is found where it is read.
 
-#include "paceline/files/checkpoint/box_reader.h"
-
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -10,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/box_plan.h"
 
 #include "tests/files/checkpoint/sample_snapshot.h"

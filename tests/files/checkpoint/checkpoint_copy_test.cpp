@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "paceline/files/checkpoint/plain_file.h"
+#include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
 
 #include "tests/files/checkpoint/sample_snapshot.h"

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/files/checkpoint/digest.h"
 
 #include "tests/files/checkpoint/sample_snapshot.h"
 

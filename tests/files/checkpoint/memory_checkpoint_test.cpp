@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/fd.h"
-#include "paceline/files/checkpoint/digest.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/files/checkpoint/manifest.h"
 
 #include "tests/files/checkpoint/sample_snapshot.h"
 #include "tests/files/checkpoint/test_directory.h"

@@ -1,5 +1,3 @@
-#include "paceline/files/checkpoint/memory_team.h"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -10,6 +8,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+
+#include "paceline/files/checkpoint/memory_checkpoint.h"
 
 #include "tests/files/checkpoint/peak_memory.h"
 #include "tests/files/checkpoint/sample_parts.h"

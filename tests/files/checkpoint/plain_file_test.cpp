@@ -1,5 +1,3 @@
-#include "paceline/files/checkpoint/plain_file.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <memory>
@@ -7,6 +5,8 @@
 #include <vector>
 
 #include <gmock/gmock.h>
+
+#include "paceline/files/checkpoint/file_system.h"
 
 #include "tests/files/checkpoint/real_file_system.h"
 #include "tests/files/checkpoint/sample_snapshot.h"

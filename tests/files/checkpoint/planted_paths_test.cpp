@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/files/checkpoint/checkpoint_directory.h"
-#include "paceline/files/checkpoint/folder.h"
+#include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
 
 #include "tests/files/checkpoint/real_file_system.h"

@@ -1,9 +1,9 @@
-#include "paceline/files/checkpoint/run_mark.h"
-
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
+
+#include "paceline/files/checkpoint/checkpoint_directory.h"
 
 #include "tests/files/checkpoint/test_directory.h"
 

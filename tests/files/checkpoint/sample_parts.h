@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/files/checkpoint/agreed_plan.h"
-#include "paceline/files/checkpoint/box_reader.h"
+#include "paceline/files/checkpoint/box_file.h"
+#include "paceline/files/checkpoint/box_plan.h"
 
 namespace paceline::testing {
 

@@ -7,7 +7,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/files/images/encoded_image.h"
-#include "paceline/files/images/image_file.h"
+#include "paceline/files/images/image_files.h"
 
 #include "tests/files/images/encode.h"
 #include "tests/harness/expect_error.h"

@@ -1,10 +1,9 @@
-#include "paceline/files/images/image_list.h"
-
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/files/images/image_files.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -1,7 +1,7 @@
 // What a build without the libraries says.
 
 #include "paceline/engine/core/error.h"
-#include "paceline/files/images/codec.h"
+#include "paceline/files/images/encoded_image.h"
 
 #include "tests/harness/expect_error.h"
 

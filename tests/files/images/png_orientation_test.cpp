@@ -1,8 +1,6 @@
 // Every place in a PNG that can have an orientation. images_parity_test.cpp compares the same
 // places with Pillow.
 
-#include "paceline/files/images/png_orientation.h"
-
 #include <gtest/gtest.h>
 
 #include "paceline/files/images/encoded_image.h"

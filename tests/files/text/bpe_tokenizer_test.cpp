@@ -1,5 +1,3 @@
-#include "paceline/files/text/bpe_tokenizer.h"
-
 #include <fstream>
 #include <map>
 #include <random>
@@ -8,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/files/text/byte_tokenizer.h"
+#include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
 
 #include "tests/harness/expect_error.h"

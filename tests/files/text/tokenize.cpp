@@ -11,9 +11,8 @@
 #include <memory>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/files/text/bpe_tokenizer.h"
+#include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
-#include "paceline/files/text/word_piece_tokenizer.h"
 
 namespace {
 

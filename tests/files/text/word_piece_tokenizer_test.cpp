@@ -1,9 +1,9 @@
-#include "paceline/files/text/word_piece_tokenizer.h"
-
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/files/text/tokenizer.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/launcher/coordination/coordinator.h"
 
 #include "tests/launcher/coordination/coordinated_job.h"

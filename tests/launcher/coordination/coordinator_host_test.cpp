@@ -1,8 +1,6 @@
 // Strangers at the job's coordinator: they cost it nothing, and no agent is shut out. And an agent
 // is not called silent because the coordinator did not listen.
 
-#include "paceline/launcher/coordination/coordinator_host.h"
-
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -16,8 +14,8 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/launcher/coordination/coordinator_link.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/coordination/job_control.h"
 
 namespace paceline::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/error.h"
 
 #include "tests/launcher/coordination/coordinated_job.h"
 

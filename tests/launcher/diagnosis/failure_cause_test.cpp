@@ -1,11 +1,11 @@
-#include "paceline/launcher/diagnosis/failure_cause.h"
-
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/diagnosis/failure_report.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -1,9 +1,9 @@
-#include "paceline/launcher/diagnosis/failure_order.h"
-
 #include <csignal>
 #include <map>
 
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/diagnosis/failure_report.h"
 
 namespace paceline::launcher {
 namespace {

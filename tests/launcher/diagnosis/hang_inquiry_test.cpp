@@ -7,7 +7,6 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/launcher/diagnosis/flight_digest.h"
 
 namespace paceline::launcher {
 namespace {

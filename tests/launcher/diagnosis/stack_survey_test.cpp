@@ -1,5 +1,3 @@
-#include "paceline/launcher/diagnosis/stack_survey.h"
-
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +10,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/launcher/diagnosis/stack_reader.h"
 
 namespace paceline::launcher {
 namespace {

@@ -1,10 +1,10 @@
 // Who keeps the others waiting in a job on several hosts.
 
-#include "paceline/launcher/diagnosis/straggler_inquiry.h"
-
 #include <optional>
 
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/diagnosis/straggler_watch.h"
 
 namespace paceline::launcher {
 namespace {

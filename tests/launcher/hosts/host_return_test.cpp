@@ -1,6 +1,6 @@
-#include "paceline/launcher/hosts/host_return.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/hosts/hosts_agent.h"
 
 namespace paceline::launcher {
 namespace {

@@ -1,12 +1,11 @@
 // How a job ended, by what one of its nodes knows.
 
-#include "paceline/launcher/job/node_end.h"
-
 #include <csignal>
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/launcher/job/run_tally.h"
 
 namespace paceline::launcher {
 namespace {

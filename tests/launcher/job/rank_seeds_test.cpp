@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/descendants.h"
 

@@ -20,7 +20,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/rendezvous/job_secret.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 
 pid_t process_that_loaded();  // load_witness.cpp

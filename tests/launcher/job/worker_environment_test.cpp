@@ -1,10 +1,9 @@
-#include "paceline/launcher/job/worker_environment.h"
-
 #include <filesystem>
 
 #include <gtest/gtest.h>
 
-#include "paceline/launcher/process/environment.h"
+#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 namespace {

@@ -1,7 +1,7 @@
-#include "paceline/launcher/job_timeline/timeline_clocks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/job_timeline/timeline_trace.h"
 
 namespace paceline::launcher {
 namespace {

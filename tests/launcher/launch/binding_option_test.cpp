@@ -1,6 +1,6 @@
-#include "apps/binding_option.h"
-
 #include <gtest/gtest.h>
+
+#include "apps/run/rank_options.h"
 
 namespace paceline::apps {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "paceline/engine/collectives/planning/cost_file.h"
+#include "paceline/engine/collectives/selection/calibration.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

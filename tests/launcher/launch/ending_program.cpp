@@ -18,9 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/engine/collectives/group/init.h"
+#include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/exit_code.h"
 #include "paceline/engine/telemetry/step_log.h"
 
 using namespace std::chrono_literals;

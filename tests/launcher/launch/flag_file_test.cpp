@@ -1,6 +1,6 @@
 // Options from a file: what such a file is, what wins over it, and what is refused.
 
-#include "apps/flag_file.h"
+#include "apps/cli/flag_file.h"
 
 #include <filesystem>
 #include <random>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "apps/usage_error.h"
+#include "apps/cli/option_value.h"
 #include "tests/harness/random_seed.h"
 #include "tests/launcher/launch/paceline_process.h"
 

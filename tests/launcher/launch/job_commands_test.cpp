@@ -18,9 +18,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
-#include "paceline/engine/telemetry/step_gauge.h"
-#include "paceline/launcher/messages/job_questions.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/telemetry/step_log.h"
 #include "paceline/launcher/messages/running_jobs.h"
 
 #include "tests/launcher/launch/paceline_process.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "paceline/launcher/process/reserved_port.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

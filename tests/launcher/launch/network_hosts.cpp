@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace paceline::launcher {
 namespace {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/process.h"
 

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 #include "tests/harness/fresh_directory.h"
 

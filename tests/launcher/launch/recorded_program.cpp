@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/agreed_stop.h"
-#include "paceline/engine/collectives/group/init.h"
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/engine/telemetry/step_log.h"
 
 using namespace std::chrono_literals;

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/paceline_process.h"

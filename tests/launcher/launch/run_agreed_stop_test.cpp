@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/exit_code.h"
+#include "paceline/engine/core/error.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

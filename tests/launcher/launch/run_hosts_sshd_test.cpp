@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/process/process.h"
-#include "paceline/launcher/process/reserved_port.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

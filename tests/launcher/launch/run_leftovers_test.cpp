@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/messages/running_jobs.h"
 
 #include "tests/harness/wait_until.h"

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 
 #include "tests/launcher/launch/network_hosts.h"
 #include "tests/launcher/launch/paceline_process.h"

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "paceline/launcher/coordination/coordinator_link.h"
+#include "paceline/launcher/coordination/job_control.h"
 
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/job_nodes.h"

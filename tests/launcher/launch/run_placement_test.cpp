@@ -7,8 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/cpu_list.h"
-#include "paceline/engine/core/topology.h"
+#include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/placement/placement.h"
 

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/socket.h"
-#include "paceline/launcher/process/reserved_port.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

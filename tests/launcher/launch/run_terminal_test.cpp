@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/job_timeline/trace_reader.h"

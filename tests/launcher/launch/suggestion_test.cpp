@@ -1,4 +1,4 @@
-#include "apps/suggestion.h"
+#include "apps/cli/suggestion.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,8 +7,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#include "apps/peer_words.h"
 
 namespace paceline::apps {
 namespace {

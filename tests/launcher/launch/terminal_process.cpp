@@ -11,7 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline::launcher {
 

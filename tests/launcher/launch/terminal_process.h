@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/launcher/process/reserved_port.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 #include "tests/launcher/launch/paceline_process.h"
 

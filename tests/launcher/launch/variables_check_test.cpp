@@ -1,5 +1,3 @@
-#include "apps/variables_check.h"
-
 #include <filesystem>
 #include <regex>
 #include <set>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/run/ignored_options.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 #include "tests/launcher/launch/paceline_process.h"
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline::launcher {
 namespace {

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/launcher/messages/remote_job.h"
 
 #include "tests/harness/random_seed.h"
 

@@ -8,9 +8,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "paceline/launcher/output/folder_claim.h"
-#include "paceline/launcher/output/old_log_folders.h"
-
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/planted.h"
 

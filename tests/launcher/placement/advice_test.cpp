@@ -1,7 +1,7 @@
-#include "paceline/launcher/placement/advice.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/placement/training_advice.h"
 
 namespace paceline::launcher {
 namespace {

@@ -1,9 +1,9 @@
 // How a training is divided, from memory alone: machines of 100 GB, of which 90 may be used.
 
-#include "paceline/launcher/placement/division.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/launcher/placement/training_advice.h"
 
 namespace paceline::launcher {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/cpu_list.h"
+#include "paceline/engine/core/system/topology.h"
 
 namespace paceline::launcher {
 namespace {

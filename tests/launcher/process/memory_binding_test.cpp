@@ -1,5 +1,3 @@
-#include "paceline/launcher/process/memory_binding.h"
-
 #include <array>
 #include <cerrno>
 
@@ -8,6 +6,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
 namespace {

@@ -1,12 +1,12 @@
 // Who waits for the children that this process has from its ranks.
 
-#include "paceline/launcher/process/orphans.h"
-
 #include <csignal>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "paceline/launcher/process/descendants.h"
 
 namespace paceline::launcher {
 namespace {

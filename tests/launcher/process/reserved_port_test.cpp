@@ -1,11 +1,10 @@
-#include "paceline/launcher/process/reserved_port.h"
-
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/socket.h"
+#include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
 namespace {

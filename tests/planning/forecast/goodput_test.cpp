@@ -1,8 +1,8 @@
-#include "paceline/planning/forecast/goodput.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "paceline/planning/forecast/step_parts.h"
 
 namespace paceline::planning {
 namespace {

@@ -1,6 +1,6 @@
-#include "paceline/planning/forecast/gradient_overlap.h"
-
 #include <gtest/gtest.h>
+
+#include "paceline/planning/forecast/step_parts.h"
 
 namespace paceline::planning {
 namespace {

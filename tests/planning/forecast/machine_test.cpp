@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/settings.h"
+#include "paceline/engine/core/option_text.h"
 
 namespace paceline::planning {
 namespace {

@@ -1,9 +1,9 @@
-#include "paceline/planning/forecast/plan_text.h"
-
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/planning/forecast/best_ways.h"
 
 #include "tests/planning/forecast/small_job.h"
 

@@ -1,7 +1,6 @@
-#include "paceline/planning/forecast/shared_cores.h"
-
 #include <gtest/gtest.h>
 
+#include "paceline/planning/forecast/step_parts.h"
 #include "paceline/planning/schedules/named_plans.h"
 
 namespace paceline::planning {

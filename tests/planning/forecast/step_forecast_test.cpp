@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/planning/forecast/goodput.h"
+#include "paceline/planning/forecast/step_parts.h"
 
 #include "tests/planning/forecast/small_job.h"
 

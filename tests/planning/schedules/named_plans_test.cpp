@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "paceline/planning/schedules/plan.h"
 #include "paceline/planning/schedules/simulate.h"
-#include "paceline/planning/schedules/validate.h"
 
 #include "tests/harness/expect_error.h"
 

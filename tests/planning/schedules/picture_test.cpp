@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/trace.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/validate.h"
 
 #include "tests/harness/expect_error.h"
 

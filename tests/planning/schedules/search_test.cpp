@@ -8,8 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/split_by_cost.h"
-#include "paceline/planning/schedules/validate.h"
+#include "paceline/planning/schedules/plan.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -1,8 +1,8 @@
-#include "paceline/planning/schedules/split_by_cost.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
+
+#include "paceline/planning/schedules/search.h"
 
 #include "tests/harness/expect_error.h"
 

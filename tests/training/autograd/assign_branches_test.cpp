@@ -1,5 +1,3 @@
-#include "paceline/training/autograd/assign_branches.h"
-
 #include <algorithm>
 #include <limits>
 
@@ -7,7 +5,8 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/training/autograd/parallel_branches.h"
 #include "paceline/training/tensor/random.h"
 
 #include "tests/harness/expect_error.h"

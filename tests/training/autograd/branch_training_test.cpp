@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/device_mesh.h"
-#include "paceline/training/autograd/assign_branches.h"
+#include "paceline/training/autograd/parallel_branches.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/collectives.h"
 

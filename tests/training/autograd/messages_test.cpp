@@ -1,9 +1,8 @@
-#include "paceline/training/autograd/messages.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/expect_error.h"

@@ -6,7 +6,6 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/autograd/assign_branches.h"
 #include "paceline/training/tensor/random.h"
 
 #include "tests/harness/expect_error.h"

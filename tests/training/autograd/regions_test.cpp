@@ -1,13 +1,12 @@
 // Gradients in float64 against differences of the losses of all ranks.
 
-#include "paceline/training/autograd/regions.h"
-
 #include <functional>
 
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/expect_error.h"

@@ -1,10 +1,10 @@
-#include "paceline/training/data/batch_plan.h"
-
 #include <algorithm>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "paceline/training/data/batch_source.h"
 
 namespace paceline::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <zlib.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/data/idx_file.h"
+#include "paceline/training/data/dataset_files.h"
 #include "paceline/training/data/image_dataset.h"
 
 #include "tests/harness/expect_error.h"

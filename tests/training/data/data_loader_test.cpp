@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/data/image_samples.h"
+#include "paceline/training/data/image_dataset.h"
 
 #include "tests/harness/expect_error.h"
 

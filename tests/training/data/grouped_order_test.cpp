@@ -1,5 +1,3 @@
-#include "paceline/training/data/grouped_order.h"
-
 #include <map>
 #include <set>
 
@@ -7,6 +5,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/data/distributed_sampler.h"
 
 #include "tests/harness/expect_error.h"
 

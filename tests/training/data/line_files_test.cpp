@@ -1,5 +1,3 @@
-#include "paceline/training/data/line_files.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -14,6 +12,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/files/images/sample_random.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/data/streamed_dataset.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

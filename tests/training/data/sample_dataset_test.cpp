@@ -1,11 +1,10 @@
-#include "paceline/training/data/sample_dataset.h"
-
 #include <gmock/gmock.h>
 
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/data/data_loader.h"
+#include "paceline/training/data/dataset.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -1,5 +1,3 @@
-#include "paceline/training/data/torch_sampler.h"
-
 #include <sstream>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/data/distributed_sampler.h"
 
 namespace paceline::data {
 namespace {

@@ -1,12 +1,11 @@
 // Which part of a whole weight a layer holds.
 
-#include "paceline/training/models/division.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
 #include "paceline/training/models/gpt.h"
+#include "paceline/training/models/layers.h"
 
 namespace paceline::models {
 namespace {

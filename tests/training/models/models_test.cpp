@@ -4,7 +4,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/models/cnn.h"
-#include "paceline/training/models/mnist_net.h"
 
 namespace paceline::models {
 namespace {

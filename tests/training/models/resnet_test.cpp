@@ -9,8 +9,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/models/cnn.h"
-#include "paceline/training/models/mnist_net.h"
-#include "paceline/training/models/residual_block.h"
 
 namespace paceline::models {
 namespace {

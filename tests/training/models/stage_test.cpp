@@ -1,12 +1,12 @@
 // GPT and BERT cut into stages: the whole model's names, weights and bits.
 
-#include "paceline/training/models/stage.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
+
+#include "paceline/training/models/transformer_stage.h"
 
 #include "tests/harness/expect_error.h"
 

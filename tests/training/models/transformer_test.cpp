@@ -9,7 +9,6 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/models/bert.h"
-#include "paceline/training/models/generate.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/hugging_face.h"
 #include "paceline/training/models/linear.h"

@@ -1,7 +1,5 @@
 // LAMB and LARS against their papers' formulas in double precision.
 
-#include "paceline/training/optim/lamb.h"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -10,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/optim/update_rules.h"
 
 #include "tests/training/optim/odd_parameters.h"
 

@@ -8,9 +8,8 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/adam.h"
-#include "paceline/training/optim/block_kernels.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/update_rules.h"
 
 #include "tests/training/optim/odd_parameters.h"
 

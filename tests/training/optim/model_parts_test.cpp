@@ -1,8 +1,6 @@
 // An optimizer whose model is divided among four ranks, two stages by two parts of layers, beside
 // the optimizer of the whole model.
 
-#include "paceline/training/optim/model_parts.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
@@ -10,10 +8,10 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/collectives/group/device_mesh.h"
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lamb.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/optim/update_rules.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

@@ -9,9 +9,8 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 
 #include "tests/harness/memory_pages.h"
 

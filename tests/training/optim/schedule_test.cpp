@@ -1,8 +1,6 @@
 // Schedules: rates by hand at a few steps (Python's are compared in tests/parity), groups,
 // resuming, and what is refused.
 
-#include "paceline/training/optim/schedule.h"
-
 #include <functional>
 #include <memory>
 
@@ -11,11 +9,8 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/one_cycle_lr.h"
-#include "paceline/training/optim/reduce_lr_on_plateau.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 
 namespace paceline::optim {
 namespace {

@@ -1,8 +1,8 @@
-#include "paceline/training/parallel/bucket_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+
+#include "paceline/training/parallel/gradient_buckets.h"
 
 namespace paceline {
 namespace {

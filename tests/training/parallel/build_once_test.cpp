@@ -1,14 +1,12 @@
 // build_once: a host has the parameters once, with the bits of the ordinary construction.
 
-#include "paceline/training/parallel/build_once.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 
 #include "tests/harness/borrowed_group.h"

@@ -7,9 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/parallel/compression_hooks.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/post_local_sgd.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"

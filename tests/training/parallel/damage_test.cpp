@@ -12,14 +12,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/exponential_moving_average.h"
-#include "paceline/training/optim/lamb.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
-#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/fully_shard.h"
-#include "paceline/training/parallel/post_local_sgd.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"

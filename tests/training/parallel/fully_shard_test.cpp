@@ -14,12 +14,10 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/lamb.h"
-#include "paceline/training/optim/sgd.h"
-#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/join.h"
 
 #include "tests/harness/borrowed_group.h"

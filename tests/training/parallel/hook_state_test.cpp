@@ -1,8 +1,6 @@
 // What a communication hook keeps comes back: in another replica, as after a restart, and after
 // buckets were planned again.
 
-#include "paceline/training/parallel/hook_state.h"
-
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -10,9 +8,8 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/parallel/compression_hooks.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/post_local_sgd.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"

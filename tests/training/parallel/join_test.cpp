@@ -7,11 +7,10 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/exponential_moving_average.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"

@@ -9,9 +9,8 @@
 #include <torch/torch.h>
 
 #include "paceline/training/models/resnet.h"
-#include "paceline/training/optim/adam.h"
 #include "paceline/training/optim/clip_gradients.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"

@@ -1,10 +1,10 @@
-#include "paceline/training/parallel/low_rank.h"
-
 #include <bit>
 #include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "paceline/training/parallel/vectorised_loops.h"
 
 namespace paceline {
 namespace {

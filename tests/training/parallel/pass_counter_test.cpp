@@ -1,7 +1,5 @@
 // What a program with a loop of its own tells of its steps: paceline top, paceline advise.
 
-#include "paceline/training/parallel/pass_counter.h"
-
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -15,8 +13,9 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
+#include "paceline/training/parallel/pass_report.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/thread_ranks.h"

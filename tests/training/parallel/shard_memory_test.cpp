@@ -13,9 +13,9 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/adam.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/tensor/tensor_memory.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"

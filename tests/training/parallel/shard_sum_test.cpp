@@ -1,9 +1,8 @@
-#include "paceline/training/parallel/shard_sum.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "paceline/training/parallel/gradient_buckets.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/random_seed.h"

@@ -1,8 +1,6 @@
 // Tensors that stages on one host read in each other's memory: that they do, and that nobody writes
 // there meanwhile.
 
-#include "paceline/training/pipeline/loans.h"
-
 #include <algorithm>
 #include <csignal>
 #include <mutex>
@@ -18,8 +16,9 @@
 
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
+#include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/tensor_allocator.h"
+#include "paceline/training/tensor/tensor_memory.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/shared_counter.h"

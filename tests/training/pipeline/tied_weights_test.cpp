@@ -1,10 +1,10 @@
 // Copies of a parameter on the ranks of several stages.
 
-#include "paceline/training/pipeline/tied_weights.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
+
+#include "paceline/training/pipeline/stage_weights.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

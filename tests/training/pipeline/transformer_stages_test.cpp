@@ -9,9 +9,9 @@
 
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/planning/schedules/search.h"
-#include "paceline/training/models/stage.h"
+#include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/pipeline/tied_weights.h"
+#include "paceline/training/pipeline/stage_weights.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/pipeline/stage_models.h"

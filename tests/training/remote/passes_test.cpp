@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "paceline/training/remote/weights_lock.h"
+#include "paceline/training/remote/served_module.h"
 
 #include "tests/training/remote/training.h"
 

@@ -1,10 +1,9 @@
-#include "paceline/training/tensor/autocast.h"
-
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {

@@ -11,7 +11,6 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/stream_order.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 #include "tests/harness/expect_error.h"

@@ -1,8 +1,8 @@
-#include "paceline/training/tensor/flat_layout.h"
-
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {

@@ -1,5 +1,3 @@
-#include "paceline/training/tensor/objects.h"
-
 #include <chrono>
 #include <string>
 #include <vector>
@@ -9,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/object_collectives.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

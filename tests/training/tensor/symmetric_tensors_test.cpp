@@ -1,5 +1,3 @@
-#include "paceline/training/tensor/symmetric_tensors.h"
-
 #include <optional>
 
 #include <fmt/format.h>
@@ -9,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 #include "tests/harness/process_ranks.h"

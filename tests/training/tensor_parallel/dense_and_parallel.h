@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/autograd/regions.h"
+#include "paceline/training/autograd/differentiable_collectives.h"
 #include "paceline/training/tensor_parallel/dense_weights.h"
 
 #include "tests/harness/borrowed_group.h"

@@ -7,10 +7,8 @@
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
-#include "paceline/training/tensor_parallel/part_dropout.h"
-#include "paceline/training/tensor_parallel/spread_layers.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/tensor_parallel/vocab_parallel.h"
-#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

@@ -7,11 +7,10 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/training/models/bert.h"
-#include "paceline/training/models/generate.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/tensor/random.h"
-#include "paceline/training/tensor_parallel/layers.h"
-#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+#include "paceline/training/tensor_parallel/vocab_parallel.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

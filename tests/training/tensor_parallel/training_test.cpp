@@ -9,8 +9,8 @@
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/tensor_parallel/layers.h"
-#include "paceline/training/tensor_parallel/vocab_parallel_loss.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+#include "paceline/training/tensor_parallel/vocab_parallel.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/tensor_parallel/dense_and_parallel.h"

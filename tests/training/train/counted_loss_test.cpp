@@ -1,8 +1,6 @@
 // Every kind of loss, in every way to divide a step: the training and the losses are those of one
 // process that takes the whole batch, with LibTorch's own mean.
 
-#include "paceline/training/train/counted_loss.h"
-
 #include <cmath>
 #include <limits>
 #include <map>
@@ -16,12 +14,13 @@
 
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/training/data/dataset.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
-#include "paceline/training/train/evaluate_text.h"
+#include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/pipeline_gradients.h"
+#include "paceline/training/train/step_gradients.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"

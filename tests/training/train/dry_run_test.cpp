@@ -7,7 +7,6 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/train/layer_meter.h"
 #include "paceline/training/train/training_run.h"
 
 #include "tests/harness/expect_error.h"

@@ -11,9 +11,8 @@
 #include <unistd.h>
 
 #include "paceline/training/optim/clip_gradients.h"
-#include "paceline/training/optim/sgd.h"
-#include "paceline/training/parallel/compression_hooks.h"
-#include "paceline/training/parallel/post_local_sgd.h"
+#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/checkpointer.h"
 

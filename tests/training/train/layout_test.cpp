@@ -15,10 +15,10 @@
 
 #include "paceline/engine/collectives/group/device_mesh.h"
 #include "paceline/engine/core/bytes.h"
-#include "paceline/training/models/stage.h"
-#include "paceline/training/optim/adam.h"
+#include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/tensor_parallel/layers.h"
+#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
 #include "paceline/training/train/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"

@@ -11,11 +11,11 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/data/sample_dataset.h"
-#include "paceline/training/optim/adam.h"
+#include "paceline/training/data/dataset.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
-#include "paceline/training/tensor/symmetric_tensors.h"
-#include "paceline/training/train/runtime.h"
+#include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
 
 #include "tests/harness/borrowed_group.h"

@@ -1,8 +1,7 @@
-#include "paceline/training/train/run_ownership.h"
-
 #include <gmock/gmock.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/training/train/checkpointer.h"
 
 namespace paceline::train {
 namespace {

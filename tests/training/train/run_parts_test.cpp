@@ -2,8 +2,6 @@
 // scaler, an average of the weights, the rates of several groups. And no checkpoint is made of a
 // state that memory has changed.
 
-#include "paceline/training/train/run_parts.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +12,7 @@
 
 #include "paceline/training/optim/lr_schedules.h"
 #include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/training_state.h"
 
 #include "tests/harness/process_ranks.h"
 #include "tests/training/train/small_run.h"

@@ -13,8 +13,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/training/optim/adam.h"
-#include "paceline/training/optim/sgd.h"
+#include "paceline/training/optim/update_rules.h"
 #include "paceline/training/train/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"

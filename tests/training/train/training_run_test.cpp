@@ -9,11 +9,10 @@
 
 #include <torch/torch.h>
 
-#include "paceline/engine/core/exit_code.h"
-#include "paceline/training/data/line_files.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/training/data/streamed_dataset.h"
 #include "paceline/training/train/evaluate.h"
-#include "paceline/training/train/evaluate_text.h"
-#include "paceline/training/train/named_choices.h"
+#include "paceline/training/train/training_step.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

@@ -1,6 +1,6 @@
 #include "paceline/engine/collectives/algorithms/by_package.h"
 
-#include "paceline/engine/collectives/algorithms/direct.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
 

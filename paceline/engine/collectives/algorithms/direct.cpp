@@ -1,5 +1,4 @@
-#include "paceline/engine/collectives/algorithms/direct.h"
-
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 
 namespace paceline {

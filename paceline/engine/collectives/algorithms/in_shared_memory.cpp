@@ -1,6 +1,6 @@
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
 
-#include "paceline/engine/collectives/algorithms/direct.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 
 namespace paceline {

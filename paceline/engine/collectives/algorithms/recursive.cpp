@@ -1,4 +1,4 @@
-#include "paceline/engine/collectives/algorithms/recursive.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 namespace paceline {
 namespace {

@@ -3,10 +3,6 @@
 #include <mutex>
 #include <utility>
 
-#include "paceline/engine/collectives/backends/gloo/gloo_library.h"
-#include "paceline/engine/collectives/backends/mpi/mpi_library.h"
-#include "paceline/engine/collectives/backends/nccl/nccl_library.h"
-#include "paceline/engine/collectives/backends/oneccl/oneccl_library.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

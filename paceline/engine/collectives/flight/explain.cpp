@@ -6,12 +6,41 @@
 #include <string_view>
 #include <vector>
 
-#include "paceline/engine/collectives/flight/idle_verdicts.h"
+#include <fmt/format.h>
+
 #include "paceline/engine/collectives/flight/positions.h"
-#include "paceline/engine/collectives/flight/stand.h"
-#include "paceline/engine/collectives/flight/stand_verdicts.h"
+#include "paceline/engine/collectives/flight/verdicts.h"
 
 namespace paceline {
+
+std::string_view name_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kNothing:
+      return "nothing";
+    case Verdict::kFinished:
+      return "finished";
+    case Verdict::kStraggler:
+      return "straggler";
+    case Verdict::kMismatch:
+      return "mismatch";
+    case Verdict::kDied:
+      return "died";
+    case Verdict::kNeverEntered:
+      return "never_entered";
+    case Verdict::kStuck:
+      return "stuck";
+    case Verdict::kCrossed:
+      return "crossed";
+    case Verdict::kMessage:
+      return "message";
+    case Verdict::kFailed:
+      return "failed";
+    case Verdict::kUndecided:
+      return "undecided";
+  }
+  return "unknown";
+}
+
 namespace {
 
 using flight::GroupPositions;
@@ -84,6 +113,48 @@ Explanation explain(std::span<const Flight> flights, std::string_view group) {
   }
   if (auto found = flight::find_own_words(flights)) return *found;
   return flight::explain_rest(groups);
+}
+
+namespace {
+
+std::string_view process_text(const Flight& flight) {
+  if (flight.end == FlightEnd::kInOrder) return "left in order";
+  if (flight.end == FlightEnd::kFailed) return "left after a failure";
+  if (flight.end == FlightEnd::kException) return "ended with an exception";
+  switch (flight.process) {
+    case FlightProcess::kRunning:
+      return "running";
+    case FlightProcess::kStopped:
+      return "stopped";
+    case FlightProcess::kGone:
+      return "gone";
+    case FlightProcess::kUnknown:
+      break;
+  }
+  return "on another machine";
+}
+
+}  // namespace
+
+std::string describe_rank(const Flight& flight) {
+  std::string text = fmt::format("rank {} ({}, pid {}, {}):", flight.rank, flight.host, flight.pid,
+                                 process_text(flight));
+  const FlightOperation* last = nullptr;
+  const FlightOperation* open = nullptr;
+  for (const auto& operation : flight.operations) {
+    const bool is_open =
+        operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
+    if (is_open && open == nullptr) open = &operation;
+    if (operation.state == FlightState::kDone && open == nullptr) last = &operation;
+  }
+  text +=
+      last == nullptr ? " finished nothing" : " last finished " + flight::full_text(*last, nullptr);
+  if (open != nullptr) {
+    text += fmt::format(", then {} {}", open->state == FlightState::kFailed ? "failed in" : "is in",
+                        flight::full_text(*open, nullptr));
+  }
+  if (flight.num_torn > 0) text += fmt::format(", {} records torn", flight.num_torn);
+  return text;
 }
 
 }  // namespace paceline

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "paceline/engine/telemetry/flight_file.h"
@@ -63,5 +64,33 @@ bool is_running(const Flight& flight);
 
 // Ended without a word: killed, crashed, or left through exit().
 bool ended_silently(const Flight& flight);
+
+// How operations and ranks are named in an explanation.
+
+// "rank 3", "ranks 0-2, 7".
+std::string ranks_text(std::vector<int> ranks);
+// "all_reduce #42".
+std::string short_text(const FlightOperation& operation);
+// "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
+// `group` says which ranks of the world a root and the other side of a message are; may be null.
+std::string full_text(const FlightOperation& operation, const GroupPositions* group);
+// Of an operation of `flight`, in whichever of `groups` it is.
+std::string full_text(const FlightOperation& operation, const Flight& flight,
+                      std::span<const GroupPositions> groups);
+// Two ranks agree on an operation exactly when their texts are equal. `group` as above.
+std::string agreed_text(const FlightOperation& operation, const GroupPositions* group);
+// "3.1 s", "0.002 s".
+std::string seconds_text(double seconds);
+
+// Where a rank is that is not where the others wait for it.
+
+// What it waits in, or failed in, beside the collectives of the position's group; null: nothing.
+const FlightOperation* unfinished_elsewhere(const Position& position);
+
+// "it last finished all_reduce #41".
+std::string last_finished(const std::string& who, const Position& position);
+
+// " and has been in recv (...) for 2.0 s"; empty when there is nothing to tell.
+std::string whereabouts(const Position& position, std::span<const GroupPositions> groups);
 
 }  // namespace paceline::flight

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline {
 

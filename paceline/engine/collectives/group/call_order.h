@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/backend.h"
-#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/core/system/host.h"
 
 namespace paceline {
 

@@ -7,9 +7,9 @@
 
 #include <fmt/ranges.h>
 
-#include "paceline/engine/collectives/group/objects.h"
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline {
 namespace {

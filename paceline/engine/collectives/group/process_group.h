@@ -46,10 +46,9 @@
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/collectives/group/call_order.h"
-#include "paceline/engine/collectives/planning/planner.h"
-#include "paceline/engine/collectives/visit.h"
-#include "paceline/engine/core/owner_process.h"
-#include "paceline/engine/core/secret.h"
+#include "paceline/engine/collectives/selection/planner.h"
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/transport/link_options.h"
 
@@ -473,5 +472,28 @@ T all_reduce_value(ProcessGroup& group, T value, ReduceOp op = ReduceOp::kSum) {
   group.all_reduce(std::span<T>(&value, 1), op);
   return value;
 }
+
+// The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
+// with hand-set variables, the same call finds out which rank this process is and connects it with
+// the others.
+
+struct InitOptions {
+  RendezvousOptions rendezvous;
+  GroupOptions group;
+};
+
+// Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
+// loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
+// parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
+// what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
+// many connections for each pair when they say 1; PACELINE_BY_PACKAGE=1 sets
+// PlanningOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
+// GroupOptions::timeout when they leave it empty (an empty variable is none); PACELINE_FLIGHT_DIR
+// says where operations are recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all
+// ranks or for none, where spans are (engine/telemetry/timeline.h). What is wrong with these or the
+// options is told to the other ranks, where they meet: their Error(kInvalid) too. Errors: those of
+// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
+// build lacks, kInvalid when the ranks chose different ones.
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

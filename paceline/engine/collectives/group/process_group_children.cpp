@@ -14,7 +14,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/hosted_store.h"
 
 namespace paceline {

@@ -7,9 +7,8 @@
 #include <cpuid.h>
 #endif
 
-#include "paceline/engine/collectives/kernels/reduce_variant.h"
-
 namespace paceline {
+
 namespace {
 
 #if defined(__x86_64__)

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "paceline/engine/collectives/kernels/reduce_variant.h"
+#include "paceline/engine/collectives/kernels/reduce.h"
 
 namespace paceline::PACELINE_KERNEL {
 namespace {

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/algorithms/by_package.h"
-#include "paceline/engine/collectives/algorithms/subtrees.h"
-#include "paceline/engine/core/rank_name.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
+#include "paceline/engine/core/error.h"
 
 namespace paceline {
 namespace {

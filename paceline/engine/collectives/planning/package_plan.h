@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
-#include "paceline/engine/collectives/planning/planner.h"
+#include "paceline/engine/collectives/selection/planner.h"
 
 namespace paceline {
 

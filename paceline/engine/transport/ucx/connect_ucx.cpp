@@ -4,7 +4,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/transport/ucx/api.h"
 #include "paceline/engine/transport/ucx/ucx.h"
-#include "paceline/engine/transport/ucx/wire.h"
+#include "paceline/engine/transport/ucx/ucx_wire.h"
 
 namespace paceline {
 namespace {

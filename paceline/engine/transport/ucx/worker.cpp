@@ -10,8 +10,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
-#include "paceline/engine/core/io.h"
-#include "paceline/engine/core/thread.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline::ucx {
 namespace {

@@ -19,7 +19,7 @@
 
 #include <sys/types.h>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/transport/ucx/api.h"
 
 namespace paceline::ucx {

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include "paceline/engine/collectives/backends/library_list.h"
-#include "paceline/engine/collectives/backends/nccl/nccl_library.h"
 
 #include "tests/engine/collectives/nccl/gpus.h"
 

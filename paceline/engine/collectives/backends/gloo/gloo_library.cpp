@@ -1,5 +1,3 @@
-#include "paceline/engine/collectives/backends/gloo/gloo_library.h"
-
 #include <algorithm>
 #include <functional>
 #include <string_view>
@@ -14,13 +12,10 @@
 #include <gloo/reduce.h>
 #include <gloo/scatter.h>
 
-#include "paceline/engine/collectives/backends/broken_pipe_guard.h"
-#include "paceline/engine/collectives/backends/gloo/abortable_context.h"
-#include "paceline/engine/collectives/backends/gloo/gloo_store.h"
-#include "paceline/engine/collectives/backends/gloo/run_watch.h"
-#include "paceline/engine/collectives/backends/library_call.h"
-#include "paceline/engine/collectives/backends/mean.h"
-#include "paceline/engine/collectives/backends/reduce_contributions.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/backends/gloo/gloo_context.h"
+#include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
 

@@ -1,16 +1,13 @@
-#include "paceline/engine/collectives/backends/mpi/mpi_library.h"
-
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include <xxhash.h>
 
-#include "paceline/engine/collectives/backends/library_call.h"
-#include "paceline/engine/collectives/backends/mean.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/backends/mpi/mpi_runtime.h"
-#include "paceline/engine/collectives/backends/mpi/mpi_types.h"
-#include "paceline/engine/collectives/backends/poll_until.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {

@@ -13,6 +13,8 @@
 #include <mpi.h>
 
 #include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/collectives/op.h"
+#include "paceline/engine/core/dtype.h"
 
 namespace paceline::mpi {
 
@@ -31,5 +33,14 @@ bool is_running();
 // A peer is lost, or an operation cannot be completed: MPI is not ended in order any more, since
 // that could wait forever, and `memory`, which MPI may still use, is kept.
 void abandon(std::vector<std::byte> memory);
+
+// Paceline's element types and reductions as MPI's. Where MPI has none, or one that behaves
+// otherwise, it gets a type of so many bytes and an operation that calls Paceline's kernel.
+//
+// Requires: MPI runs. Thread safety: any thread. What is made lives as long as MPI.
+
+MPI_Datatype type_of(Dtype dtype);
+// A mean is a sum here; the caller divides.
+MPI_Op operation_of(ReduceOp op, Dtype dtype);
 
 }  // namespace paceline::mpi

@@ -1,5 +1,3 @@
-#include "paceline/engine/collectives/backends/nccl/nccl_library.h"
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -7,10 +5,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include "paceline/engine/collectives/backends/library_call.h"
-#include "paceline/engine/collectives/backends/poll_until.h"
-#include "paceline/engine/collectives/backends/share_id.h"
-#include "paceline/engine/collectives/device_order.h"
+#include "paceline/engine/collectives/backends/blocking_calls.h"
+#include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/work.h"
 #include "paceline/engine/core/check.h"
 

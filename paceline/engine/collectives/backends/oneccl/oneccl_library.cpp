@@ -1,5 +1,3 @@
-#include "paceline/engine/collectives/backends/oneccl/oneccl_library.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -10,13 +8,10 @@
 #include <oneapi/ccl.hpp>
 
 #include "paceline/engine/collectives/backends/blocking_calls.h"
-#include "paceline/engine/collectives/backends/library_call.h"
-#include "paceline/engine/collectives/backends/mean.h"
-#include "paceline/engine/collectives/backends/process_turn.h"
-#include "paceline/engine/collectives/backends/reduce_contributions.h"
-#include "paceline/engine/collectives/backends/share_id.h"
+#include "paceline/engine/collectives/backends/library.h"
+#include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/core/system/host.h"
 
 namespace paceline {
 namespace {

@@ -1,5 +1,139 @@
 #pragma once
 
+// The ranks of one host in step: a counter of phases per rank in shared memory. A rank arrives at a
+// phase by raising its own counter, and passes when every peer's counter has reached it. Everything
+// a rank wrote before it arrived is visible to all that passed.
+//
+// Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
+// that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
+// slices it looks for dead peers, abort notices and the deadline.
+//
+// A rank that gives up at a phase, having arrived there, says so in its block: one that arrives
+// later must not pass as if the others had waited.
+//
+// Memory ordering: counters, `sleepers` and `given_up` are written and read with sequential
+// consistency (on x86-64 and ARM a read costs the same as with acquire). So either the waiter sees
+// the new phase, or the arriving rank sees the waiter's entry in `sleepers` and wakes it; and
+// either a rank that gives up sees that the last rank has arrived after all, or that rank sees that
+// it has given up.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/collectives/backend.h"
+#include "paceline/engine/collectives/backends/paceline/slow_wait.h"
+#include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/message_streams.h"
+#include "paceline/engine/transport/shared_memory.h"
+
+namespace paceline {
+
+// Where a rank's input and output lie, for zero-copy: a symmetric region's number and a byte
+// offset.
+struct SharedPlace {
+  std::int64_t region = -1;  // -1: not in symmetric memory; -2: this rank has no such buffer
+  std::uint64_t offset = 0;
+};
+
+// What a rank says about the collective that it enters.
+struct Announcement {
+  Fingerprint fingerprint;
+  SharedPlace input;
+  SharedPlace output;
+};
+
+// The head of every rank's block of shared memory. Two announcements, used in turn: no rank can be
+// two collectives ahead. Two others for calls outside the group's numbering, which all have number
+// 0. A digest of each, and whether the rank has given up, lie beside the phase, so that peers that
+// need no more fetch one cache line.
+struct ControlBlock {
+  alignas(128) std::atomic<std::uint32_t> phase;
+  std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
+  std::uint64_t digests[4];
+  alignas(128) std::atomic<std::uint32_t> sleepers;
+  alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
+  alignas(128) Announcement announcements[4];
+};
+
+class PhaseBarrier {
+ public:
+  // Requires: `blocks` begin with a zeroed ControlBlock per rank; both outlive this object.
+  PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks);
+
+  // Says what this rank is about to do. Call before the first arrive_and_wait() of a collective.
+  void announce(const Announcement& announcement);
+  // Whether a peer announced the same fingerprint (but for one chance in 2^64); what it announced.
+  // Of the collective announced last. Requires: passed a phase since.
+  bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
+  const Announcement& announcement_of(int rank) const;
+
+  // Error(kTimeout) names the ranks that did not arrive, and what they did last; kPeerLost and
+  // kAborted as Mesh says, also when others arrived here and gave up. `while_waiting`, if there
+  // is one, is called between sleeps.
+  void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
+                       const std::function<void()>& while_waiting = {});
+
+ private:
+  static constexpr int kFewestWaitsWithoutYields = 16;
+
+  ControlBlock& block(int rank) const { return *reinterpret_cast<ControlBlock*>(blocks_.of(rank)); }
+  bool has_arrived(int rank) const {
+    const auto phase = block(rank).phase.load(std::memory_order_seq_cst);
+    return static_cast<std::int32_t>(phase - phase_) >= 0;
+  }
+  bool has_given_up(int rank) const {
+    const auto phase = block(rank).given_up.load(std::memory_order_seq_cst);
+    return phase != 0 && static_cast<std::int32_t>(phase_ - phase) >= 0;
+  }
+  [[noreturn]] void throw_given_up(int rank) const;
+  bool give_up();
+  void wait_for_all(const Fingerprint& operation, const WaitOptions& wait,
+                    const std::function<void()>& while_waiting);
+  bool spin(int peer, bool may_spin);
+  bool yield_to(int peer);
+  void sleep(int peer, const Fingerprint& operation, const WaitOptions& wait,
+             AwakeClock::time_point begin, const std::function<void()>& while_waiting);
+  bool has_time_for_answers();
+  std::uint32_t last_entered(int rank) const;
+  std::vector<Awaited> absent_ranks() const;
+  std::string describe_absent() const;
+  std::string describe_absent(int rank) const;
+
+  Mesh& mesh_;
+  const SharedBlocks& blocks_;
+  std::uint32_t phase_ = 0;
+  std::uint32_t sequence_ = 0;
+  std::uint32_t num_uncounted_ = 0;  // announced with number 0
+  std::size_t slot_ = 0;             // of the announcements in use
+  std::uint64_t digest_ = 0;
+  SlowWaitSteps steps_;                    // of the collective under way
+  std::optional<Deadline> answers_until_;  // once its deadline has passed
+  const bool asks_;                        // there are others that those of this host may wait for
+  int waits_without_yields_ = 0;
+  int next_without_yields_ = kFewestWaitsWithoutYields;
+};
+
+// One call of a collective among ranks that map each other's memory, with all that its steps need.
+
+struct SharedOperation {
+  const Collective& call;
+  const Fingerprint& fingerprint;
+  const WaitOptions& wait;
+  std::size_t element;  // bytes
+};
+
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
 // What the ranks of a group on one host share: a control block and two staging areas of each, and a
 // barrier. Every collective enters here: the ranks announce their calls, wait for each other and
 // compare.
@@ -9,17 +143,6 @@
 // one.
 //
 // Thread safety: none; one executor owns it.
-
-#include <memory>
-#include <span>
-#include <vector>
-
-#include "paceline/engine/collectives/backends/paceline/phase_barrier.h"
-#include "paceline/engine/collectives/backends/paceline/shared_operation.h"
-#include "paceline/engine/transport/mesh.h"
-#include "paceline/engine/transport/message_streams.h"
-
-namespace paceline {
 
 class GroupShare {
  public:
@@ -64,6 +187,44 @@ class GroupShare {
   std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
   PhaseBarrier barrier_;
   std::vector<Announcement> announced_;
+  unsigned turn_ = 0;
+};
+
+// What the ranks of one host share in a group that spans hosts: scratch that all of them read, and
+// a barrier. Two areas are used in turn, a piece of a call each: a rank that meets in the next
+// piece has finished with the last, so the area of the last but one is free.
+//
+// Thread safety: none; one executor owns it.
+
+class HostShare {
+ public:
+  static constexpr std::size_t kAreaBytes = 4 << 20;
+
+  // Collective among the ranks of this host. Error(kSystem) on every one of them when there is no
+  // memory. Requires: mesh.shared_memory().
+  HostShare(Mesh& mesh, Deadline deadline);
+
+  // For the messages of the ranks, behind what this takes.
+  RingMemory ring_memory() const { return {blocks_, kRingOffset}; }
+
+  void begin_piece() { ++turn_; }
+  // Of the piece under way.
+  std::byte* area(int rank) const;
+  // Waits for the other ranks of the host; at the first meeting of a collective they compare their
+  // calls. `while_waiting` is called every few milliseconds. Errors as PhaseBarrier and
+  // require_same().
+  void meet(const Fingerprint& operation, const WaitOptions& wait,
+            const std::function<void()>& while_waiting);
+
+ private:
+  static constexpr std::size_t kControlBytes = 4096;
+  static constexpr std::size_t kRingOffset = kControlBytes + 2 * kAreaBytes;
+  static_assert(sizeof(ControlBlock) <= kControlBytes);
+
+  Mesh& mesh_;
+  std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
+  PhaseBarrier barrier_;
+  std::uint32_t announced_ = 0;  // sequence number
   unsigned turn_ = 0;
 };
 

@@ -5,11 +5,11 @@
 #include <chrono>
 #include <cstring>
 
-#include "paceline/engine/collectives/algorithms/hierarchy_blocks.h"
+#include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/transport/mapping.h"
+#include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
 namespace {

@@ -26,14 +26,14 @@
 #include "paceline/engine/collectives/algorithms/schedule.h"
 #include "paceline/engine/collectives/algorithms/scoreboard.h"
 #include "paceline/engine/collectives/backend.h"
-#include "paceline/engine/collectives/backends/paceline/host_share.h"
+#include "paceline/engine/collectives/backends/paceline/group_share.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/collectives/planning/algorithm.h"
-#include "paceline/engine/collectives/planning/planner.h"
+#include "paceline/engine/collectives/selection/algorithm.h"
+#include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/transport/exchange.h"
-#include "paceline/engine/transport/mapping.h"
 #include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
 

@@ -6,16 +6,64 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
 
 #include "paceline/engine/collectives/backends/paceline/slow_wait.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/vigil.h"
-#include "paceline/engine/transport/advice.h"
+#include "paceline/engine/transport/mesh.h"
 
 namespace paceline {
+
+Fingerprint fingerprint_of(const PointToPointCall& call) {
+  Fingerprint fingerprint;
+  fingerprint.op = Op::kSend;
+  fingerprint.dtype = call.dtype;
+  fingerprint.count = call.count;
+  fingerprint.shape = call.shape;
+  return fingerprint;
+}
+
+MessageHead MessageHead::of(const PointToPointCall& call) {
+  MessageHead head;
+  head.header.tag = call.tag;
+  head.header.payload_bytes = bytes_of(call);
+  Fingerprint fingerprint = fingerprint_of(call);
+  if (call.sizes) {
+    fingerprint.layout = static_cast<std::uint32_t>(call.sizes->size() + 1);
+    std::copy(call.sizes->begin(), call.sizes->end(), head.sizes.begin());
+  }
+  head.header.fingerprint = std::bit_cast<FingerprintWords>(fingerprint);
+  return head;
+}
+
+bool MessageHead::fits_payload() const {
+  std::size_t bytes = size_of(std::bit_cast<Fingerprint>(header.fingerprint).dtype);
+  for (const std::int64_t size : shape()) {
+    if (size < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) {
+      return false;
+    }
+  }
+  return bytes == header.payload_bytes;
+}
+
+std::string MessageLabel::operator()() const {
+  return fmt::format(
+      "{} of {} {} {}, tag {}", what,
+      any_shape ? "a tensor with its shape" : fmt::format("{} x {}", name_of(dtype), count),
+      what == name_of(Op::kSend) ? "to" : "from",
+      peer == kAnySource ? "any rank" : rank_name(peer, peer_in_world), tag);
+}
+
+MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh) {
+  const int in_world = call.peer == kAnySource ? kAnySource : mesh.in_world(call.peer);
+  return {what, call.dtype, call.count, call.place != nullptr, call.peer, in_world, call.tag};
+}
+
 namespace {
 
 // What fits into a ring is there when the call that sends it returns; of what is larger one copy

@@ -4,9 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "paceline/engine/core/futex.h"
-#include "paceline/engine/core/thread.h"
-#include "paceline/engine/core/vigil.h"
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/system/thread.h"
 
 namespace paceline {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/backends/paceline/message_queues.h"
-#include "paceline/engine/core/owner_process.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/message_streams.h"
 

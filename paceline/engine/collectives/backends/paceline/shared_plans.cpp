@@ -1,8 +1,81 @@
 #include "paceline/engine/collectives/backends/paceline/shared_plans.h"
 
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
+#include "paceline/engine/collectives/backends/paceline/group_share.h"
+#include "paceline/engine/collectives/selection/planner.h"
+#include "paceline/engine/core/check.h"
 
 namespace paceline {
+
+namespace {
+
+// Up to here one phase and a copy are cheaper than the two phases of zero-copy.
+constexpr std::size_t kTinyBytes = 4 << 10;
+constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
+// Up to here what peers read is copied before the ranks meet, which saves a phase.
+constexpr std::size_t kSmallBytes = 16 << 10;
+// Up to here, and staged, every rank reduces everything itself, which saves a phase. Two ranks read
+// no more of each other's memory that way, whatever the size.
+constexpr std::size_t kOneShotBytes = 8 << 10;
+
+std::size_t most_tiny(const SharedTerms& terms) {
+  return terms.shares_cores ? kTinyBytesWhenSharingCores : kTinyBytes;
+}
+
+}  // namespace
+
+std::size_t staged_piece_count(Op op, Dtype dtype, int world_size) {
+  const auto blocks = gives_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
+  return std::max<std::size_t>(1, GroupShare::kAreaBytes / size_of(dtype) / blocks);
+}
+
+SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
+  const std::size_t bytes = request.count * size_of(request.dtype);
+  SharedRoute route;
+  route.is_one_shot = request.op == Op::kAllReduce &&
+                      (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
+  // Blocks with counts are cut by the longest of them, which `count` does not tell.
+  const bool is_one_piece =
+      !has_counts(request.op) &&
+      request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
+  if (is_one_piece && bytes <= most_tiny(terms)) {
+    route.way = SharedRoute::Way::kTiny;
+  } else if (is_one_piece && bytes <= kSmallBytes) {
+    route.way = SharedRoute::Way::kSmall;
+  } else {
+    route.way = SharedRoute::Way::kLarge;
+    route.is_by_package = terms.packages != nullptr && terms.packages->chooses(request.op);
+  }
+  return route;
+}
+
+std::string explain_route(const SharedTerms& terms, const PlanRequest& request) {
+  const SharedRoute route = choose_route(terms, request);
+  const char* const staged =
+      route.is_by_package ? "by_package" : (route.is_one_shot ? "one_shot" : "direct");
+  const char* const in_place = route.is_by_package ? "by_package" : "direct";
+  std::string how;
+  if (route.way == SharedRoute::Way::kTiny) {
+    how =
+        fmt::format("{}; by way of the staging area, up to {} KiB", staged, most_tiny(terms) >> 10);
+  } else {
+    how = fmt::format(
+        "{}; read and written in place when all buffers lie in symmetric memory, otherwise {}by "
+        "way "
+        "of a staging area of {} KiB",
+        in_place, staged == std::string_view(in_place) ? "" : fmt::format("{} ", staged),
+        GroupShare::kAreaBytes >> 10);
+  }
+  const bool asks_plan = terms.packages != nullptr && route.way == SharedRoute::Way::kLarge;
+  return fmt::format("{} among {} in shared memory: {}\n{}", describe(request),
+                     counted(terms.world_size, "rank"), how,
+                     asks_plan ? terms.packages->explain(request) : "");
+}
 
 SharedPlan SharedPlans::make(const Collective& call) const {
   SharedPlan plan;
@@ -13,6 +86,34 @@ SharedPlan SharedPlans::make(const Collective& call) const {
         build({call.op, rank_, terms_.world_size, call.root, call.count, call.count, call.count});
   }
   return plan;
+}
+
+namespace {
+
+// Of 256; products that do not wait for each other, since a small call asks.
+std::size_t place_of(const ScheduleSpec& spec, SharedSchedules::Build build) {
+  const auto root_and_op =
+      (static_cast<std::uint64_t>(spec.root) << 8) | static_cast<std::uint64_t>(spec.op);
+  const std::uint64_t sum = spec.count * 0x9e3779b97f4a7c15u +
+                            spec.input_stride * 0xc2b2ae3d27d4eb4fu +
+                            root_and_op * 0x165667b19e3779f9u +
+                            reinterpret_cast<std::uintptr_t>(build) * 0x27d4eb2f165667c5u;
+  return (sum ^ (sum >> 29)) * 0x9e3779b97f4a7c15u >> 56;
+}
+
+bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
+  return a.op == b.op && a.root == b.root && a.count == b.count &&
+         a.input_stride == b.input_stride && a.output_stride == b.output_stride &&
+         a.chunk == b.chunk;
+}
+
+}  // namespace
+
+const Schedule& SharedSchedules::find(const ScheduleSpec& spec, Build build) {
+  static_assert(kNumEntries == 256);
+  Entry& entry = entries_[place_of(spec, build)];
+  if (entry.build != build || !same(entry.spec, spec)) entry = {spec, build, build(spec)};
+  return entry.schedule;
 }
 
 }  // namespace paceline

@@ -1,16 +1,44 @@
 #pragma once
 
-// How the calls of one form are carried out in shared memory: chosen once, then looked up.
-//
-// Thread safety: none; one executor owns it.
+// Which way ranks that share memory carry out a call. The executor obeys it, explain() prints it.
+// Pure functions of what all ranks agree on, so that all choose alike.
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
-#include "paceline/engine/collectives/backends/paceline/shared_route.h"
+#include "paceline/engine/collectives/planning/package_plan.h"
+#include "paceline/engine/collectives/selection/planner.h"
 
 namespace paceline {
+
+struct SharedTerms {
+  int world_size = 1;
+  bool shares_cores = false;              // more ranks than cores: they wait longer for each other
+  const PackagePlan* packages = nullptr;  // null: not asked for
+};
+
+struct SharedRoute {
+  // In the order of size: staged without a look at where buffers lie; staged or in place, copied
+  // before the ranks meet; in place, or staged piece by piece.
+  enum class Way { kTiny, kSmall, kLarge };
+  Way way = Way::kTiny;
+  bool is_one_shot = false;  // when staged: every rank reduces everything itself
+  bool is_by_package = false;
+};
+
+SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
+// Lines for people.
+std::string explain_route(const SharedTerms& terms, const PlanRequest& request);
+
+// The most elements of a call, or of each of its blocks, that a piece of a staging area has room
+// for.
+std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
+
+// How the calls of one form are carried out in shared memory: chosen once, then looked up.
+//
+// Thread safety: none; one executor owns it.
 
 struct SharedPlan {
   SharedRoute route;
@@ -54,6 +82,26 @@ class SharedPlans {
   const SharedTerms& terms_;
   const int rank_;
   std::vector<Entry> entries_{kNumEntries};  // each form has one place
+};
+
+// The schedules of this rank that were built before. Thread safety: none; one executor owns it.
+
+class SharedSchedules {
+ public:
+  using Build = Schedule (*)(const ScheduleSpec& spec);
+
+  // Valid until the next call. Requires: equal counts; one group, and so one rank and one world
+  // size.
+  const Schedule& find(const ScheduleSpec& spec, Build build);
+
+ private:
+  static constexpr std::size_t kNumEntries = 256;
+  struct Entry {
+    ScheduleSpec spec;
+    Build build = nullptr;
+    Schedule schedule;
+  };
+  std::vector<Entry> entries_{kNumEntries};  // each spec has one place
 };
 
 }  // namespace paceline

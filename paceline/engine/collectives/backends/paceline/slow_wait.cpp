@@ -9,7 +9,7 @@
 
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/transport/advice.h"
+#include "paceline/engine/transport/mesh.h"
 
 namespace paceline {
 namespace {

@@ -9,6 +9,7 @@
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
+
 namespace {
 
 // Whether a rank said that it has memory in the region: then it has not freed it.

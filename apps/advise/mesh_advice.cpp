@@ -1,0 +1,311 @@
+#include "apps/advise/mesh_advice.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "paceline/engine/collectives/group/device_mesh.h"
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/collectives/selection/calibration.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/option_text.h"
+#include "paceline/engine/core/system/topology.h"
+#include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/spawn/spawn.h"
+#include "paceline/planning/forecast/best_ways.h"
+
+#include "apps/advise/trial.h"
+#include "apps/cli/commands.h"
+#include "apps/cli/option_value.h"
+#include "apps/run/start_preview.h"
+
+namespace paceline::apps {
+
+namespace {
+
+using planning::Forecast;
+using planning::JobProfile;
+using planning::Machine;
+using planning::Search;
+using planning::Way;
+
+constexpr std::chrono::milliseconds kLookForProfileEvery{100};
+constexpr long kMostWaysToTry = 1000;
+constexpr int kMostTurns = 4;  // of ranks on a core
+
+// What links cost here: of a host's ranks measured now, of the network as `paceline bench
+// --calibrate` left it.
+CostModel measured_links() {
+  const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/costs.json";
+  spawn(2, [&](ProcessGroup& group) {
+    const Calibration calibration = measure_costs(group, known);
+    if (group.rank() == 0) save_calibration(calibration.costs, file);
+  });
+  return load_calibration(file).value_or(known);
+}
+
+class MeshAdviser {
+ public:
+  MeshAdviser(const MeshAdviceOptions& options, std::vector<std::string> program)
+      : options_(options),
+        program_(std::move(program)),
+        topology_(discover_topology()),
+        signals_(block_ending_signals()) {
+    const bool has_profile = !options.profile.empty() && std::filesystem::exists(options.profile);
+    if (program_.empty() && !has_profile) {
+      throw UsageError(
+          "no program given: paceline advise --mesh [options] -- PROGRAM, or --profile FILE with "
+          "one that was measured");
+    }
+    if (!options.check.empty() && (program_.empty() || !options.simulate.empty()))
+      throw UsageError("--check runs PROGRAM on this machine: it needs one, and no --simulate");
+    if (!options.check.empty() && !options.ways) throw UsageError("--check needs --mesh");
+    if (options.ranks > 0 && !options.simulate.empty())
+      throw UsageError("--ranks is of this machine; give ranks= of each host to --simulate");
+    machine_ = machine();
+  }
+
+  int run() {
+    profile_ = profile();
+    machine_.links = measured_links();
+    if (!options_.simulate.empty()) machine_ = simulated(machine_);
+    global_batch_ = options_.global_batch > 0 ? options_.global_batch : profile_.samples_per_step;
+    fmt::print("{}: {} parameters, {}; {}\nglobal batch: {} samples; costs: {}\n",
+               profile_.program.empty() ? "program" : profile_.program, profile_.parameters(),
+               counted(profile_.layers.size(), "layer"), describe(machine_), global_batch_,
+               provenance(machine_.links));
+    if (options_.memory) print_memory();
+    if (options_.ways) advise();
+    return exit_code_;
+  }
+
+ private:
+  Machine machine() const {
+    Machine machine{.hosts = 1,
+                    .ranks_a_host = static_cast<int>(
+                        options_.ranks > 0 ? options_.ranks : launcher::automatic_ranks(topology_)),
+                    .cores_a_host = static_cast<double>(launcher::automatic_ranks(topology_)),
+                    .memory_bytes = static_cast<double>(usable_memory())};
+    return options_.simulate.empty() ? machine : simulated({});
+  }
+
+  // The links are this machine's but for what is said of them.
+  Machine simulated(const Machine& here) const {
+    try {
+      return planning::parse_machine(options_.simulate, Machine{.links = here.links});
+    } catch (const SettingError& error) {
+      throw UsageError(fmt::format("--simulate: {}", error.what()));
+    }
+  }
+
+  int threads_of(int ranks) const {
+    return launcher::plan_placement(topology_, {.num_local_ranks = ranks})
+        .ranks.front()
+        .num_threads;
+  }
+
+  JobProfile profile() const {
+    if (!options_.profile.empty() && std::filesystem::exists(options_.profile))
+      return planning::load_profile(options_.profile);
+    JobProfile measured = measure();
+    if (!options_.profile.empty()) planning::save_profile(measured, options_.profile);
+    return measured;
+  }
+
+  // As many ranks compute at once as will: where they are more than this machine has cores, taking
+  // turns costs time, too, which more than kMostTurns of them do not change.
+  JobProfile measure() const {
+    const int turns = options_.simulate.empty() ? kMostTurns : 1;
+    const int at_once =
+        std::min(machine_.ranks_a_host, turns * launcher::automatic_ranks(topology_));
+    const int threads = threads_of(at_once);
+    say(fmt::format("paceline advise: measuring a few steps of {} with {} of {}", program_.front(),
+                    counted(at_once, "rank"), counted(threads, "thread")));
+    const TemporaryFolder folder;
+    const std::string file = folder.path() + "/profile.json";
+    LauncherRun launcher({.command = program_,
+                          .num_ranks = at_once,
+                          .num_threads = threads,
+                          .folder = folder.path(),
+                          .variables = {{"PACELINE_PROFILE", file}}},
+                         signals_);
+    const Deadline patience = Deadline::after(std::chrono::seconds(options_.patience));
+    while (!launcher.wait(kLookForProfileEvery)) {
+      if (!patience.expired()) continue;
+      refuse(fmt::format("has not written one within {} s (--patience)", options_.patience));
+    }
+    const int code = launcher.stop();
+    if (code != 0) {
+      fail(ErrorCode::kInvalid, "{} failed with exit code {} while it was measured: {}",
+           program_.front(), code, launcher.last_words());
+    }
+    if (!std::filesystem::exists(file)) refuse("ended without one");
+    return planning::load_profile(file);
+  }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail(ErrorCode::kInvalid,
+         "no profile: {} {}. Programs that train by train::TrainingRun write one where the "
+         "variable PACELINE_PROFILE says; others can write it themselves (docs/planner.md)",
+         program_.front(), what);
+  }
+
+  // Replicas in every stage of sharding.
+  void print_memory() {
+    planning::Forecaster forecaster(profile_, machine_, global_batch_);
+    std::vector<Forecast> ways;
+    for (const int stage : profile_.shard_stages) {
+      const Way way{.replicas = machine_.world_size(), .shard_stage = stage};
+      const std::string reason = why_not(way, profile_, machine_, global_batch_);
+      check(reason.empty(), "--memory: {}; give --global-batch N", reason);
+      if (stage > 0 && way.replicas == 1) continue;
+      ways.push_back(forecaster.forecast(way));
+    }
+    fmt::print("\nmemory of replicas, predicted:\n{}", memory_table(ways, machine_));
+  }
+
+  void advise() {
+    const Search search = search_ways(profile_, machine_, global_batch_);
+    fmt::print("\n{}\n", way_table(search, profile_, static_cast<std::size_t>(options_.rows)));
+    const Forecast& best = search.ways.front();
+    if (!best.fits) {
+      fmt::print("advice: nothing fits into {} a host\n",
+                 planning::memory_text(machine_.memory_bytes));
+      exit_code_ = 1;
+    } else {
+      fmt::print("advice: {}\n", fmt::format("{}", command_text(flags(best.way))));
+    }
+    for (const std::string& reason : reasons_for(search)) fmt::print("because: {}\n", reason);
+    if (best.fits && !program_.empty() && options_.simulate.empty())
+      fmt::print("command: {}\n", command(best.way));
+    if (!options_.check.empty()) try_out(search);
+  }
+
+  std::vector<std::string> flags(const Way& way) const {
+    std::vector<std::string> flags = planning::flags_of(way);
+    flags.insert(flags.end(), {"--global-batch-size", std::to_string(global_batch_)});
+    return flags;
+  }
+
+  std::string command(const Way& way) const {
+    std::vector<std::string> words = {"paceline", "run", "--nproc-per-node",
+                                      std::to_string(way.num_ranks())};
+    const auto program = with_flags(program_, flags(way));
+    words.insert(words.end(), program.begin(), program.end());
+    return command_text(words);
+  }
+
+  // The first ways, or the best one of each mesh.
+  std::vector<Forecast> ways_to_try(const Search& search) const {
+    const std::string& text = options_.check;
+    std::vector<Forecast> ways;
+    if (text.find('=') == std::string::npos) {
+      const long count = whole_number("--check", text, 1, kMostWaysToTry);
+      for (const Forecast& way : search.ways) {
+        if (static_cast<long>(ways.size()) < count) ways.push_back(way);
+      }
+      return ways;
+    }
+    std::istringstream meshes(text);
+    for (std::string mesh; meshes >> mesh;) ways.push_back(best_of_mesh(search, mesh));
+    return ways;
+  }
+
+  static const Forecast& best_of_mesh(const Search& search, const std::string& text) {
+    std::map<std::string, int> sizes = {{"dp", 1}, {"tp", 1}, {"pp", 1}};
+    std::vector<MeshAxis> axes;
+    try {
+      axes = parse_mesh(text);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("--check {}: {}", text, error.what()));
+    }
+    for (const MeshAxis& axis : axes) sizes[axis.name] = axis.size;
+    const auto best =
+        std::find_if(search.ways.begin(), search.ways.end(), [&](const Forecast& one) {
+          return one.way.replicas == sizes["dp"] && one.way.parts == sizes["tp"] &&
+                 one.way.stages == sizes["pp"];
+        });
+    if (best == search.ways.end()) {
+      throw UsageError(fmt::format(
+          "--check {}: is not one of the meshes for these ranks and this batch (--rows 1000)",
+          text));
+    }
+    return *best;
+  }
+
+  void try_out(const Search& search) {
+    const std::vector<Forecast> ways = ways_to_try(search);
+    say(fmt::format("paceline advise: trying {} out", counted(ways.size(), "way")));
+    std::vector<planning::MeasuredWay> measured;
+    for (const Forecast& way : ways) measured.push_back(measure(way));
+    fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
+               measured_table(measured));
+  }
+
+  planning::MeasuredWay measure(const Forecast& forecast) const {
+    const TemporaryFolder folder;
+    const launcher::Trial trial =
+        run_trial({.command = with_flags(program_, flags(forecast.way)),
+                   .combination = {machine_.ranks_a_host, threads_of(machine_.ranks_a_host)},
+                   .duration = std::chrono::seconds(options_.seconds),
+                   .patience = std::chrono::seconds(options_.patience),
+                   .folder = folder.path()},
+                  signals_);
+    if (!trial.is_measured()) return {.forecast = forecast, .problem = trial.problem};
+    if (trial.memory_bytes == 0) {
+      return {.forecast = forecast, .problem = "it ended before its memory was measured"};
+    }
+    return {.forecast = forecast,
+            .step_s = trial.step_seconds(),
+            .host_bytes = static_cast<double>(trial.memory_bytes)};
+  }
+
+  const MeshAdviceOptions options_;
+  const std::vector<std::string> program_;
+  const Topology topology_;
+  const Fd signals_;
+  Machine machine_;
+  JobProfile profile_;
+  std::int64_t global_batch_ = 0;
+  int exit_code_ = 0;
+};
+
+bool is_flag(const std::string& word, const std::string& flag) {
+  return word == flag || word.starts_with(flag + "=");
+}
+
+}  // namespace
+
+std::vector<std::string> with_flags(std::vector<std::string> command,
+                                    const std::vector<std::string>& flags) {
+  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
+  for (const std::string& word : flags) {
+    if (word.starts_with("--")) replaced.push_back(word);
+  }
+  for (auto word = command.begin() + 1; word != command.end();) {
+    const bool is_replaced =
+        std::any_of(replaced.begin(), replaced.end(),
+                    [&](const std::string& flag) { return is_flag(*word, flag); });
+    if (!is_replaced) {
+      ++word;
+      continue;
+    }
+    const bool has_value_behind =
+        word->find('=') == std::string::npos && std::next(word) != command.end();
+    word = command.erase(word, word + (has_value_behind ? 2 : 1));
+  }
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
+int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program) {
+  return MeshAdviser(options, program).run();
+}
+
+}  // namespace paceline::apps

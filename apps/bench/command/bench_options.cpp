@@ -1,0 +1,328 @@
+#include "apps/bench/command/bench_options.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "paceline/engine/core/option_text.h"
+
+#include "apps/bench/catalog.h"
+#include "apps/bench/contestant/pattern.h"
+#include "apps/bench/operation.h"
+#include "apps/cli/option_value.h"
+
+namespace paceline::apps {
+
+namespace {
+
+using bench::MemoryKind;
+using bench::Placement;
+
+constexpr const char* kUsualSizes = "4K:64M";
+constexpr long kMaxCalls = 10000;
+
+std::vector<std::string> op_names() {
+  std::vector<std::string> names;
+  for (const bench::Operation op : bench::measurable_ops()) names.emplace_back(name_of(op));
+  names.emplace_back("all");
+  return names;
+}
+
+// `all` is what "all" stands for.
+std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
+                                     const std::vector<bench::Operation>& all) {
+  std::vector<bench::Operation> ops;
+  for (const std::string& text : texts) {
+    for (const std::string& name : items_of(text)) {
+      if (name == "all") {
+        for (const bench::Operation op : all) add_once(ops, op);
+        continue;
+      }
+      const auto op = bench::op_named(name);
+      if (name == "rpc") {
+        throw UsageError(
+            "operation: rpc is measured alone, with options of its own: paceline "
+            "bench rpc [options]");
+      }
+      if (!op) {
+        refuse_value("operation", name, one_of(op_names(), name));
+      }
+      add_once(ops, *op);
+    }
+  }
+  if (ops.empty()) {
+    throw UsageError(
+        fmt::format("no operation given: paceline bench OPERATION [options]; one of {}",
+                    fmt::join(op_names(), ", ")));
+  }
+  return ops;
+}
+
+// What is only predicted is all_reduce where no operation is given.
+std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
+  if (mode == BenchMode::kCalibrate) return {};
+  if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
+  std::vector<bench::Operation> plannable;
+  for (const bench::Operation op : bench::measurable_ops()) {
+    if (bench::is_plannable(op)) plannable.push_back(op);
+  }
+  if (texts.empty() && mode != BenchMode::kPredict) return {Op::kAllReduce};
+  auto ops = ops_of(texts, plannable);
+  for (const bench::Operation op : ops) {
+    if (bench::is_plannable(op)) continue;
+    throw UsageError(fmt::format("operation: {} is measured only, not planned", name_of(op)));
+  }
+  return ops;
+}
+
+// By the names of `all` values.
+template <class Value, class All>
+OptionTarget named_target(Value& value, const All& all) {
+  std::vector<std::pair<std::string, Value>> words;
+  for (const auto one : all) words.emplace_back(name_of(one), one);
+  return word_target(value, words);
+}
+
+// Where it can be; `notes` say where not. Nowhere is an error.
+std::optional<Placement> placement_of(const Option& option,
+                                      const std::vector<bench::Operation>& ops,
+                                      std::vector<std::string>& notes) {
+  const std::string& text = option.text;
+  if (text.empty()) return {};
+  if (text != "in" && text != "out") option.refuse("in or out");
+  const Placement placement = text == "in" ? Placement::kInPlace : Placement::kOutOfPlace;
+  std::vector<std::string_view> others;
+  bool serves_any = false;
+  for (const bench::Operation op : ops) {
+    if (op == Op::kBarrier) continue;
+    serves_any |= bench::has_form(op, placement);
+    if (!bench::has_form(op, placement)) others.push_back(name_of(op));
+  }
+  if (others.empty()) return placement;
+  const std::string what =
+      fmt::format("{} {} {} only", fmt::join(others, ", "), others.size() == 1 ? "works" : "work",
+                  placement == Placement::kInPlace ? "out of place" : "in place");
+  if (!serves_any) throw UsageError(fmt::format("--placement: '{}': {}", text, what));
+  notes.push_back(fmt::format("--placement {}: {}, and so measured", text, what));
+  return placement;
+}
+
+void read_memory(const Option& option, std::vector<MemoryKind>& kinds) {
+  kinds.clear();
+  for (const std::string& item : items_of(option.text)) {
+    if (item != "symmetric" && item != "ordinary") {
+      refuse_value(option.source, item, "symmetric, ordinary or both with a comma");
+    }
+    add_once(kinds, item == "symmetric" ? MemoryKind::kSymmetric : MemoryKind::kOrdinary);
+  }
+}
+
+constexpr const char* kLimitOfLimit =
+    "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
+    "all_to_all in their usual form";
+
+// What is written by hand, whose program says what it can.
+bool limit_applies(const bench::SessionOptions& session) {
+  constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
+                                  Op::kBroadcast, Op::kAllToAll};
+  const auto has_limit = [&](bench::Operation op) {
+    const auto usual = bench::usual_placement(op);
+    return !op.is_coalesced && std::find(kByHand.begin(), kByHand.end(), op.op) != kByHand.end() &&
+           bench::placement_for(op, session.placement) == usual;
+  };
+  return session.num_ranks == 2 && session.dtype == Dtype::kFloat32 &&
+         std::any_of(session.ops.begin(), session.ops.end(), has_limit);
+}
+
+// With any peer come the yardsticks. Requires: what is measured has been settled.
+std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
+                                  std::vector<std::string>& notes) {
+  if (!option.given()) return {};
+  std::vector<std::string> peers;
+  const bool has_limit = limit_applies(session);
+  bool asks_limit = false;
+  for (const std::string& item : items_of(option.text)) {
+    asks_limit |= item == "all" || item == "limit";
+    if (item == "limit") continue;
+    if (item == "all") {
+      for (const std::string& name : bench::peer_names()) add_once(peers, name);
+      continue;
+    }
+    if (item == "paceline" || bench::find_entry(item) == nullptr) {
+      std::vector<std::string> names = bench::peer_names();
+      names.insert(names.end(), {"all", "memcpy", "limit"});
+      refuse_value(option.source, item, one_of(names, item));
+    }
+    add_once(peers, item);
+  }
+  if (has_limit) add_once<std::string>(peers, "limit");
+  if (asks_limit && !has_limit) notes.emplace_back(kLimitOfLimit);
+  add_once<std::string>(peers, "memcpy");
+  return peers;
+}
+
+void read_cluster(const Option& option, bench::Cluster& cluster) {
+  try {
+    cluster = bench::parse_cluster(option.text);
+  } catch (const SettingError& error) {
+    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
+  }
+}
+
+OptionTarget turn_limit_target(std::chrono::seconds& limit) {
+  const auto read = [&limit](const Option& option) {
+    limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
+  };
+  return {.read = read, .print = [&limit] { return std::to_string(limit.count()); }};
+}
+
+// One file cannot hold two kinds of text.
+void require_different_files(const OptionTable& table) {
+  const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
+  std::error_code ignored;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const std::string& one = files[i]->text;
+      const std::string& other = files[j]->text;
+      if (one.empty() || other.empty()) continue;
+      if (one != other && std::filesystem::weakly_canonical(one, ignored) !=
+                              std::filesystem::weakly_canonical(other, ignored)) {
+        continue;
+      }
+      throw UsageError(fmt::format("{} and {} name the same file, '{}': give each its own",
+                                   files[j]->name, files[i]->name, one));
+    }
+  }
+}
+
+// Once, with the first example: what is measured has whole elements.
+void say_what_is_rounded(bench::SessionOptions& session) {
+  for (const bench::Operation op : session.ops) {
+    if (op.op == Op::kBarrier) continue;
+    for (const std::size_t size : session.sizes) {
+      const int ranks = session.num_ranks;
+      const std::size_t bytes = bench::bytes_of(op, session.dtype, ranks,
+                                                bench::count_for(op, session.dtype, ranks, size));
+      if (bytes == size) continue;
+      session.notes.push_back(fmt::format(
+          "--sizes: {} B is not a whole number of elements for every rank in {}: such sizes are "
+          "rounded up, here to {} B, and measured once",
+          size, name_of(op), bytes));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  if (text.ends_with(',')) items.emplace_back();
+  return items;
+}
+
+void read_sizes(const Option& option, std::vector<std::size_t>& sizes) {
+  try {
+    sizes = bench::parse_sizes(option.text);
+  } catch (const bench::SizeError& error) {
+    throw UsageError(fmt::format("{}: {}", option.source, error.what()));
+  }
+}
+
+void declare_bench_options(OptionTable& table, BenchOptions& options) {
+  bench::SessionOptions& session = options.session;
+  constexpr unsigned kPlanned = kSimulate | kExplain | kPredict;
+  table.group("What");
+  table
+      .value("--nproc-per-node,--np", "N", "Ranks [one per core, at least 2]",
+             number_target(session.num_ranks, 1, bench::kMaxRanks),
+             kMeasure | kCalibrate | kExplain | kPredict)
+      .declared->default_str("");
+  table
+      .value("--sizes", "LIST", "Bytes: 8,64K,1M,1G; ranges 8:1G (times 4), 8:1G:2 (times 2)",
+             {.read = [&](const Option& option) { read_sizes(option, session.sizes); }},
+             kMeasure | kPlanned)
+      .declared->default_str(kUsualSizes);
+  session.sizes = bench::parse_sizes(kUsualSizes);
+  table.value("--dtype", "TYPE", "Type of the elements", named_target(session.dtype, kAllDtypes),
+              kMeasure | kPlanned);
+  table.value("--placement", "in|out", "One buffer or two [in place where that is usual]", {},
+              kMeasure);
+  table
+      .value("--memory", "LIST", "Where Paceline's buffers lie: symmetric,ordinary",
+             {.read = [&](const Option& option) { read_memory(option, session.memory); }}, kMeasure)
+      .declared->default_str("symmetric");
+  table.value("--buffers", "fresh|warm", "Written before every call, or not",
+              word_target(session.fresh, {{"fresh", true}, {"warm", false}}), kMeasure);
+  table.value("--transport", "auto|shm|tcp|ucx", "Transport of Paceline",
+              named_target(options.transport, std::array{TransportKind::kAuto, TransportKind::kShm,
+                                                         TransportKind::kTcp, TransportKind::kUcx}),
+              kMeasure | kPlanned);
+
+  table.group("Libraries to compare with");
+  table.value("--peer", "LIST",
+              "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
+              {}, kMeasure);
+
+  table.group("How");
+  table.value("--rounds", "N", "Rounds; in each every library has one turn",
+              number_target(session.rounds, 1, kMaxBenchRounds), kMeasure);
+  table.value("--calls", "N", "Calls in a turn, at most",
+              number_target(session.calls, 1, kMaxCalls), kMeasure | kPredict);
+  table.flag("--check", "Check results", bool_target(session.check), kMeasure);
+  table.flag("--no-bind", "Do not bind ranks to cores",
+             {.read = [&](const Option&) { session.bind = false; }}, kMeasure);
+  table.value("--timeout", "S", "Seconds after which a turn has failed",
+              turn_limit_target(session.turn_limit), kMeasure | kPredict);
+
+  table.group("Planning");
+  table.flag("--calibrate", "Measure the planner's costs and keep them for later groups", {},
+             kCalibrate);
+  table.flag("--keep-noisy", "With --calibrate: also where that replaces a steadier measurement",
+             bool_target(options.keeps_noisy), kCalibrate);
+  table.flag("--explain", "Print which algorithm is chosen, and why", bool_target(options.explains),
+             kSimulate | kExplain);
+  table.value(
+      "--simulate", "CLUSTER", "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us",
+      {.read = [&](const Option& option) { read_cluster(option, options.cluster); }}, kSimulate);
+  table.flag("--predict", "Measure this group, with the prediction beside it", {}, kPredict);
+  table.value("--algorithm", "NAME", "Algorithm to use wherever it applies",
+              named_target(session.algorithm, kAllAlgorithms), kMeasure | kPlanned);
+
+  table.group("Output");
+  table.value("--json", "FILE", "All results, for programs; -: standard output",
+              text_target(options.json), kMeasure | kSimulate | kPredict);
+  table.value("--csv", "FILE", "The rows", text_target(options.csv), kMeasure);
+  table.value("--html", "FILE", "A page with curves", text_target(options.html), kMeasure);
+}
+
+void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
+                         int num_cores, BenchOptions& options) {
+  options.mode = mode_of(table);
+  require_meaning(table, words, options.mode);
+  bench::SessionOptions& session = options.session;
+  session.ops = ops_for(options.mode, words);
+  table.read();
+  if (!table["--nproc-per-node"].given()) {
+    session.num_ranks = std::clamp(num_cores, 2, bench::kMaxRanks);
+  }
+  session.placement = placement_of(table["--placement"], session.ops, session.notes);
+  session.peers = peers_of(table["--peer"], session, session.notes);
+  if (table["--transport"].given()) {
+    session.variables = {{"PACELINE_TRANSPORT", table["--transport"].text}};
+  }
+  require_transport(options);
+  require_algorithm(options, session.notes);
+  require_different_files(table);
+  if (options.mode == BenchMode::kMeasure && table["--sizes"].given()) say_what_is_rounded(session);
+}
+
+}  // namespace paceline::apps

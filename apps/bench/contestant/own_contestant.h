@@ -1,0 +1,34 @@
+#pragma once
+
+// Paceline itself, measured like everybody else.
+
+#include "paceline/engine/collectives/group/process_group.h"
+
+#include "apps/bench/contestant/contestant.h"
+
+namespace paceline::bench {
+
+class OwnContestant : public Contestant {
+ public:
+  // `how` stands behind the transport in version(): ", algorithm ring".
+  explicit OwnContestant(std::shared_ptr<ProcessGroup> group, std::string how = "")
+      : group_(std::move(group)), how_(std::move(how)) {}
+
+  std::string version() const override;
+  std::string lacks(Op op, Dtype dtype, Placement placement) const override;
+  bool has_symmetric_memory() const override { return true; }
+  Memory allocate(MemoryKind kind, std::size_t bytes) override;
+  void run(const Collective& call) override;
+  bool coalesces() const override { return true; }
+  void run_coalesced(const Collective& call, std::size_t parts) override;
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+  const std::string how_;
+};
+
+// The median over `calls` calls of the slowest rank's seconds, in place where that is usual, from
+// ordinary memory that was written before. Collective. Errors are the group's.
+double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls);
+
+}  // namespace paceline::bench

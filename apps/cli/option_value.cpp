@@ -1,0 +1,90 @@
+#include "apps/cli/option_value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "paceline/launcher/output/line_formatter.h"
+
+#include "apps/cli/suggestion.h"
+
+namespace paceline::apps {
+
+namespace {
+
+std::string refusal(const std::string& text, const std::string& allowed) {
+  return fmt::format("'{}' is not {}", launcher::neutralise_in_line(text), allowed);
+}
+
+// Nothing but the number, which NaN is not.
+template <class T>
+std::optional<T> read(const std::string& text, T min, T max) {
+  T value{};
+  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool good = status == std::errc() && stop == text.data() + text.size();
+  return good && value >= min && value <= max ? std::optional(value) : std::nullopt;
+}
+
+std::string whole_numbers(long min, long max) {
+  return fmt::format("a whole number from {} to {}", min, max);
+}
+
+CLI::Validator accept_if(const std::function<bool(const std::string&)>& is_good,
+                         const std::function<std::string(const std::string&)>& allowed) {
+  return {[=](const std::string& text) {
+            return is_good(text) ? std::string() : refusal(text, allowed(text));
+          },
+          ""};
+}
+
+}  // namespace
+
+void refuse_value(const std::string& source, const std::string& text, const std::string& allowed) {
+  throw UsageError(fmt::format("{}: {}", source, refusal(text, allowed)));
+}
+
+long whole_number(const std::string& source, const std::string& text, long min, long max,
+                  const std::string& also, const std::string& key) {
+  const auto value = read(text, min, max);
+  if (!value) refuse_value(source, key + text, whole_numbers(min, max) + also);
+  return *value;
+}
+
+std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
+                                        double max, const std::string& key, double min) {
+  const auto value = read(text, min, max);
+  if (!value) {
+    refuse_value(source, key + text, fmt::format("a number of seconds from {} to {}", min, max));
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(*value));
+}
+
+std::string one_of(const std::vector<std::string>& words, const std::string& typed) {
+  return fmt::format("one of {}{}", fmt::join(words, ", "), did_you_mean(typed, words));
+}
+
+CLI::Validator is_whole_number(long min, long max) {
+  return accept_if([=](const std::string& text) { return read(text, min, max).has_value(); },
+                   [=](const std::string&) { return whole_numbers(min, max); });
+}
+
+CLI::Validator is_number(double min, double max) {
+  return accept_if(
+      [=](const std::string& text) { return read(text, min, max).has_value(); },
+      [=](const std::string&) { return fmt::format("a number from {} to {}", min, max); });
+}
+
+CLI::Validator is_one_of(const std::vector<std::string>& words) {
+  return accept_if(
+      [=](const std::string& text) {
+        return std::find(words.begin(), words.end(), text) != words.end();
+      },
+      [=](const std::string& text) { return one_of(words, text); });
+}
+
+}  // namespace paceline::apps

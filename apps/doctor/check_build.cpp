@@ -1,0 +1,180 @@
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <link.h>
+
+#include "paceline/engine/collectives/backends/backend_list.h"
+#include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/collectives/selection/calibration.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/rendezvous/launch_environment.h"
+#include "paceline/engine/transport/cipher.h"
+#include "paceline/engine/transport/ucx/ucx.h"
+#include "paceline/launcher/diagnosis/thread_census.h"
+
+#include "apps/bench/catalog.h"
+#include "apps/cli/own_program.h"
+#include "apps/doctor/doctor_report.h"
+
+namespace paceline::apps {
+
+namespace {
+
+Finding check_reduce_kernel() { return {"reduce kernel", Verdict::kOk, reduce_kernel_name(), ""}; }
+
+Finding check_encryption() {
+  return {"encryption", Verdict::kOk,
+          fmt::format("{}, of TCP between hosts where it is asked for (paceline run --encrypt, "
+                      "PACELINE_ENCRYPT=1)",
+                      name_of(best_cipher())),
+          ""};
+}
+
+Finding check_calibration() {
+  const char* how = "paceline bench --calibrate";
+  const auto path = calibration_path();
+  if (path.empty()) {
+    return {"calibration", Verdict::kOk,
+            "none is kept (PACELINE_CALIBRATION is off, or there is no home): the planner goes by "
+            "defaults",
+            ""};
+  }
+  try {
+    const auto costs = load_calibration(path);
+    if (!costs) {
+      return {"calibration", Verdict::kOk,
+              fmt::format("none: the planner goes by defaults ({} measures this machine)", how),
+              ""};
+    }
+    const bool is_noisy = costs->spread > kSteadySpread;
+    return {"calibration", is_noisy ? Verdict::kWarn : Verdict::kOk,
+            fmt::format("{} in {}", provenance(*costs), path.string()), is_noisy ? how : ""};
+  } catch (const Error& error) {
+    return {"calibration", Verdict::kWarn, error.what(), how};
+  }
+}
+
+// Each of these libraries may be installed beside the one that a backend is linked to.
+Finding check_bench_peers() {
+  const char* path = std::getenv("PATH");
+  std::vector<std::string> here, absent;
+  for (const std::string& name : bench::peer_names()) {
+    const bench::CatalogEntry& entry = *bench::find_entry(name);
+    const auto found = bench::locate(entry, contestants_folder(), path != nullptr ? path : "");
+    (found.missing.empty() ? here : absent).push_back(entry.title);
+  }
+  std::string text = here.empty() ? "none" : fmt::format("{}", fmt::join(here, ", "));
+  if (!absent.empty()) text += fmt::format("; not {}", fmt::join(absent, ", "));
+  return {"bench --peer", Verdict::kOk, text, ""};
+}
+
+}  // namespace
+
+std::vector<Finding> check_engine() {
+  return {check_reduce_kernel(), check_encryption(), check_calibration(), check_bench_peers()};
+}
+
+namespace {
+
+using Library = std::unique_ptr<void, int (*)(void*)>;
+
+Library load(const char* name) { return {dlopen(name, RTLD_LAZY | RTLD_LOCAL), dlclose}; }
+
+// Where the loader found it, links followed.
+std::string path_of(const Library& library) {
+  link_map* map = nullptr;
+  if (dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
+  std::error_code error;
+  const auto real = std::filesystem::canonical(map->l_name, error);
+  return error ? map->l_name : real.string();
+}
+
+Finding check_version() { return {"build", Verdict::kOk, version_text(), ""}; }
+
+Finding check_libtorch() {
+  if (built_with_libtorch()) return {"LibTorch", Verdict::kOk, "part of this build", ""};
+  return {"LibTorch", Verdict::kInfo, "not built: launcher and collectives only",
+          "apt-get install libtorch-dev, then cmake --preset release"};
+}
+
+// LibTorch of Debian multiplies matrices with whatever libblas.so.3 is; the reference one is 18
+// times slower than OpenBLAS.
+Finding check_blas() {
+  // The engine alone does not need it.
+  const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kInfo;
+  const char* advice = "apt-get install libopenblas0-pthread";
+  const Library blas = load("libblas.so.3");
+  if (!blas) {
+    return {"BLAS", verdict, "libblas.so.3 was not found", advice};
+  }
+  const std::string path = path_of(blas);
+  if (dlsym(blas.get(), "openblas_get_config") != nullptr) {
+    return {"BLAS", Verdict::kOk, "OpenBLAS: " + path, ""};
+  }
+  if (!launcher::is_reference_blas(path)) return {"BLAS", Verdict::kOk, path, ""};
+  return {"BLAS", verdict, "reference BLAS, 18 times slower than OpenBLAS: " + path, advice};
+}
+
+std::vector<Finding> check_backends() {
+  std::vector<Finding> findings;
+  for (const BackendInfo& info : list_backends()) {
+    std::string text = info.available ? info.text : "not built: " + info.text;
+    if (info.name == "paceline" && ucx_info().available) text += ", UCX";
+    findings.push_back({"backend " + info.name, info.available ? Verdict::kOk : Verdict::kInfo,
+                        std::move(text), info.advice});
+  }
+  return findings;
+}
+
+// Of the library for programs with tensors; this command does not have it.
+Finding check_c10d() {
+  if (built_with_c10d_gloo()) {
+    return {"backend c10d", Verdict::kOk,
+            "the Gloo that LibTorch carries, for programs with tensors", ""};
+  }
+  return {"backend c10d", Verdict::kInfo,
+          "not built: Gloo's headers were not found; register_c10d_backend() takes others",
+          "apt-get install libgloo-dev, then configure and build again"};
+}
+
+// An InfiniBand card that UCX does not find is the usual reason for a slow network.
+Finding check_ucx() {
+  const UcxInfo info = ucx_info();
+  if (!info.available)
+    return {"transport ucx", Verdict::kInfo, "not available: " + info.text, info.advice};
+  if (info.rdma_devices.empty()) {
+    return {"transport ucx", Verdict::kOk, info.text + "; it finds no RDMA device here", ""};
+  }
+  return {"transport ucx", Verdict::kOk,
+          fmt::format("{}; RDMA devices: {}", info.text, fmt::join(info.rdma_devices, ", ")), ""};
+}
+
+Finding check_environment() {
+  try {
+    const LaunchEnvironment who = detect_launch_environment();
+    if (who.launcher == "none")
+      return {"launcher", Verdict::kOk, "none: this process is alone", ""};
+    return {"launcher", Verdict::kOk,
+            fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
+  } catch (const Error& error) {
+    return {"launcher", Verdict::kFail, error.what(), "unset the variables, or start as it says"};
+  }
+}
+
+}  // namespace
+
+std::vector<Finding> check_build() {
+  std::vector<Finding> findings = {check_version(), check_libtorch(), check_blas()};
+  for (Finding& backend : check_backends()) findings.push_back(std::move(backend));
+  if (built_with_libtorch()) findings.push_back(check_c10d());
+  findings.push_back(check_ucx());
+  findings.push_back(check_environment());
+  return findings;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,124 @@
+// paceline stacks: where the ranks of a job, or the threads of a process, are.
+
+#include <cstdio>
+#include <limits>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/json_text.h"
+#include "paceline/launcher/diagnosis/stack_reader.h"
+#include "paceline/launcher/messages/running_jobs.h"
+
+#include "apps/cli/commands.h"
+#include "apps/cli/option_table.h"
+#include "apps/cli/option_value.h"
+#include "apps/jobs/job_list.h"
+#include "apps/jobs/process_stacks.h"
+
+namespace paceline::apps {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr unsigned kLongestLook = 10;  // seconds; a process in the kernel's hands may never stand
+constexpr auto kLongestStacksAnswer = 60s;
+
+struct StacksTexts {
+  std::string pid, threads;
+  bool json = false, crashed = false;
+};
+
+int process_id(const char* flag, const std::string& text) {
+  return static_cast<int>(whole_number(flag, text, 1, std::numeric_limits<pid_t>::max()));
+}
+
+std::string json_of(const std::vector<ThreadStack>& stacks) {
+  nlohmann::ordered_json json;
+  json["threads"] = nlohmann::ordered_json::array();
+  for (const ThreadStack& stack : stacks) {
+    json["threads"].push_back(
+        {{"thread", stack.thread}, {"name", stack.name}, {"frames", stack.frames}});
+  }
+  return json_text(json) + "\n";
+}
+
+std::string text_of(const std::vector<ThreadStack>& stacks) {
+  std::string text;
+  for (const ThreadStack& stack : stacks) {
+    text += fmt::format("thread {} ({}):\n{}", stack.thread, stack.name,
+                        launcher::frames_text(stack.frames, "    "));
+  }
+  return text;
+}
+
+// Whoever waits for the process to run on holds the other end of the standard input.
+void let_go_of_input() {
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  dup2(nothing, STDIN_FILENO);
+  close(nothing);
+}
+
+int stacks_of_process(const StacksTexts& texts) {
+  StackQuestion question;
+  question.pid = process_id("--pid", texts.pid);
+  question.crashed = texts.crashed;
+  std::istringstream threads(texts.threads);
+  for (std::string thread; std::getline(threads, thread, ',');) {
+    question.threads.push_back(process_id("--threads", thread));
+  }
+  alarm(kLongestLook);
+  try {
+    const auto stacks = read_stacks(question, let_go_of_input);
+    fmt::print("{}", texts.json ? json_of(stacks) : text_of(stacks));
+    return 0;
+  } catch (const Error& error) {
+    if (!texts.json) throw;
+    const nlohmann::json problem = {{"problem", error.what()}};
+    fmt::print("{}\n", json_text(problem));
+    return kExitEnvironment;
+  }
+}
+
+}  // namespace
+
+int stacks_command(const Arguments& arguments) {
+  CLI::App app(
+      "Prints the call stack of every thread of a running job's ranks, equal ones once. "
+      "Without JOB: the only job that runs. Needs no root; the ranks pause for some "
+      "milliseconds.",
+      "paceline stacks");
+  StacksTexts texts;
+  OptionTable table(app, /*has_variables=*/false);
+  table.word("JOB", kJobHelp);
+  table.value("--pid", "PID", "The threads of this process instead, rank or not",
+              text_target(texts.pid));
+  table.value("--threads", "LIST", "Only these threads of it: 711,713", text_target(texts.threads));
+  table.flag("--crashed", "Leave out the signal's handler that they are inside",
+             bool_target(texts.crashed));
+  table.flag("--json", "With --pid: one JSON object", bool_target(texts.json));
+  app.footer(
+      "\nExamples:\n  paceline stacks\n  paceline stacks 1f0c93aa\n  paceline stacks --pid 711");
+  const auto words = table.read_line(arguments, 1);
+  if (!words) return 0;
+  if (!texts.pid.empty()) {
+    if (!words->empty()) throw UsageError("either JOB or --pid");
+    return stacks_of_process(texts);
+  }
+  const Job found = find_job(*words);
+  if (found.agents.empty()) throw UsageError(no_ranks_here(found));
+  for (const JobEntry& agent : found.agents) {
+    if (found.agents.size() > 1) fmt::print("launcher {}:\n", agent.supervisor);
+    fmt::print("{}",
+               launcher::ask_job(agent.socket, "stacks", Deadline::after(kLongestStacksAnswer)));
+  }
+  return 0;
+}
+
+}  // namespace paceline::apps

@@ -1,0 +1,31 @@
+#pragma once
+
+// What `paceline run` would do, for --dry-run and --print-config. They start nothing.
+
+#include <string>
+#include <vector>
+
+#include "paceline/launcher/hosts/host_list.h"
+#include "paceline/launcher/hosts/hosts_plan.h"
+#include "paceline/launcher/job/agent.h"
+
+#include "apps/cli/option_table.h"
+
+namespace paceline::apps {
+
+// As a shell would take it.
+std::string command_text(const std::vector<std::string>& command);
+
+// Every process with its cores, its memory, the variables it gets and its command.
+std::string dry_run_text(const launcher::LaunchPlan& plan);
+
+// The same for a job on several hosts, with what each is told. `options` are those of the first;
+// what only a host decides is marked so. The secret is not in it.
+std::string hosts_preview(const launcher::HostsPlan& plan, const launcher::LaunchOptions& options);
+
+// Every option: value in effect, and the flag, the variable, the file or the default it comes from.
+// `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.
+std::string config_text(const OptionTable& table, const launcher::LaunchPlan& plan,
+                        const std::vector<launcher::Host>* hosts = nullptr);
+
+}  // namespace paceline::apps

@@ -1,0 +1,95 @@
+#include "paceline/engine/collectives/backends/library.h"
+
+#include <algorithm>
+#include <array>
+
+#include "paceline/engine/collectives/kernels/reduce.h"
+#include "paceline/engine/core/awake_clock.h"
+#include "paceline/engine/core/check.h"
+
+namespace paceline {
+
+std::chrono::milliseconds timeout_of(Deadline deadline) {
+  using std::chrono::milliseconds;
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline.remaining()));
+}
+
+// Without first letters, which may be capitals.
+ErrorCode code_of_text(std::string_view text) {
+  constexpr std::array kTimedOut = {"imed out", "imeout"};
+  constexpr std::array kLost = {"losed by peer",    "reset by peer",     "roken pipe",
+                                "onnection closed", "onnection refused", "air closure"};
+  const auto says = [&](std::string_view part) { return text.find(part) != text.npos; };
+  if (std::any_of(kTimedOut.begin(), kTimedOut.end(), says)) return ErrorCode::kTimeout;
+  if (std::any_of(kLost.begin(), kLost.end(), says)) return ErrorCode::kPeerLost;
+  return ErrorCode::kSystem;
+}
+
+// The mean of one contribution, the sum: the kernel knows all types and how they are rounded.
+void finish_mean(const Collective& call, int rank, int world_size) {
+  const bool has_result = call.op != Op::kReduce || rank == call.root;
+  if (!reduces(call.op) || call.reduce_op != ReduceOp::kMean || !has_result) return;
+  const std::array<const std::byte*, 1> sum{call.output};
+  reduce(sum, call.output, call.count, call.dtype, ReduceOp::kMean, divisor_of(call, world_size));
+}
+
+void reduce_contributions(const Collective& call, int rank, int world_size,
+                          std::vector<std::byte>& contributions,
+                          const std::function<void(const Collective& moved)>& move) {
+  contributions.resize(bytes_of(call) * static_cast<std::size_t>(world_size));
+  Collective moved = call;
+  moved.op = call.op == Op::kReduceScatter ? Op::kAllToAll : Op::kAllGather;
+  moved.output = contributions.data();
+  move(moved);
+  if (call.op == Op::kReduce && rank != call.root) return;
+  std::vector<const std::byte*> sources;
+  for (int giver = 0; giver < world_size; ++giver) {
+    sources.push_back(block_of<const std::byte>(contributions.data(), call, giver));
+  }
+  reduce(sources, call.output, call.count, call.dtype, call.reduce_op, call.divisor);
+}
+
+namespace {
+
+// How often a wait for the store looks whether a peer has died.
+constexpr std::chrono::milliseconds kSlice{50};
+
+}  // namespace
+
+void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
+                   Deadline deadline, const std::string& library) {
+  const auto begin = AwakeClock::now();
+  for (Vigil vigil; !store.check(keys);) {
+    mesh.throw_if_failed();
+    if (vigil.sees_passed(deadline)) {
+      const std::chrono::duration<double> waited = AwakeClock::now() - begin;
+      fail(ErrorCode::kTimeout,
+           "{}: a rank of group {} did not arrive within {:.1f} s to connect with {}", mesh.self(),
+           mesh.name(), waited.count(), library);
+    }
+    try {
+      store.wait(keys, kSlice);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+    }
+  }
+}
+
+void share_id(const LibraryContext& context, std::span<char> id, const std::string& library) {
+  const std::string key = "id";
+  if (context.rank == 0) {
+    context.store->set(key, std::string(id.begin(), id.end()));
+    return;
+  }
+  wait_for_keys(*context.store, {key}, context.mesh, context.deadline, library);
+  const std::string theirs = context.store->get(key);
+  if (theirs.size() != id.size()) {
+    fail(ErrorCode::kCorrupt,
+         "{}: forming group {}: the id of {} that rank 0 gave has {} bytes, not {}; build all "
+         "ranks with the same {}",
+         context.self(), context.group, library, theirs.size(), id.size(), library);
+  }
+  std::copy(theirs.begin(), theirs.end(), id.begin());
+}
+
+}  // namespace paceline

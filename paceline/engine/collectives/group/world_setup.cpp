@@ -1,0 +1,280 @@
+#include "paceline/engine/collectives/group/world_setup.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/topology.h"
+#include "paceline/engine/telemetry/crash_reporter.h"
+#include "paceline/engine/transport/wire.h"
+
+namespace paceline {
+
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds::rep;
+
+constexpr int kRoundTrips = 16;
+
+Nanoseconds now() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Rank 0's side: `peer` asks, the answer is the time.
+void tell_time(ProcessGroup& group, int peer) {
+  for (int i = 0; i < kRoundTrips; ++i) {
+    Nanoseconds time = 0;
+    group.recv(std::span(&time, 1), peer);
+    time = now();
+    group.send(std::span(&time, 1), peer);
+  }
+}
+
+ClockOffset ask_time(ProcessGroup& group) {
+  ClockOffset best{{}, std::chrono::nanoseconds::max()};
+  for (int i = 0; i < kRoundTrips; ++i) {
+    const Nanoseconds sent = now();
+    Nanoseconds theirs = sent;
+    group.send(std::span(&theirs, 1), 0);
+    group.recv(std::span(&theirs, 1), 0);
+    const Nanoseconds came = now();
+    const std::chrono::nanoseconds error((came - sent + 1) / 2);
+    if (error < best.error) {
+      best = {std::chrono::nanoseconds(theirs - (sent + (came - sent) / 2)), error};
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+ClockOffset measure_clock_offset(ProcessGroup& group) {
+  const Hosts& hosts = group.hosts();
+  if (hosts.size() < 2) return {};
+  const auto host_of = [&](int rank) { return hosts.host_of[static_cast<std::size_t>(rank)]; };
+  ClockOffset own;
+  for (const auto& members : hosts.members) {
+    const int asker = members.front();
+    if (host_of(asker) == host_of(0)) continue;
+    if (group.rank() == 0) tell_time(group, asker);
+    if (group.rank() == asker) own = ask_time(group);
+  }
+  const std::array<Nanoseconds, 2> mine = {own.offset.count(), own.error.count()};
+  std::vector<Nanoseconds> all(mine.size() * static_cast<std::size_t>(group.world_size()));
+  group.all_gather(std::span(mine), std::span(all));
+  const auto asker = static_cast<std::size_t>(hosts.neighbours(group.rank()).front());
+  return {std::chrono::nanoseconds(all[2 * asker]), std::chrono::nanoseconds(all[2 * asker + 1])};
+}
+
+namespace {
+
+constexpr std::size_t kMostCores = 4096;  // of a machine; the mask has no more
+using CoreSet = std::array<std::uint8_t, kMostCores / 8>;
+
+bool leaves_threads_open(const std::string& launcher) {
+  return launcher == "openmpi" || launcher == "pmi" || launcher == "slurm";
+}
+
+CoreSet own_cores() {
+  CoreSet set{};
+  for (const Core& core : discover_topology().cores) {
+    const auto number = static_cast<std::size_t>(core.number);
+    if (number < kMostCores) set[number / 8] |= static_cast<std::uint8_t>(1U << number % 8);
+  }
+  return set;
+}
+
+std::vector<int> numbers_in(const CoreSet& set) {
+  std::vector<int> numbers;
+  for (std::size_t i = 0; i < kMostCores; ++i) {
+    if ((set[i / 8] >> i % 8 & 1) != 0) numbers.push_back(static_cast<int>(i));
+  }
+  return numbers;
+}
+
+// The variable is for what reads it when it begins to compute, as LibTorch; a runtime of OpenMP
+// that is loaded has read it.
+void use_threads(int count) {
+  for (const char* name : {"OMP_NUM_THREADS", "PACELINE_THREAD_SHARE"})
+    setenv(name, std::to_string(count).c_str(), 1);
+  auto* const set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set != nullptr) set(count);
+}
+
+}  // namespace
+
+int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self) {
+  std::map<int, int> num_ranks;
+  for (const auto& set : cores) {
+    for (const int core : set) ++num_ranks[core];
+  }
+  double share = 0;
+  for (const int core : cores[self]) share += 1.0 / num_ranks[core];
+  constexpr double kRounding = 1e-6;
+  return std::max(1, static_cast<int>(share + kRounding));
+}
+
+void share_cores(ProcessGroup& group, const std::string& launcher) {
+  if (!leaves_threads_open(launcher) || group.world_size() == 1) return;
+  const CoreSet own = own_cores();
+  std::vector<std::uint8_t> all(own.size() * static_cast<std::size_t>(group.world_size()));
+  group.all_gather(std::span(own), std::span(all));
+  const auto& neighbours = group.hosts().neighbours(group.rank());
+  const char* chosen = std::getenv("OMP_NUM_THREADS");
+  if (neighbours.size() < 2 || (chosen != nullptr && *chosen != '\0')) return;
+  std::vector<std::vector<int>> cores;
+  for (const int rank : neighbours) {
+    CoreSet set;
+    std::copy_n(all.begin() + rank * static_cast<std::ptrdiff_t>(set.size()), set.size(),
+                set.begin());
+    cores.push_back(numbers_in(set));
+  }
+  const int threads = thread_share(cores, group.hosts().local_index(group.rank()));
+  use_threads(threads);
+  log::info(
+      fmt::format("{} started {} ranks on this host: {} thread{} of computing for this one "
+                  "(OMP_NUM_THREADS says otherwise)",
+                  launcher, neighbours.size(), threads, threads == 1 ? "" : "s"));
+}
+
+namespace {
+
+// 1 or 0; 0 when it is not set.
+bool is_set(const char* name) {
+  const std::string value = process_environment()(name).value_or("0");
+  check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
+  return value == "1";
+}
+
+// PACELINE_TCP_STREAMS; 1 when it is not set.
+int tcp_streams_from_environment() {
+  const std::string value = process_environment()("PACELINE_TCP_STREAMS").value_or("1");
+  int streams = 0;
+  const auto end = value.data() + value.size();
+  const auto read = std::from_chars(value.data(), end, streams);
+  check(read.ec == std::errc() && read.ptr == end && streams >= 1 && streams <= kMaxStreams,
+        "PACELINE_TCP_STREAMS={}: it is a number from 1 to {}", value, kMaxStreams);
+  return streams;
+}
+
+// PACELINE_TIMEOUT; empty when it is not set.
+std::optional<std::chrono::milliseconds> timeout_from_environment() {
+  constexpr double kLeast = 1e-3;
+  constexpr double kMost = 1e9;
+  const auto value = process_environment()("PACELINE_TIMEOUT");
+  if (!value) return {};
+  const auto end = value->data() + value->size();
+  double seconds = 0;
+  const auto read = std::from_chars(value->data(), end, seconds);
+  check(read.ec == std::errc() && read.ptr == end && seconds >= kLeast && seconds <= kMost,
+        "PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each operation of "
+        "a group may take",
+        *value, kLeast, kMost);
+  return std::chrono::milliseconds(std::llround(seconds * 1e3));
+}
+
+// The group's settings from the environment, where the caller gives none.
+void read_environment(GroupOptions& group) {
+  const GetVariable variable = process_environment();
+  const auto transport = variable("PACELINE_TRANSPORT");
+  LinkOptions& link = group.link;
+  if (link.transport == TransportKind::kAuto && transport) {
+    link.transport = parse_transport(*transport);
+  }
+  if (group.backend.empty()) group.backend = variable("PACELINE_BACKEND").value_or("");
+  if (!group.timeout) group.timeout = timeout_from_environment();
+  if (!link.encrypt) link.encrypt = is_set("PACELINE_ENCRYPT");
+  if (!group.planning.by_package) group.planning.by_package = is_set("PACELINE_BY_PACKAGE");
+  if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
+}
+
+// Without a rank where the variables do not tell it.
+Error said_of_init(const RendezvousOptions& options, const Error& error) {
+  constexpr const char* kDoing = "init_process_group";
+  try {
+    const int rank = who_am_i(options).rank;
+    return said_by(rank_name(rank, rank), kDoing, error);
+  } catch (const Error&) {
+    return Error(error.code(), fmt::format("{}: {}", kDoing, error.what()));
+  }
+}
+
+// Before the ranks meet; the others are told what is wrong here.
+GroupOptions checked_options(const InitOptions& options) {
+  GroupOptions group = options.group;
+  try {
+    read_environment(group);
+    require_possible(group);
+    return group;
+  } catch (const Error& error) {
+    const Error named = said_of_init(options.rendezvous, error);
+    decline_rendezvous(named, options.rendezvous);
+    throw named;
+  }
+}
+
+Rendezvous meet(const RendezvousOptions& options) {
+  try {
+    return rendezvous(options);
+  } catch (const Error& error) {
+    throw said_of_init(options, error);
+  }
+}
+
+std::shared_ptr<ProcessGroup> form_world(Rendezvous meeting, const GroupOptions& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(meeting.who.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  try {
+    return std::make_shared<ProcessGroup>(std::move(meeting), "world", std::move(ranks), group);
+  } catch (const Error& error) {
+    if (group.recorder) group.recorder->note_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
+  hold_standard_streams();
+  report_crashes_to_launcher();
+  report_uncaught_errors();
+  GroupOptions group = checked_options(options);
+  Rendezvous meeting = meet(options.rendezvous);
+  if (!group.timeline) {
+    group.timeline = open_timeline(meeting.who.rank, meeting.who.world_size,
+                                   meeting.who.restart_count, process_environment());
+  }
+  if (!group.recorder) {
+    group.recorder = open_flight_recorder(meeting.who, process_environment(), group.timeline);
+  }
+  if (meeting.who.world_size > 1) log::set_rank(meeting.who.rank);
+  const std::string launcher = meeting.who.launcher;
+  auto world = form_world(std::move(meeting), group);
+  share_cores(*world, launcher);
+  const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
+  if (timeline != nullptr && *timeline != '\0') {
+    // A rank that could not open its own takes part all the same.
+    const ClockOffset clock = measure_clock_offset(*world);
+    if (group.timeline) group.timeline->set_clock(clock.offset, clock.error);
+  }
+  return world;
+}
+
+}  // namespace paceline

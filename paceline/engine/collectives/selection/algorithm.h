@@ -1,0 +1,56 @@
+#pragma once
+
+// The algorithms, and what each can do: a row of the table in algorithm.cpp.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "paceline/engine/collectives/algorithms/schedule.h"
+#include "paceline/engine/collectives/selection/cost_model.h"
+
+namespace paceline {
+
+enum class Algorithm : std::uint8_t {
+  kDirect,     // algorithms/direct.h: every operation
+  kOneShot,    // algorithms/direct.h
+  kTree,       // algorithms/tree.h
+  kDoubling,   // algorithms/recursive.h
+  kHalving,    // algorithms/recursive.h
+  kRing,       // algorithms/ring.h
+  kBruck,      // algorithms/bruck.h
+  kChain,      // algorithms/chain.h
+  kHierarchy,  // algorithms/hierarchy.h
+};
+inline constexpr std::array kAllAlgorithms = {
+    Algorithm::kDirect,   Algorithm::kOneShot, Algorithm::kTree,
+    Algorithm::kDoubling, Algorithm::kHalving, Algorithm::kRing,
+    Algorithm::kBruck,    Algorithm::kChain,   Algorithm::kHierarchy};
+
+// "direct", "one_shot", ...
+std::string_view name_of(Algorithm algorithm);
+std::optional<Algorithm> algorithm_named(std::string_view name);
+// Whether it is defined for the operation.
+bool serves(Algorithm algorithm, Op op);
+// Whether a sum has the bits of kernels/reduce.h: all but the ring's.
+bool keeps_order(Algorithm algorithm, Op op);
+// Whether it needs the blocks of the whole call side by side, so that the call cannot be cut.
+bool needs_whole_call(Algorithm algorithm, Op op);
+
+// Whether all hosts take the same time, so that one of them shows what all do: the schedule of a
+// rank is that of the rank at the same position of the host before, with every peer a host further
+// (around the end), but for the order of receives and of copies. On one host, that of the rank
+// before with every peer a rank further. False where hosts have not the same number of
+// neighbouring ranks. Requires: spec.hosts.
+bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
+
+// What one rank does, for ranks that send messages: the algorithm's steps, with what makes every
+// rank learn that every other has begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
+// spec.op); spec.chunk for kChain, spec.hosts for kHierarchy.
+Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
+
+// What build()'s schedule takes. `chunk`: bytes, of a chain.
+Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk = 0);
+
+}  // namespace paceline

@@ -1,0 +1,92 @@
+#pragma once
+
+// What decides how a group carries out its collectives, as users choose it; all ranks the same but
+// for `package` and `costs`.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/collectives/selection/algorithm.h"
+#include "paceline/engine/collectives/selection/cost_model.h"
+
+namespace paceline {
+
+struct PlanningOptions {
+  // The algorithm of all messages that it serves; the planner's choice when empty.
+  std::optional<Algorithm> algorithm;
+  // Also algorithms whose sums have other bits than the promised ones, where that is faster.
+  bool allows_any_order = false;
+  // Whether ranks on several packages (processor chips) of one machine add up large sums per
+  // package first. The bits are the same either way, and whether it is faster has not been
+  // measured: no machine with two packages was at hand.
+  bool by_package = false;
+  // Counts this rank to a package, numbered from 0, or to none that is known (negative); to the one
+  // that all its processors are on when empty. For trying out packages on a machine of one.
+  std::optional<int> package;
+  // What the planner goes by, on rank 0. When empty a group takes the calibration (calibration.h),
+  // and what has none the defaults of CostModel.
+  std::optional<CostModel> costs;
+};
+
+// Chooses the algorithm of a collective by predicting what each would cost.
+//
+// The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
+// messages, bytes through a host's network interface and through sockets inside a host, bytes read
+// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
+// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
+// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
+// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
+// it to a factor of 4.
+
+struct PlanRequest {
+  Op op = Op::kBarrier;
+  Dtype dtype = Dtype::kFloat32;
+  std::size_t count = 0;  // as in Collective
+};
+
+struct Candidate {
+  Algorithm algorithm = Algorithm::kDirect;
+  std::size_t chunk = 0;  // elements, for ScheduleSpec
+  Effort work;
+  double seconds = 0;
+};
+
+class Planner {
+ public:
+  // `shares_memory`: the ranks of each host do, so that there is a hierarchy.
+  Planner(Hosts hosts, const PlanningOptions& options, bool shares_memory = false);
+
+  // All that are possible, the chosen one first, then by time.
+  std::vector<Candidate> candidates(const PlanRequest& request) const;
+  Candidate choose(const PlanRequest& request) const { return candidates(request).front(); }
+  // Why: a line for each candidate, with its work and time.
+  std::string explain(const PlanRequest& request) const;
+
+  const Hosts& hosts() const { return hosts_; }
+  const CostModel& costs() const { return costs_; }
+
+ private:
+  double seconds(const Effort& work) const;
+  CallSizes sizes_of(const PlanRequest& request) const;
+  Candidate weigh(Algorithm algorithm, const PlanRequest& request) const;
+
+  Hosts hosts_;
+  PlanningOptions options_;
+  CostModel costs_;
+  bool shares_memory_;
+  int world_;
+  double most_per_host_ = 1;  // ranks
+  bool is_in_blocks_ = true;  // the ranks of each host follow one another
+  double partials_ = 1;       // subtrees of the host that has most
+};
+
+// Plans in words.
+
+// "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB a block)".
+std::string describe(const PlanRequest& request);
+
+// "2 latencies, 6 messages, 1.5 MiB through sockets".
+std::string describe(const Effort& work);
+
+}  // namespace paceline

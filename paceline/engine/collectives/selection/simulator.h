@@ -1,0 +1,80 @@
+#pragma once
+
+// Runs the schedules of all ranks in virtual time: a discrete-event simulation of hosts with a
+// network interface each, for groups far larger than the machine at hand, and without any data; or
+// with data, for the tests of the algorithms.
+//
+// The model. A message costs both ranks processor time, then takes the link: between hosts it
+// waits for the sending host's interface, travels, and waits for the receiving one's (first come,
+// first served; the ranks of a host share its interface, the network between hosts has no limit);
+// inside a host its bytes cost the sender's processor time, then the receiver's, which move one
+// message after the other, whatever the direction. Reducing and copying take time at a fixed
+// rate. There is no loss, no congestion inside the network, and no competition for processors, so
+// a machine with fewer cores than ranks is slower than predicted.
+//
+// Where all hosts do the same (is_alike_on_all_hosts(), engine/collectives/planning/algorithm.h),
+// one of them shows what all do: a message that it sends to another host stands for the one that it
+// gets from the host as far before it. Then the ranks of one host are simulated, or one rank where
+// there is one host.
+//
+// Cost: about a microsecond of real time a message; memory for all steps of the ranks simulated.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "paceline/engine/collectives/algorithms/schedule.h"
+#include "paceline/engine/collectives/selection/cost_model.h"
+
+namespace paceline {
+
+struct SimulatedCluster {
+  Hosts hosts;
+  CostModel costs;
+};
+
+// About ten seconds and a gigabyte of memory.
+inline constexpr std::size_t kMostSteps = 5'000'000;
+
+struct SimulationOptions {
+  std::size_t element_bytes = 4;
+  std::size_t partial_bytes = 4;
+  // Where a rank's input is part of its output: the element at which it begins.
+  std::function<std::optional<std::size_t>(int rank)> input_in_output;
+  // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
+  bool hosts_are_alike = false;
+  // Of all simulated ranks together; more are refused.
+  std::size_t most_steps = kMostSteps;
+  // A send lasts until it has been received: what schedules must survive. Otherwise the network
+  // holds any number of bytes.
+  bool is_unbuffered = false;
+};
+
+struct SimulationResult {
+  double seconds = 0;               // until the last rank has ended
+  std::uint64_t num_messages = 0;   // bare headers too
+  std::uint64_t network_bytes = 0;  // between hosts, headers included
+};
+
+// Where data is moved, for tests: called in an order in which it may really happen, each at the
+// latest moment. Requires: is_unbuffered.
+class SimulationObserver {
+ public:
+  virtual ~SimulationObserver() = default;
+  // A message begins; `message` counts them.
+  virtual void on_send(std::uint64_t message, int from) = 0;
+  virtual void on_receive(std::uint64_t message, int from, const Step& send, int to,
+                          const Step& receive) = 0;
+  virtual void on_copy(int rank, const Step& step) = 0;
+  virtual void on_reduce(int rank, const Step& step, const Schedule& schedule) = 0;
+  virtual void on_meet(const std::vector<int>& ranks) = 0;
+};
+
+// Error(kInvalid) naming a rank and its step when the schedules never end or do not match;
+// kUnsupported when they have more than most_steps.
+SimulationResult simulate(const SimulatedCluster& cluster,
+                          const std::function<Schedule(int rank)>& build,
+                          const SimulationOptions& options = {},
+                          SimulationObserver* observer = nullptr);
+
+}  // namespace paceline

@@ -1,0 +1,62 @@
+#pragma once
+
+// An owned file descriptor, closed when it goes out of scope.
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include <sys/types.h>
+#include <unistd.h>
+
+namespace paceline {
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// Descriptors that travel with bytes over a UNIX socket (SCM_RIGHTS). The receiver has copies of
+// its own, which close when a program is executed. As in io.h, nothing here throws, and a signal
+// only repeats the call.
+//
+// Thread safety: free functions; one reader and one writer of a socket at a time.
+
+inline constexpr std::size_t kMostDescriptors = 8;  // of one call
+
+// What sendmsg() returns; it never waits. The descriptors go with the first byte. Requires: there
+// is a byte.
+ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
+                              std::span<const int> descriptors);
+
+enum class Wait : bool { kNo, kYes };
+
+struct Received {
+  ssize_t bytes = 0;  // what recvmsg() returned: also 0 at the end, or -1 and errno
+  // That came; those behind the room that `into` had were closed.
+  std::size_t descriptors = 0;
+  bool is_cut = false;  // more bytes or descriptors came than there was room for
+};
+// One call; kYes waits as long as the socket does.
+Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::span<Fd> into,
+                                  Wait wait = Wait::kNo);
+
+}  // namespace paceline

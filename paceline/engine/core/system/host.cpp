@@ -1,0 +1,206 @@
+#include "paceline/engine/core/system/host.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <climits>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "paceline/engine/core/check.h"
+
+namespace paceline {
+
+namespace {
+
+std::string read_line(const char* path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+std::string link_target(const char* path) {
+  std::array<char, 256> target{};
+  const ssize_t length = readlink(path, target.data(), target.size());
+  return length > 0 ? std::string(target.data(), static_cast<std::size_t>(length)) : std::string();
+}
+
+}  // namespace
+
+std::string boot_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+
+std::string pid_namespace() { return link_target("/proc/self/ns/pid"); }
+
+// The state is the first field behind the command name's closing bracket, the start the 20th.
+std::optional<ProcessStatus> process_status(pid_t pid) {
+  const std::string stat = read_line(("/proc/" + std::to_string(pid) + "/stat").c_str());
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(stat.substr(name_end + 1));
+  ProcessStatus status;
+  fields >> status.state;
+  std::string skipped;
+  for (int field = 2; field < 20; ++field) fields >> skipped;
+  fields >> status.start_ticks;
+  return status;
+}
+
+std::string host_token() { return boot_id() + "/" + link_target("/proc/self/ns/net"); }
+
+std::string process_token() {
+  const auto self = process_status(getpid());
+  return pid_namespace() + "/" + std::to_string(getpid()) + "/" +
+         (self ? std::to_string(self->start_ticks) : "");
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::vector<int> allowed_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+    }
+  }
+  return cpus;
+}
+
+namespace {
+
+using Mark = std::atomic<pid_t>;
+
+// All zero in a process that has not marked it. Null where the kernel cannot wipe. Never unmapped.
+Mark* make_mark() {
+  const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  if (madvise(page, bytes, MADV_WIPEONFORK) == 0) return static_cast<Mark*>(page);
+  munmap(page, bytes);
+  return nullptr;
+}
+
+}  // namespace
+
+pid_t OwnerProcess::current() {
+  static Mark* const mark = make_mark();
+  if (mark == nullptr) return getpid();
+  pid_t pid = mark->load(std::memory_order_relaxed);
+  if (pid == 0) {
+    pid = getpid();
+    mark->store(pid, std::memory_order_relaxed);
+  }
+  return pid;
+}
+
+namespace {
+
+std::vector<std::string_view> items_of(std::string_view list) {
+  std::vector<std::string_view> items;
+  while (!list.empty()) {
+    const auto end = std::min(list.find(','), list.size());
+    if (end > 0) items.push_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return items;
+}
+
+// Empty for anything but an address that other hosts may reach.
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (!IN6_IS_ADDR_LINKLOCAL(&v6)) inet_ntop(AF_INET6, &v6, text, sizeof text);
+  }
+  return text;
+}
+
+// The first interface of `there` that `fits`, in the preferred family if it can be had.
+template <class Fits>
+const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
+                             Fits fits) {
+  const auto first = std::find_if(there.begin(), there.end(), fits);
+  if (first == there.end()) return nullptr;
+  for (const auto& one : there) {
+    if (one.interface == first->interface && one.is_v6 == prefer_v6) return &one;
+  }
+  return &*first;
+}
+
+std::string names_of(const std::vector<InterfaceAddress>& there) {
+  std::string names;
+  for (const auto& one : there) {
+    names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", one.interface, one.address);
+  }
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+std::vector<InterfaceAddress> interface_addresses() {
+  ifaddrs* entries = nullptr;
+  if (::getifaddrs(&entries) != 0) throw system_error("getifaddrs()");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
+  std::vector<InterfaceAddress> there;
+  for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
+    if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
+    const std::string address = text_of(entry->ifa_addr);
+    if (address.empty()) continue;
+    there.push_back({entry->ifa_name, address, entry->ifa_addr->sa_family == AF_INET6,
+                     (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  return there;
+}
+
+std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
+                           bool prefer_v6) {
+  const bool excludes = wanted.starts_with('^');
+  const bool is_exact = wanted.starts_with('=');
+  const auto items = items_of(excludes || is_exact ? wanted.substr(1) : wanted);
+  const auto begins_with_one = [&](const InterfaceAddress& one) {
+    return std::any_of(items.begin(), items.end(),
+                       [&](std::string_view item) { return one.interface.starts_with(item); });
+  };
+  if (excludes || items.empty()) {
+    const auto* found = find(there, prefer_v6, [&](const InterfaceAddress& one) {
+      return !one.is_loopback && !begins_with_one(one);
+    });
+    if (found != nullptr) return found->address;
+    if (items.empty()) return "127.0.0.1";
+  }
+  for (const std::string_view item : items) {
+    if (excludes) break;
+    const auto* found = find(there, prefer_v6, [&](const InterfaceAddress& one) {
+      return is_exact ? one.interface == item : one.interface.starts_with(item);
+    });
+    if (found != nullptr) return found->address;
+  }
+  fail(ErrorCode::kInvalid,
+       "PACELINE_SOCKET_IFNAME={} leaves no interface of this host; those that are up: {}", wanted,
+       names_of(there));
+}
+
+bool is_link_local(const std::string& address) {
+  in6_addr v6{};
+  const std::string plain = address.substr(0, address.find('%'));
+  return inet_pton(AF_INET6, plain.c_str(), &v6) == 1 && IN6_IS_ADDR_LINKLOCAL(&v6);
+}
+
+}  // namespace paceline

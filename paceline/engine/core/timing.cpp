@@ -1,0 +1,117 @@
+#include "paceline/engine/core/timing.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <fstream>
+#include <string>
+
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
+
+namespace paceline {
+
+namespace {
+
+std::uint64_t kernel_time() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u +
+         static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+#ifdef __x86_64__
+
+// The kernel uses the counter only while all processors' agree and run at one rate.
+bool counter_keeps_time() noexcept {
+  try {
+    std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    std::string source;
+    return std::getline(file, source) && source == "tsc";
+  } catch (...) {
+    return false;
+  }
+}
+
+// One thread's view of the counter: its rate between the last two looks at the kernel's clock.
+class ScaledCounter {
+ public:
+  std::uint64_t now() noexcept {
+    const std::uint64_t ticks = __rdtsc();
+    const std::uint64_t since = ticks - ticks_;  // huge when the counter has stepped back
+    const bool is_known = since < kMostTicks && rate_ > 0;
+    const auto guess = [&] {
+      return time_ + static_cast<std::uint64_t>(static_cast<double>(since) * rate_);
+    };
+    return last_ = std::max(last_, is_known ? guess() : look(ticks));
+  }
+
+ private:
+  // A thread that was interrupted meanwhile learns nothing for later readings. Nor is a rate
+  // believed that no processor has: a virtual machine's counter may have stood still.
+  std::uint64_t look(std::uint64_t ticks) noexcept {
+    const std::uint64_t time = kernel_time();
+    const bool was_quick = __rdtsc() - ticks < kMostTicksOfALook;
+    const auto between_looks = static_cast<double>(time - time_);
+    if (was_quick && between_looks > kLeastBetweenLooks) {
+      const double rate = ticks_ == 0 ? 0 : between_looks / static_cast<double>(ticks - ticks_);
+      rate_ = rate > kLeastRate && rate < kMostRate ? rate : 0;
+      ticks_ = ticks;
+      time_ = time;
+    }
+    return time;
+  }
+
+  static constexpr std::uint64_t kMostTicks = 2'000'000;    // about a millisecond
+  static constexpr std::uint64_t kMostTicksOfALook = 2000;  // less than a microsecond
+  static constexpr double kLeastBetweenLooks = 3e5;         // ns
+  static constexpr double kLeastRate = 0.1, kMostRate = 10;
+
+  std::uint64_t ticks_ = 0;
+  std::uint64_t time_ = 0;
+  double rate_ = 0;  // ns a tick; 0: not known
+  std::uint64_t last_ = 0;
+};
+
+#endif
+
+}  // namespace
+
+std::uint64_t record_time() noexcept {
+#ifdef __x86_64__
+  static const bool by_counter = counter_keeps_time();
+  if (by_counter) {
+    thread_local ScaledCounter counter;
+    return counter.now();
+  }
+#endif
+  return kernel_time();
+}
+
+namespace {
+
+// So far, by this thread, for a core. Read within the time on the clock, so that this is never
+// less.
+double waited_seconds() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  std::uint64_t ran_ns = 0, waited_ns = 0;
+  file >> ran_ns >> waited_ns;
+  return 1e-9 * static_cast<double>(waited_ns);
+}
+
+}  // namespace
+
+RunningTimer::RunningTimer()
+    : begin_(std::chrono::steady_clock::now()), waited_(waited_seconds()) {}
+
+double RunningTimer::wall_seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+}
+
+double RunningTimer::seconds() const {
+  const double waited = waited_seconds() - waited_;
+  return wall_seconds() - waited;
+}
+
+}  // namespace paceline

@@ -1,0 +1,161 @@
+#include "paceline/engine/transport/control_messages.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "paceline/engine/core/bytes.h"
+
+namespace paceline {
+
+namespace {
+
+// One byte with the ErrorCode, two with the text's length, then the text.
+constexpr std::size_t kHeader = 3;
+constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader;
+constexpr char kGoodbye = 0x7f;  // in place of the ErrorCode; no length and no text follow
+
+bool begins_with_code(std::span<const char> bytes) {
+  return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
+}
+
+// Of the text. Requires: the whole header.
+std::size_t length_in(std::span<const char> bytes) {
+  return static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) |
+         static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8;
+}
+
+}  // namespace
+
+std::string encode_notice(const Error& cause) {
+  std::string text = cause.what();
+  text.resize(std::min(text.size(), kMaxText));
+  std::string notice;
+  notice.push_back(static_cast<char>(cause.code()));
+  notice.push_back(static_cast<char>(text.size() & 0xff));
+  notice.push_back(static_cast<char>(text.size() >> 8));
+  return notice + text;
+}
+
+std::string encode_goodbye() { return std::string(1, kGoodbye); }
+
+bool is_whole_notice(std::span<const char> bytes) {
+  if (bytes.empty()) return false;
+  if (!begins_with_code(bytes)) return true;  // the goodbye, or no notice at all
+  if (bytes.size() < kHeader) return false;
+  return length_in(bytes) > kMaxText || bytes.size() - kHeader >= length_in(bytes);
+}
+
+std::optional<Notice> decode_notice(std::span<const char> bytes) {
+  if (!is_whole_notice(bytes)) return {};
+  if (bytes[0] == kGoodbye) return Notice{.goodbye = true, .code = {}, .text = {}};
+  if (!begins_with_code(bytes) || length_in(bytes) > kMaxText) return {};
+  return Notice{.goodbye = false,
+                .code = static_cast<ErrorCode>(bytes[0]),
+                .text = std::string(bytes.subspan(kHeader).data(), length_in(bytes))};
+}
+
+namespace {
+
+// In place of a notice's ErrorCode. Behind the answer's follow the number of ranks in one byte,
+// then each in four: its number, and in the highest bit whether it has arrived.
+constexpr char kQuestion = 0x7e;
+constexpr char kAnswer = 0x7d;
+// Behind it the text's length in two bytes, then the text.
+constexpr char kReason = 0x7c;
+constexpr std::size_t kReasonHead = 3;
+constexpr std::size_t kAnswerHead = 2;
+constexpr std::size_t kMostAwaited = 64;
+constexpr std::uint32_t kHasCome = 0x80000000;
+
+// Of the question, answer or reason at the front; 0: not all of its head has arrived.
+std::size_t size_of_words(std::string_view bytes) {
+  const auto byte = [&](std::size_t at) {
+    return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));
+  };
+  if (bytes[0] == kQuestion) return 1;
+  if (bytes[0] == kAnswer) {
+    return bytes.size() < kAnswerHead ? 0 : kAnswerHead + sizeof(std::uint32_t) * byte(1);
+  }
+  return bytes.size() < kReasonHead ? 0 : kReasonHead + byte(1) + (byte(2) << 8);
+}
+
+// Empty for numbers that are not ranks.
+std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int world_size) {
+  ByteReader reader(as_bytes(bytes.substr(kAnswerHead)));
+  std::vector<Awaited> awaited;
+  while (reader.remaining() > 0) {
+    const auto word = reader.get<std::uint32_t>();
+    const auto rank = word & ~kHasCome;
+    if (rank >= static_cast<std::uint32_t>(world_size)) return {};
+    awaited.push_back({static_cast<int>(rank), (word & kHasCome) != 0});
+  }
+  return awaited;
+}
+
+}  // namespace
+
+std::string Inquiry::encode_question() { return std::string(1, kQuestion); }
+
+std::string Inquiry::encode_answer(std::span<const Awaited> awaited) {
+  awaited = awaited.first(std::min(awaited.size(), kMostAwaited));
+  ByteWriter writer;
+  writer.put(kAnswer);
+  writer.put(static_cast<std::uint8_t>(awaited.size()));
+  for (const Awaited& one : awaited) {
+    writer.put(static_cast<std::uint32_t>(one.rank) | (one.has_come ? kHasCome : 0));
+  }
+  return to_string(writer.bytes());
+}
+
+std::string Inquiry::encode_reason(const std::string& text) {
+  const std::string_view cut = std::string_view(text).substr(0, kMaxNoticeBytes - kReasonHead);
+  ByteWriter writer;
+  writer.put(kReason);
+  writer.put(static_cast<std::uint16_t>(cut.size()));
+  return to_string(writer.bytes()).append(cut);
+}
+
+std::string Inquiry::take(int peer, std::string_view bytes) {
+  std::string left = std::exchange(unfinished_[peer], {}).append(bytes);
+  while (!left.empty() && (left[0] == kQuestion || left[0] == kAnswer || left[0] == kReason)) {
+    const std::size_t size = size_of_words(left);
+    if (size == 0 || left.size() < size) {
+      unfinished_[peer] = std::move(left);
+      return {};
+    }
+    const auto words = std::string_view(left).substr(0, size);
+    if (words[0] == kQuestion) {
+      askers_.insert(peer);
+    } else if (words[0] == kReason) {
+      reasons_.emplace(peer, words.substr(kReasonHead));
+    } else {
+      auto awaited = decode_answer(words, world_size_);
+      if (!awaited) return left;  // which is not a notice, either
+      answers_[peer] = std::move(*awaited);
+    }
+    left.erase(0, size);
+  }
+  if (is_whole_notice(left)) return left;
+  unfinished_[peer] = std::move(left);
+  return {};
+}
+
+std::string Inquiry::reason_of(int peer) const {
+  const auto found = reasons_.find(peer);
+  return found == reasons_.end() ? "" : found->second;
+}
+
+std::optional<std::vector<Awaited>> Inquiry::answer_of(int peer) const {
+  const auto found = answers_.find(peer);
+  if (found == answers_.end()) return {};
+  return found->second;
+}
+
+std::vector<int> Inquiry::take_askers() {
+  std::vector<int> ranks(askers_.begin(), askers_.end());
+  askers_.clear();
+  return ranks;
+}
+
+}  // namespace paceline

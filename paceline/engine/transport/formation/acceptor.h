@@ -1,0 +1,79 @@
+#pragma once
+
+// The callers at a rank's door while a group forms. Each proves that it knows the secret and says
+// which channel of which rank it is, all at the same time, so that silent strangers do not hold up
+// the group. A caller that fails is disconnected with a warning.
+//
+// Of callers that have proved nothing yet each door lets in at most kMaxStrangers; the kernel keeps
+// the others waiting. A handshake has 3 s; when others wait, one that has sent nothing is dropped
+// after 1 s. A caller that was only too slow may call again.
+//
+// Thread safety: none.
+
+#include <array>
+#include <list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/transport/socket_wire.h"
+
+namespace paceline {
+
+class Acceptor {
+ public:
+  struct Doors {
+    Fd local, tcp;
+    std::string local_context, tcp_context;  // of their handshakes
+    bool encrypts_tcp = false;
+  };
+  // `secret` must outlive this object; `group` is for messages.
+  Acceptor(Doors doors, const Secret& secret, std::string group);
+
+  static constexpr std::size_t kMaxStrangers = 256;
+
+  // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
+  void add_to(std::vector<pollfd>& entries);
+  // Serves every caller that is ready, without waiting. Requires: `entries` are those that add_to()
+  // was last called with, polled since; others may stand behind them.
+  std::vector<NewChannel> serve(std::span<const pollfd> entries);
+
+ private:
+  static constexpr std::size_t kHelloSize = 8;  // rank and channel
+  struct Caller {
+    Fd socket;
+    bool is_local;  // came by the local door
+    bool agrees_on_keys;
+    ServerHandshake handshake;
+    Deadline deadline;    // of the handshake; a caller that has passed it may stay
+    Deadline first_word;  // to say anything, when others wait outside
+    bool has_spoken = false;
+    std::array<std::byte, kHelloSize> hello{};
+    std::size_t got = 0;  // of the hello
+    SendQueue unsent;     // answers
+  };
+  static constexpr std::size_t kNumDoors = 2;  // the local one first
+
+  std::size_t num_strangers(bool is_local) const;
+  const Fd& door(bool is_local) const { return is_local ? doors_.local : doors_.tcp; }
+  std::vector<NewChannel> hear_callers(std::span<const pollfd> entries);
+  void send_the_silent_away(bool is_local);
+  void let_in(bool is_local);
+  bool advance(Caller& caller);
+  void answer(Caller& caller);
+  bool read_hello(Caller& caller);
+
+  const Doors doors_;
+  const Secret& secret_;
+  const std::string group_;
+  std::list<Caller> callers_;
+  std::size_t first_entry_ = 0;  // of the doors' and callers', in their order
+};
+
+}  // namespace paceline

@@ -1,0 +1,64 @@
+#pragma once
+
+// Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
+// ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
+// others over TCP. Ranks that are all threads of one process meet in its memory, without sockets
+// (with kLoopback they open none at any time; with kAuto they listen until they know). Locality is
+// what the kernel says (boot id, network namespace, process), never what a launcher's variables
+// say; only an option can part ranks of one host.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/error.h"
+#include "paceline/engine/transport/link_options.h"
+#include "paceline/engine/transport/mesh.h"
+
+namespace paceline {
+
+struct ConnectOptions {
+  std::string name = "world";  // the group's
+  int rank = 0;
+  int world_size = 1;
+  std::vector<int> members;  // ranks in the world, which all must agree on; none: it is the world
+  int generation = 0;
+  std::string address = "127.0.0.1";  // where this rank listens for TCP
+  LinkOptions link;
+  std::chrono::milliseconds timeout{300'000};
+
+  // How addresses get around: publish one value under this rank's key; fetch the values of ranks,
+  // waiting `wait` for all of them: Error(kTimeout).
+  std::function<void(const std::string& value)> publish;
+  std::function<std::vector<std::string>(const std::vector<int>& ranks,
+                                         std::chrono::milliseconds wait)>
+      fetch;
+  // How a rank that gives up tells those that it is not connected to, or that it cannot reach: the
+  // first text given to `give_up` is what `given_up` returns on the others, which look for it once
+  // a second; empty when no rank has given up within `wait`, or when that cannot be known soon.
+  // Neither throws an Error. Both may be left out.
+  std::function<void(const std::string& notice)> give_up;
+  std::function<std::string(std::chrono::milliseconds wait)> given_up;
+  // For a group whose ranks are connected already, in another group: called some ten times a second
+  // while some are missing; throws that group's failure, otherwise returns which ranks of this one
+  // have left it in order. May be left out.
+  std::function<std::vector<int>()> look_after_parent;
+
+  int in_world(int member) const {
+    return members.empty() ? member : members[static_cast<std::size_t>(member)];
+  }
+  // As messages call a member, and this rank.
+  std::string name_of(int member) const { return rank_name(member, in_world(member)); }
+  std::string self() const { return name_of(rank); }
+};
+
+// While ranks are missing says which, after 10 s. Error(kInvalid) when ranks name other members,
+// chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
+// ranks that did not arrive; Error(kUnsupported) when `link.transport` cannot serve where the ranks
+// are, is not available, or is to be encrypted and cannot be.
+std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
+
+}  // namespace paceline

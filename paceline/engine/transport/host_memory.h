@@ -1,0 +1,68 @@
+#pragma once
+
+// Every rank gives every other rank of its host one handle to a block of memory, over the data
+// sockets, which ranks that share memory need for nothing else; then all tell each other whether
+// they could use what they got, so that either all have the memory or none. Used by both leaves
+// that share memory.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/engine/transport/mesh.h"
+#include "paceline/engine/transport/shared_memory.h"
+
+namespace paceline {
+
+struct MemoryHandle {
+  std::uint64_t value = 0;
+  int fd = -1;  // passed along when not negative; the receiver owns its copy
+};
+
+// `make(peer)` gives the handle for a peer, `take(peer, handle)` receives that peer's. Collective.
+// Returns 0, or the errno of a descriptor of this rank that the kernel refused to pass: its peer
+// has received the value 0 without one. Error(kInvalid) on every rank when the ranks asked for
+// different sizes, kTimeout naming the rank that did not arrive, kPeerLost.
+int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
+                        const std::function<MemoryHandle(int peer)>& make,
+                        const std::function<void(int peer, MemoryHandle handle)>& take);
+
+// What follows it: `error` is this rank's errno, 0 when it has mapped every block. Returns on every
+// rank when all have; Error(kSystem) on every rank, naming one that has not, otherwise.
+void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
+
+// Shared memory among the processes of one host: each rank makes an anonymous file (memfd),
+// reserves its pages and passes the descriptor to its peers. It has no name, so nothing is left
+// behind by any death, and it does not count against /dev/shm.
+
+class ShmMemory : public SharedMemory {
+ public:
+  // Requires: `mesh` outlives this object.
+  explicit ShmMemory(Mesh& mesh) : mesh_(mesh) {}
+  const char* name() const override { return "shm"; }
+  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
+                                         Deadline deadline) override;
+
+ private:
+  Mesh& mesh_;
+};
+
+// Shared memory among the threads of one process: a block is plain memory, lent under a number that
+// is passed around over the data sockets. The same lock-free code as between processes runs on it,
+// visible to the thread sanitizer.
+
+class LoopbackMemory : public SharedMemory {
+ public:
+  // Requires: `mesh` outlives this object; its neighbours are threads of this process.
+  explicit LoopbackMemory(Mesh& mesh) : mesh_(mesh) {}
+  const char* name() const override { return "loopback"; }
+  std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
+                                         Deadline deadline) override;
+
+ private:
+  Mesh& mesh_;
+};
+
+}  // namespace paceline

@@ -1,0 +1,150 @@
+#pragma once
+
+// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; the memory
+// for them is taken as it is needed.
+//
+// Thread safety: all methods may be called from any thread.
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/authentication.h"
+#include "paceline/engine/transport/wire.h"
+
+namespace paceline {
+
+class Pipe {
+ public:
+  static constexpr std::size_t kMost = 256 << 10;
+
+  // How many bytes, of the beginning of `head` and then `rest`, it took; 0 when it is full.
+  std::size_t push(std::span<const std::byte> head, std::span<const std::byte> rest);
+  struct Popped {
+    std::size_t count = 0;  // of bytes; 0 when it was empty
+    bool was_full = false;  // and a thread may wait to push
+  };
+  Popped pop(std::span<std::byte> into);
+  // How many bytes it gave; they stay.
+  std::size_t peek(std::span<std::byte> into) const;
+  bool is_empty() const;
+  bool is_full() const;
+
+ private:
+  // All require mutex_.
+  void make_room_for(std::size_t bytes);
+  std::size_t append(std::span<const std::byte> bytes);
+  std::size_t copy_out(std::span<std::byte> into) const;
+
+  mutable std::mutex mutex_;  // guards what is below
+  std::unique_ptr<std::byte[]> ring_;
+  std::size_t capacity_ = 0;  // 0 or a power of two
+  std::size_t begin_ = 0, size_ = 0;
+};
+
+// Where the ranks of a group that are threads of one process meet: a pipe for each pair, direction
+// and channel, made when something is first sent through it, and two bells for each rank, on which
+// it sleeps. No descriptor is needed, so a group may have many ranks.
+//
+// Thread safety: all methods may be called from any thread.
+
+// Wakes the threads that sleep until something happens. The caller reads the count, looks whether
+// what it wants is there already, and sleeps only if the count is still the same.
+class Bell {
+ public:
+  std::uint32_t count() const { return count_.load(); }
+  void ring();
+  void sleep(std::uint32_t count, std::chrono::nanoseconds limit);
+
+ private:
+  std::atomic<std::uint32_t> count_{0};
+  std::atomic<int> num_asleep_{0};
+};
+
+class Room {
+ public:
+  // The room of this name, made by the first to come and gone with the last owner (the wire of each
+  // rank in it). Error(kInvalid) when a group with another secret made it.
+  static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
+
+  Room(std::string name, int world_size, const Secret& secret);
+  ~Room();
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+  void enter(int rank);
+  // Its peers find no more than what it has sent.
+  void leave(int rank);
+  bool has_entered(int rank) const { return member(rank).has_entered.load(); }
+  bool has_left(int rank) const { return member(rank).has_left.load(); }
+
+  // Null when nothing was sent yet.
+  Pipe* pipe_if_any(int from, int to, Channel channel) const;
+  Pipe& pipe(int from, int to, Channel channel);
+
+  // Of what is said on control and data channels, or of point-to-point messages.
+  Bell& bell(int rank, Channel channel);
+  // Rings the threads of `rank` that wait for this channel; both when it is the control channel.
+  void ring(int rank, Channel channel);
+  // How often something came on a control channel of `rank`, or a peer left.
+  std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }
+  void tell_news(int rank) { ++members_[static_cast<std::size_t>(rank)].num_news; }
+
+ private:
+  struct Member {
+    std::atomic<bool> has_entered{false}, has_left{false};
+    std::atomic<std::uint32_t> num_news{0};
+    Bell data_bell, point_to_point_bell;
+  };
+  const Member& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+  std::atomic<Pipe*>& slot(int from, int to, Channel channel) const;
+
+  const std::string name_;
+  const int world_size_;
+  const Secret::Mac proof_;  // of the name, with the maker's secret
+  std::vector<Member> members_;
+  mutable std::vector<std::atomic<Pipe*>> pipes_;  // owned
+};
+
+// The wire of a rank whose peers are all threads of its process: pipes in memory. A peer that goes
+// without a goodbye is at its end for the others, as a dead process is.
+
+class LoopbackWire : public Wire {
+ public:
+  // Enters `room` as `rank`, and leaves it at the end.
+  LoopbackWire(std::shared_ptr<Room> room, int rank);
+  ~LoopbackWire() override;
+  LoopbackWire(const LoopbackWire&) = delete;
+  LoopbackWire& operator=(const LoopbackWire&) = delete;
+
+  const char* name() const override { return "loopback"; }
+  bool is_connected(int peer) const override { return room_->has_entered(peer); }
+  ssize_t send(int peer, Channel channel, std::span<const std::byte> head,
+               std::span<const std::byte> rest) override;
+  ssize_t receive(int peer, Channel channel, std::span<std::byte> into) override;
+  ssize_t peek(int peer, Channel channel, std::span<std::byte> into) override;
+  void wait(std::span<Interest> interests, std::chrono::milliseconds limit) override;
+  void wait_or_wake(std::span<Interest> interests,
+                    std::optional<std::chrono::milliseconds> limit) override;
+  void wake() override;
+  bool may_have_news() override;
+  int socket(int, Channel) const override { return -1; }
+
+ private:
+  bool is_ready(const Interest& interest) const;
+  void sleep(Bell& bell, std::span<Interest> interests, std::chrono::nanoseconds limit,
+             std::uint32_t seen) const;
+
+  const std::shared_ptr<Room> room_;
+  const int rank_;
+  std::uint32_t news_seen_ = 0;
+  std::uint32_t woken_at_ = 0;  // the count of the bell of point-to-point at its last wait's end
+};
+
+}  // namespace paceline

@@ -1,0 +1,97 @@
+#pragma once
+
+// How a training should be divided when memory decides: replicas, a sharded optimizer, a sharded
+// model, or a model that is split. Arithmetic on what was measured, after the accounts of ZeRO
+// (Rajbhandari et al., 2020) for float32 parameters and Adam: a replica holds parameters, gradients
+// and two moments; what else a rank was seen to use (activations, data, libraries) stays whole in
+// every rank, unless the model itself is split.
+//
+// Pure.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/system/topology.h"
+
+namespace paceline::launcher {
+
+enum class Division {
+  kReplicas,          // every rank holds everything
+  kShardedOptimizer,  // stage 1: Adam's moments are divided among the ranks
+  kShardedModel,      // stage 3: also parameters and gradients
+  kSplitModel         // each rank computes a part of the model: pipeline or tensor parallel
+};
+
+struct TrainingNeeds {
+  int num_ranks = 1;                  // that are wanted on this machine
+  std::uint64_t parameter_bytes = 0;  // above 0
+  std::uint64_t rank_bytes = 0;       // memory of one rank, as measured; 0: not known
+  double step_seconds = 0;            // 0: not known
+  std::uint64_t machine_bytes = 0;    // what the job may use here
+};
+
+struct DivisionAdvice {
+  Division division = Division::kReplicas;
+  int num_ranks = 1;     // on each machine: those that were wanted, or fewer
+  int num_machines = 1;  // like this one, at least
+  std::string reason;    // a sentence with the numbers
+};
+
+DivisionAdvice choose_division(const TrainingNeeds& needs);
+
+// "412.0 MB", powers of 1000.
+std::string size_text(double bytes);
+
+// What `paceline advise` tries, and what it concludes from what it measured.
+//
+// Pure.
+
+struct Combination {
+  int num_ranks = 1;
+  int num_threads = 1;  // of each rank
+  bool operator==(const Combination&) const = default;
+};
+
+// One core, one rank with all cores, and every number of ranks that divides the cores evenly or is
+// a power of two, with as many threads as fill the cores. With a global batch only numbers of ranks
+// that divide it. At most kMostCombinations; the extremes are kept.
+inline constexpr std::size_t kMostCombinations = 10;
+std::vector<Combination> sensible_combinations(const Topology& topology,
+                                               std::optional<std::int64_t> global_batch);
+
+// What was measured with one combination.
+struct Trial {
+  Combination combination;
+  std::int64_t num_steps = 0;
+  double seconds = 0;                // of those steps
+  std::int64_t samples = 0;          // of those steps, all ranks together
+  double communication_seconds = 0;  // of those steps, mean over the ranks
+  std::uint64_t memory_bytes = 0;    // of all ranks, shared pages counted once; 0: not known
+  std::int64_t parameter_bytes = 0;  // of the model; 0: not told
+  std::string problem;               // why there is no measurement; empty when there is one
+  bool lacked_memory = false;        // and the problem was memory
+
+  int num_cores() const { return combination.num_ranks * combination.num_threads; }
+  bool is_measured() const { return problem.empty() && num_steps > 0 && seconds > 0; }
+  double samples_per_second() const;
+  double step_seconds() const;
+  double communication_share() const;
+  double samples_per_step() const;
+  TrainingNeeds needs(std::uint64_t machine_memory_bytes) const;
+};
+
+struct Advice {
+  std::optional<Combination> best;  // nothing when no trial was measured
+  // "data parallel, 2 ranks on this machine"; empty when nothing can be said.
+  std::string answer;
+  std::vector<std::string> reasons;  // a sentence each
+};
+
+Advice conclude(const std::vector<Trial>& trials, std::uint64_t machine_memory_bytes);
+
+// One line a trial, the best one marked.
+std::string trial_table(const std::vector<Trial>& trials, const Advice& advice);
+
+}  // namespace paceline::launcher

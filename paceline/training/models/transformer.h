@@ -1,0 +1,148 @@
+#pragma once
+
+// Multi-head attention (Vaswani et al., 2017) of a sequence to itself, as GPT and BERT have it: one
+// linear layer makes queries, keys and values, another one joins the heads. Fewer heads of keys and
+// values than of queries make it grouped-query attention (Ainslie et al., 2023). Positions may be
+// rotary (Su et al., 2021), in the convention of Llama: the halves of a head are turned.
+//
+// The memory of scores grows with the square of the sequence's length.
+
+#include <cstdint>
+#include <vector>
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/models/layers.h"
+
+namespace paceline::models {
+
+struct AttentionOptions {
+  std::int64_t width = 768;
+  std::int64_t heads = 12;
+  std::int64_t key_value_heads = 0;  // divides `heads`; 0: as many
+  bool is_causal = true;             // a position sees itself and those before it
+  double rotary_base = 0;            // usually 10,000; 0: the attention knows no positions
+  double dropout = 0.1;              // of the weights and of the result
+};
+
+// Keys and values of the positions that a model has seen, for generation: room for a number of
+// positions, filled from the first on.
+struct KeyValues {
+  at::Tensor keys, values;  // [N, key_value_heads, room, width of a head]
+  std::int64_t count = 0;
+};
+
+class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
+ public:
+  // Error(kInvalid) unless the heads divide the width, and likewise those of keys and values the
+  // heads; rotary positions want an even width of a head.
+  explicit AttentionImpl(const AttentionOptions& options = {}, const Layers& layers = {});
+  void reset() override;
+
+  // [N, T, width] -> [N, T, width]. `bias`: added to the scores, of a shape that broadcasts to
+  // [N, heads, T, T], the same for all heads where they are divided; undefined: nothing. `past`:
+  // the positions before these, to which these are added; null: there are none. Error(kInvalid)
+  // when it has no room for them.
+  at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
+                     KeyValues* past = nullptr);
+
+  // Room for the keys and values of so many positions of N sequences.
+  KeyValues make_past(std::int64_t sequences, std::int64_t positions) const;
+
+ private:
+  std::int64_t head_width() const { return options_.width / options_.heads; }
+  std::int64_t key_value_heads() const {
+    return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
+  }
+  // Heads of queries, and of keys as of values, in so many features of the projection: the layers
+  // may make fewer than all (InnerFeatures).
+  struct Heads {
+    std::int64_t queries, keys;
+  };
+  Heads heads_in(std::int64_t features) const;
+  at::Tensor turned(const at::Tensor& heads, std::int64_t first_position) const;
+  at::Tensor remember(const at::Tensor& now, at::Tensor& all, std::int64_t count) const;
+
+  AttentionOptions options_;
+  Layers layers_;
+  torch::nn::AnyModule c_attn_, c_proj_;
+};
+TORCH_MODULE(Attention);
+
+// One layer of a transformer: attention, then two linear layers with GELU between them, each around
+// a residual connection. With the norms before them it is GPT-2's, with the norms behind BERT's.
+
+struct TransformerBlockOptions {
+  AttentionOptions attention;
+  std::int64_t feed_forward = 3072;  // width between the two linear layers
+  bool norm_first = true;
+  double norm_epsilon = 1e-5;
+  bool exact_gelu = false;  // by the error function, not by its approximation with tanh
+};
+
+class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
+ public:
+  explicit TransformerBlockImpl(const TransformerBlockOptions& options = {},
+                                const Layers& layers = {});
+  void reset() override;
+
+  // [N, T, width] -> [N, T, width]; `bias` and `past` are the attention's.
+  at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
+                     KeyValues* past = nullptr);
+
+  KeyValues make_past(std::int64_t sequences, std::int64_t positions) const {
+    return attn_->make_past(sequences, positions);
+  }
+
+ private:
+  at::Tensor feed_forward(const at::Tensor& states);
+
+  TransformerBlockOptions options_;
+  Layers layers_;
+  torch::nn::AnyModule ln_1_, ln_2_, c_fc_, c_proj_;
+  Attention attn_{nullptr};
+};
+TORCH_MODULE(TransformerBlock);
+
+// GPT-2's and BERT's initial values: weights normal with a deviation of 0.02, those that end a
+// residual branch (c_proj) divided by the square root of `num_branches`; biases 0; norms are left.
+// A layer that holds a part of its weights (division.h) gets that part of the whole layer's.
+void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
+
+// The blocks of a transformer, one after the other, or those of them that a stage of a pipeline
+// keeps. A block's name is its number in the whole model.
+
+// Blocks [begin, end).
+struct BlockRange {
+  std::int64_t begin = 0, end = 0;
+};
+
+class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl> {
+ public:
+  // `count` blocks that are alike.
+  TransformerBlocksImpl(const TransformerBlockOptions& options, const Layers& layers,
+                        std::int64_t count);
+  void reset() override;
+
+  // Drops all blocks but these. Requires: there are such blocks.
+  void keep(BlockRange range);
+
+  // [N, T, width] -> [N, T, width]; `bias` is the attention's. `past` has the keys and values of
+  // each block; null: there are no positions before these.
+  at::Tensor forward(at::Tensor states, const at::Tensor& bias = {},
+                     std::vector<KeyValues>* past = nullptr);
+
+  // Room for so many positions of N sequences, in each block.
+  std::vector<KeyValues> make_past(std::int64_t sequences, std::int64_t positions) const;
+
+ private:
+  TransformerBlockOptions options_;
+  Layers layers_;
+  BlockRange range_;
+  std::vector<TransformerBlock> blocks_;
+};
+TORCH_MODULE(TransformerBlocks);
+
+}  // namespace paceline::models

@@ -1,0 +1,84 @@
+#pragma once
+
+// Some of the blocks of GPT or BERT, for a pipeline: the first stage also has the embeddings, the
+// last one what makes logits. Parameters have the names that they have in the whole model, and the
+// values of a whole model that is made from the same random numbers. The weight of the embedding is
+// at both ends, in the first stage and in the last: training/pipeline/tied_weights.h keeps it the
+// same on two ranks; on one rank join_ends() makes it one.
+//
+//   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
+//
+// The whole model exists for a moment while a stage is made. Blind to ranks. It cannot be cloned.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "paceline/training/models/bert.h"
+#include "paceline/training/models/gpt.h"
+#include "paceline/training/models/transformer.h"
+
+namespace paceline::models {
+
+// The blocks of a stage, as many as any other or one more. Error(kInvalid) when there are more
+// stages than blocks.
+BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages);
+
+// Of a model (GptImpl, BertImpl) without the layers of the other stages.
+template <class Model>
+class StageImpl : public Model {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  // Error(kInvalid) for a range that is empty or not within the model's blocks.
+  StageImpl(const typename Model::Options& options, const Layers& layers, BlockRange range);
+
+  // Of the first stage what the whole model's forward() takes, of others what the stage before
+  // returned: states and, where the first stage was given one, BERT's `is_token`. Of the last stage
+  // logits.
+  Tensors forward(const Tensors& inputs);
+  // For stages that take and return one tensor.
+  at::Tensor forward(const at::Tensor& input) { return forward(Tensors{input}).front(); }
+
+  bool is_first() const { return range_.begin == 0; }
+  bool is_last() const { return range_.end == this->options().layers; }
+  // The weight of the embedding and the logits, where another rank has it too; nothing in stages at
+  // neither end, in the only stage of a model, and after join().
+  Tensors tied_weights() const;
+  // Of a first stage: it and the last stage have one weight from here on, its own.
+  void join(StageImpl& last);
+
+ private:
+  const BlockRange range_;
+  bool is_joined_ = false;
+};
+extern template class StageImpl<GptImpl>;
+extern template class StageImpl<BertImpl>;
+
+TORCH_MODULE_IMPL(GptStage, StageImpl<GptImpl>);
+TORCH_MODULE_IMPL(BertStage, StageImpl<BertImpl>);
+
+// Joins the model's ends if this rank has both.
+template <class Stage>
+void join_ends(std::vector<Stage> stages) {
+  for (Stage& first : stages) {
+    for (Stage& last : stages) {
+      if (first->is_first() && last->is_last() && first.ptr() != last.ptr()) first->join(*last);
+    }
+  }
+}
+
+// A rank's stages as one module, whose parameters have their names in the whole model.
+std::shared_ptr<torch::nn::Module> one_module(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& stages);
+template <class Stage>
+std::shared_ptr<torch::nn::Module> one_module(const std::vector<Stage>& stages) {
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const Stage& stage : stages) modules.push_back(stage.ptr());
+  return one_module(modules);
+}
+
+}  // namespace paceline::models

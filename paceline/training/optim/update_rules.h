@@ -1,0 +1,195 @@
+#pragma once
+
+// Parameters with options of their own, as PyTorch's optimizers take them: another learning rate
+// for a new head, no weight decay for biases.
+//
+//   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
+
+#include <utility>
+#include <vector>
+
+#include "paceline/engine/core/error.h"
+#include "paceline/training/optim/optimizer.h"
+
+namespace paceline::optim {
+
+template <class Options>
+struct ParameterGroup {
+  std::vector<at::Tensor> parameters;
+  Options options;
+};
+
+// An optimizer whose groups have `Options`, with a member `lr`. The current learning rates are the
+// Optimizer's.
+template <class Options>
+class GroupedOptimizer : public Optimizer {
+ public:
+  const Options& options(std::size_t group = 0) const { return options_.at(group); }
+  double momentum(std::size_t group) const override { return momentum_in(options_.at(group)); }
+  void set_momentum(std::size_t group, double momentum) override {
+    if (!(momentum >= 0 && momentum < 1) || (momentum > 0 && this->momentum(group) == 0))
+      throw Error(ErrorCode::kInvalid,
+                  "a momentum must be in [0, 1), and 0 in a group that began without");
+    momentum_in(options_.at(group)) = momentum;
+  }
+  // Adds a group, at any time before shard(), also after steps: the others keep their state.
+  // Error(kInvalid) for a parameter that is in a group already, for options that the constructor
+  // refuses, and when the optimizer is sharded. Make schedules afterwards: they have a base rate
+  // for each group.
+  void add_param_group(const ParameterGroup<Options>& group) {
+    require_valid(group.options);
+    add_group({group.parameters, group.options.lr});
+    options_.push_back(group.options);
+  }
+
+ protected:
+  // Error(kInvalid) for options that no group may have.
+  virtual void require_valid(const Options& options) const = 0;
+  GroupedOptimizer(const std::vector<ParameterGroup<Options>>& groups,
+                   std::vector<std::string> state_names, Norms norms = Norms::kNone)
+      : Optimizer(tensors_of(groups), std::move(state_names), norms) {
+    for (const auto& group : groups) options_.push_back(group.options);
+  }
+
+ private:
+  static std::vector<GroupTensors> tensors_of(const std::vector<ParameterGroup<Options>>& groups) {
+    std::vector<GroupTensors> tensors;
+    for (const auto& group : groups) tensors.push_back({group.parameters, group.options.lr});
+    return tensors;
+  }
+  template <class Any>
+  static auto& momentum_in(Any& options) {
+    if constexpr (requires { options.momentum; }) {
+      return options.momentum;
+    } else {
+      return options.beta1;
+    }
+  }
+
+  std::vector<Options> options_;  // [group]
+};
+
+// Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), as torch::optim::Adam and
+// torch::optim::AdamW compute them.
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// Weight decay is added to the gradient.
+class Adam : public GroupedOptimizer<AdamOptions> {
+ public:
+  Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
+      : Adam({{parameters, options}}) {}
+  explicit Adam(const std::vector<ParameterGroup<AdamOptions>>& groups);
+  const char* name() const override { return "adam"; }
+
+ private:
+  void require_valid(const AdamOptions& options) const override;
+  void update(const Slice& slice, const NormPair& norms) const override;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+// Weight decay shrinks the parameter itself.
+class AdamW : public GroupedOptimizer<AdamWOptions> {
+ public:
+  AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options)
+      : AdamW({{parameters, options}}) {}
+  explicit AdamW(const std::vector<ParameterGroup<AdamWOptions>>& groups);
+  const char* name() const override { return "adamw"; }
+
+ private:
+  void require_valid(const AdamWOptions& options) const override;
+  void update(const Slice& slice, const NormPair& norms) const override;
+};
+
+// Stochastic gradient descent with momentum, as torch::optim::SGD computes it.
+
+struct SgdOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;  // needs momentum > 0 and no dampening
+};
+
+// Keeps a velocity for every parameter if one group has momentum.
+class Sgd : public GroupedOptimizer<SgdOptions> {
+ public:
+  Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
+      : Sgd({{parameters, options}}) {}
+  explicit Sgd(const std::vector<ParameterGroup<SgdOptions>>& groups);
+  const char* name() const override { return "sgd"; }
+
+ private:
+  void require_valid(const SgdOptions& options) const override;
+  void update(const Slice& slice, const NormPair& norms) const override;
+};
+
+// LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches that
+// many ranks make: each parameter's step is in proportion to the parameter's own size, by the
+// "trust ratio" of norms over the whole parameter.
+//
+// A norm adds up the blocks of the parameters' row (flat_layout.h), each as block_kernels.h does,
+// in the order of the row, so that it has the same bits for any number of threads and of ranks that
+// the state is divided among. Dividing costs one all-gather a step more, of 16 bytes a block.
+
+struct LambOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool adapt = true;  // false: a trust ratio of 1, as is usual for biases and normalisation layers
+};
+
+// With m and v as Adam's, corrected for their bias: u = m / (sqrt(v) + eps) + weight_decay x w,
+// w -= lr x |w| / |u| x u. The ratio is 1 where a norm is 0.
+class Lamb : public GroupedOptimizer<LambOptions> {
+ public:
+  Lamb(const std::vector<at::Tensor>& parameters, const LambOptions& options)
+      : Lamb({{parameters, options}}) {}
+  explicit Lamb(const std::vector<ParameterGroup<LambOptions>>& groups);
+  const char* name() const override { return "lamb"; }
+
+ private:
+  void require_valid(const LambOptions& options) const override;
+  NormPair measure(const Slice& slice) const override;
+  void update(const Slice& slice, const NormPair& norms) const override;
+};
+
+struct LarsOptions {
+  double lr = 0.1;
+  double momentum = 0.9;
+  double weight_decay = 0;
+  double trust_coefficient = 1e-3;
+  bool adapt = true;  // false: plain SGD with momentum
+};
+
+// rate = lr x trust_coefficient x |w| / (|g| + weight_decay x |w|),
+// v = momentum x v + rate x (g + weight_decay x w), w -= v. The rate is lr where a norm is 0.
+class Lars : public GroupedOptimizer<LarsOptions> {
+ public:
+  Lars(const std::vector<at::Tensor>& parameters, const LarsOptions& options)
+      : Lars({{parameters, options}}) {}
+  explicit Lars(const std::vector<ParameterGroup<LarsOptions>>& groups);
+  const char* name() const override { return "lars"; }
+
+ private:
+  void require_valid(const LarsOptions& options) const override;
+  NormPair measure(const Slice& slice) const override;
+  void update(const Slice& slice, const NormPair& norms) const override;
+};
+
+}  // namespace paceline::optim

@@ -1,0 +1,341 @@
+#include "paceline/training/parallel/communication_hook.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/training/parallel/vectorised_loops.h"
+#include "paceline/training/tensor/collectives.h"
+
+namespace paceline {
+
+namespace {
+
+void require_float(const std::vector<GradientBucket>& buckets, const std::string& hook) {
+  for (const auto& bucket : buckets) {
+    check(bucket.flat.scalar_type() == at::kFloat,
+          "communication hook {} takes float32 gradients, not {}", hook,
+          c10::toString(bucket.flat.scalar_type()));
+  }
+}
+
+// The gradient as rows of dim 0; a copy where its memory is in another order.
+at::Tensor as_matrix(const at::Tensor& gradient) {
+  return gradient.reshape({gradient.size(0), -1});
+}
+
+// The part of `like_flat` that has the place of `gradient` in the bucket.
+at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
+                      const at::Tensor& gradient) {
+  const auto offset = gradient.data_ptr<float>() - bucket.flat.data_ptr<float>();
+  return like_flat.as_strided(gradient.sizes(), gradient.strides(),
+                              like_flat.storage_offset() + offset);
+}
+
+// What a hook with error feedback has left out of each gradient.
+void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
+                std::vector<KeptTensor>& kept) {
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
+    kept.push_back({"error", i, same_place(errors, bucket, bucket.gradients[i]), true});
+}
+
+void orthogonalize_columns(const at::Tensor& matrix, double epsilon) {
+  orthogonalize(matrix.data_ptr<float>(), matrix.size(0), matrix.size(1), epsilon);
+}
+
+constexpr const char* kNumSteps = "num_steps";
+
+}  // namespace
+
+// ---- 16-bit floats
+
+CompressHook::CompressHook(at::ScalarType type) : type_(type) {
+  check(type == at::kHalf || type == at::kBFloat16,
+        "CompressHook: {} is not a 16-bit float; choose at::kHalf or at::kBFloat16",
+        c10::toString(type));
+}
+
+std::string CompressHook::name() const {
+  return type_ == at::kHalf ? "fp16_compress" : "bf16_compress";
+}
+
+void CompressHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
+  narrow_.clear();
+  for (const auto& bucket : buckets) {
+    narrow_.push_back(bucket.flat.is_cpu() ? empty_symmetric(group, bucket.flat.sizes(), type_)
+                                           : at::empty_like(bucket.flat, type_));
+  }
+}
+
+WorkPtr CompressHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
+  const at::Tensor& narrow = narrow_[bucket.index];
+  if (round == 0) {
+    narrow.copy_(bucket.flat);
+    return all_reduce_async(group, narrow, ReduceOp::kMean);
+  }
+  bucket.flat.copy_(narrow);
+  return nullptr;
+}
+
+// ---- low rank
+
+PowerSgdHook::PowerSgdHook(const PowerSgdOptions& options) : options_(options) {
+  check(options.rank >= 1, "PowerSgdHook: rank {} is less than 1", options.rank);
+  check(options.min_compression_rate > 0 && options.orthogonalization_epsilon >= 0,
+        "PowerSgdHook: min_compression_rate {} must be above 0, orthogonalization_epsilon {} at "
+        "least 0",
+        options.min_compression_rate, options.orthogonalization_epsilon);
+}
+
+std::string PowerSgdHook::name() const {
+  return fmt::format("power_sgd (rank {}, start_step {}, rate {}, feedback {}, warm {}, seed {})",
+                     options_.rank, options_.start_step, options_.min_compression_rate,
+                     options_.use_error_feedback, options_.warm_start, options_.seed);
+}
+
+void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
+  require_float(buckets, "power_sgd");
+  states_.clear();
+  for (const auto& bucket : buckets) {
+    State state;
+    std::int64_t num_whole = 0, num_p = 0, num_q = 0;
+    const auto rank_of = [this](const at::Tensor& gradient) {
+      const std::int64_t n = gradient.size(0);
+      return std::min({n, gradient.numel() / n, options_.rank});
+    };
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      const at::Tensor& gradient = bucket.gradients[i];
+      const auto count = static_cast<double>(gradient.numel());
+      if (gradient.dim() >= 2 && gradient.numel() > 0) {
+        const std::int64_t n = gradient.size(0), m = gradient.numel() / n, r = rank_of(gradient);
+        if (static_cast<double>((n + m) * r) * options_.min_compression_rate < count) {
+          state.matrices.push_back({i, {}, {}});
+          num_p += n * r;
+          num_q += m * r;
+          continue;
+        }
+      }
+      state.whole.push_back(i);
+      num_whole += gradient.numel();
+    }
+    state.whole_and_p = empty_symmetric(group, {std::max<std::int64_t>(num_whole + num_p, 1)});
+    state.qs = empty_symmetric(group, {std::max<std::int64_t>(num_q, 1)});
+    std::int64_t at_p = 0, at_q = 0;
+    for (const std::size_t i : state.whole) {
+      const at::Tensor& gradient = bucket.gradients[i];
+      state.whole_places.push_back(
+          state.whole_and_p.narrow(0, at_p, gradient.numel()).view(gradient.sizes()));
+      at_p += gradient.numel();
+    }
+    for (Matrix& matrix : state.matrices) {
+      const at::Tensor& gradient = bucket.gradients[matrix.gradient];
+      const std::int64_t n = gradient.size(0), m = gradient.numel() / n, r = rank_of(gradient);
+      matrix.p = state.whole_and_p.narrow(0, at_p, n * r).view({n, r});
+      matrix.q = state.qs.narrow(0, at_q, m * r).view({m, r});
+      at_p += n * r;
+      at_q += m * r;
+    }
+    if (options_.use_error_feedback) state.error = at::zeros_like(bucket.flat);
+    start_from_random(state);
+    states_.push_back(std::move(state));
+  }
+}
+
+// Another draw in each step, the same on all ranks.
+void PowerSgdHook::start_from_random(State& state) const {
+  auto generator =
+      at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));
+  for (const Matrix& matrix : state.matrices) matrix.q.normal_(0, 1, generator);
+}
+
+WorkPtr PowerSgdHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
+  State& state = states_[bucket.index];
+  if (round == 0) {
+    state.compresses = num_steps_ >= options_.start_step;
+    if (state.compresses) return send_p(group, bucket, state);
+    return all_reduce_async(group, bucket.flat, ReduceOp::kMean);
+  }
+  if (state.compresses && round == 1) return send_q(group, bucket, state);
+  if (state.compresses) multiply(bucket, state);
+  if (bucket.is_last) ++num_steps_;
+  return nullptr;
+}
+
+// The sum of the P is their mean, but for a factor that orthogonalising them takes out.
+WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
+                             State& state) const {
+  if (options_.use_error_feedback) {
+    bucket.flat.add_(state.error);
+    state.input = bucket.flat.clone();
+  }
+  for (std::size_t i = 0; i < state.whole.size(); ++i)
+    state.whole_places[i].copy_(bucket.gradients[state.whole[i]]);
+  if (!options_.warm_start) start_from_random(state);
+  for (Matrix& matrix : state.matrices) {
+    orthogonalize_columns(matrix.q, options_.orthogonalization_epsilon);
+    at::mm_out(matrix.p, as_matrix(bucket.gradients[matrix.gradient]), matrix.q);
+  }
+  return all_reduce_async(group, state.whole_and_p, ReduceOp::kMean);
+}
+
+WorkPtr PowerSgdHook::send_q(ProcessGroup& group, const GradientBucket& bucket,
+                             State& state) const {
+  for (Matrix& matrix : state.matrices) {
+    orthogonalize_columns(matrix.p, options_.orthogonalization_epsilon);
+    at::mm_out(matrix.q, as_matrix(bucket.gradients[matrix.gradient]).t(), matrix.p);
+  }
+  return all_reduce_async(group, state.qs, ReduceOp::kMean);
+}
+
+void PowerSgdHook::multiply(const GradientBucket& bucket, State& state) const {
+  for (std::size_t i = 0; i < state.whole.size(); ++i)
+    bucket.gradients[state.whole[i]].copy_(state.whole_places[i]);
+  for (const Matrix& matrix : state.matrices) {
+    const at::Tensor& gradient = bucket.gradients[matrix.gradient];
+    const at::Tensor product = at::empty(gradient.sizes(), at::kFloat);
+    multiply_factors(matrix.p.data_ptr<float>(), matrix.q.data_ptr<float>(), matrix.p.size(0),
+                     matrix.q.size(0), matrix.p.size(1), product.data_ptr<float>());
+    gradient.copy_(product);
+  }
+  if (options_.use_error_feedback) at::sub_out(state.error, state.input, bucket.flat);
+}
+
+std::vector<KeptTensor> PowerSgdHook::kept(const GradientBucket& bucket) {
+  const State& state = states_.at(bucket.index);
+  std::vector<KeptTensor> kept;
+  if (options_.use_error_feedback) add_errors(state.error, bucket, kept);
+  if (!options_.warm_start) return kept;
+  for (const Matrix& matrix : state.matrices)
+    kept.push_back({"factor", matrix.gradient, matrix.q, false});
+  return kept;
+}
+
+optim::Words PowerSgdHook::progress() const { return {{kNumSteps, optim::to_word(num_steps_)}}; }
+
+void PowerSgdHook::set_progress(const optim::Words& words) {
+  num_steps_ = optim::count_in(words, kNumSteps, "power_sgd");
+}
+
+// ---- the largest elements
+
+TopKHook::TopKHook(double density) : density_(density) {
+  check(density > 0 && density <= 1, "TopKHook: density {} is not above 0 and at most 1", density);
+}
+
+std::string TopKHook::name() const { return fmt::format("top_k ({})", density_); }
+
+void TopKHook::prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
+  require_float(buckets, "top_k");
+  states_.clear();
+  for (const auto& bucket : buckets) {
+    const auto k =
+        static_cast<std::int64_t>(std::ceil(static_cast<double>(bucket.flat.numel()) * density_));
+    states_.push_back({at::zeros_like(bucket.flat), empty_symmetric(group, {2, k}, at::kInt),
+                       empty_symmetric(group, {group.world_size(), 2, k}, at::kInt)});
+  }
+}
+
+WorkPtr TopKHook::start_round(ProcessGroup& group, const GradientBucket& bucket, int round) {
+  State& state = states_[bucket.index];
+  if (round == 0) {
+    state.error.add_(bucket.flat);
+    const std::int64_t k = state.mine.size(1);
+    const at::Tensor indices = std::get<1>(state.error.abs().topk(k, 0, true, false));
+    state.mine[0].copy_(indices);
+    state.mine[1].copy_(state.error.index_select(0, indices).view(at::kInt));
+    state.error.index_fill_(0, indices, 0);
+    return all_gather_into_tensor_async(group, state.all, state.mine);
+  }
+  bucket.flat.zero_();
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    const at::Tensor values = state.all[rank][1].view(at::kFloat);
+    bucket.flat.index_add_(0, state.all[rank][0].to(at::kLong), values);
+  }
+  bucket.flat.div_(group.world_size());
+  return nullptr;
+}
+
+std::vector<KeptTensor> TopKHook::kept(const GradientBucket& bucket) {
+  std::vector<KeptTensor> kept;
+  add_errors(states_.at(bucket.index).error, bucket, kept);
+  return kept;
+}
+
+namespace {
+
+constexpr const char* kSteps = "num_steps";
+constexpr const char* kAverager = "periodic averager";
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group) {
+  return group.split(group.hosts().host_of[static_cast<std::size_t>(group.rank())], group.rank());
+}
+
+PostLocalSgdHook::PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step)
+    : subgroup_(std::move(subgroup)), start_step_(start_step) {}
+
+std::string PostLocalSgdHook::name() const {
+  return fmt::format("post_local_sgd (start_step {})", start_step_);
+}
+
+WorkPtr PostLocalSgdHook::start_round(ProcessGroup& group, const GradientBucket& bucket,
+                                      int round) {
+  if (round == 0) {
+    const bool is_local = num_steps_ >= start_step_;
+    return all_reduce_async(is_local ? *subgroup_ : group, bucket.flat, ReduceOp::kMean);
+  }
+  if (bucket.is_last) ++num_steps_;
+  return nullptr;
+}
+
+optim::Words PostLocalSgdHook::progress() const { return {{kSteps, optim::to_word(num_steps_)}}; }
+
+void PostLocalSgdHook::set_progress(const optim::Words& words) {
+  num_steps_ = optim::count_in(words, kSteps, "post_local_sgd");
+}
+
+PeriodicAverager::PeriodicAverager(std::shared_ptr<ProcessGroup> group,
+                                   std::vector<at::Tensor> parameters,
+                                   const PeriodicAveragerOptions& options)
+    : group_(std::move(group)), parameters_(std::move(parameters)), options_(options) {
+  check(options.period >= 1 && options.warmup_steps >= 0,
+        "PeriodicAverager: period {} must be at least 1, warmup_steps {} at least 0",
+        options.period, options.warmup_steps);
+}
+
+void PeriodicAverager::average() {
+  const std::int64_t step = num_steps_++;
+  averaged_ =
+      step >= options_.warmup_steps && (step - options_.warmup_steps) % options_.period == 0;
+  if (!averaged_) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : parameters_)
+    all_reduce(*group_, parameter.detach(), ReduceOp::kMean);
+}
+
+optim::Words PeriodicAverager::options() const {
+  return {{"period", optim::to_word(options_.period)},
+          {"warmup_steps", optim::to_word(options_.warmup_steps)}};
+}
+
+optim::Words PeriodicAverager::state() const {
+  optim::Words words = options();
+  words[kSteps] = optim::to_word(num_steps_);
+  return words;
+}
+
+void PeriodicAverager::require_own(const optim::Words& state) const {
+  optim::require_same_words(state, options(), kAverager);
+}
+
+void PeriodicAverager::set_state(const optim::Words& state) {
+  require_own(state);
+  num_steps_ = optim::count_in(state, kSteps, kAverager);
+}
+
+}  // namespace paceline

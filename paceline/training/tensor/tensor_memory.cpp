@@ -1,0 +1,168 @@
+#include "paceline/training/tensor/tensor_memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include <unistd.h>
+
+#include <c10/core/CPUAllocator.h>
+
+#include "paceline/engine/core/check.h"
+#include "paceline/engine/core/log.h"
+#include "paceline/training/tensor/tensor_allocator.h"
+
+namespace paceline {
+
+TensorAllocator::TensorAllocator() : usual_(c10::GetCPUAllocator()) {}
+
+TensorAllocator& TensorAllocator::instance() {
+  static auto* const instance = [] {
+    auto* const made = new TensorAllocator;
+    c10::SetCPUAllocator(made, 1);
+    return made;
+  }();
+  return *instance;
+}
+
+void TensorAllocator::use(std::shared_ptr<SymmetricArena> arena) {
+  const std::lock_guard lock(mutex_);
+  if (arena) arenas_.push_back(arena);
+  current_ = std::move(arena);
+  drop_empty_arenas();
+}
+
+std::shared_ptr<SymmetricArena> TensorAllocator::arena() const {
+  const std::lock_guard lock(mutex_);
+  return current_;
+}
+
+void TensorAllocator::release_unused() const {
+  const std::lock_guard lock(mutex_);
+  if (current_) current_->release_unused();
+}
+
+bool TensorAllocator::begin_counting() {
+  const std::lock_guard lock(mutex_);
+  if (counts_) return false;
+  counts_ = true;
+  counted_.clear();
+  counted_bytes_ = counted_peak_ = 0;
+  return true;
+}
+
+void TensorAllocator::end_counting() {
+  const std::lock_guard lock(mutex_);
+  counts_ = false;
+  counted_.clear();
+}
+
+std::int64_t TensorAllocator::counted_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return counted_bytes_;
+}
+
+std::int64_t TensorAllocator::counted_peak() const {
+  const std::lock_guard lock(mutex_);
+  return counted_peak_;
+}
+
+void TensorAllocator::begin_peak() {
+  const std::lock_guard lock(mutex_);
+  counted_peak_ = counted_bytes_;
+}
+
+void TensorAllocator::count(void* block, std::size_t bytes) const {
+  if (!counts_ || block == nullptr) return;
+  counted_[block] = bytes;
+  counted_bytes_ += static_cast<std::int64_t>(bytes);
+  counted_peak_ = std::max(counted_peak_, counted_bytes_);
+}
+
+c10::DataPtr TensorAllocator::allocate_block(std::size_t bytes) const {
+  const bool is_large = bytes >= SymmetricTensors::kLeastBytes;
+  if (!is_large && !counts_) return usual_->allocate(bytes);
+  const std::lock_guard lock(mutex_);
+  if (current_ && is_large) {
+    if (std::byte* const block = current_->allocate(bytes)) {
+      count(block, bytes);
+      return {block, block, &free_block, c10::Device(c10::kCPU)};
+    }
+  }
+  if (!counts_) return usual_->allocate(bytes);
+  void* const block = usual_->raw_allocate(bytes);
+  count(block, bytes);
+  return {block, block, &free_block, c10::Device(c10::kCPU)};
+}
+
+void TensorAllocator::free(void* block) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = counted_.find(block); found != counted_.end()) {
+      counted_bytes_ -= static_cast<std::int64_t>(found->second);
+      counted_.erase(found);
+    }
+    for (const auto& arena : arenas_) {
+      if (!arena->contains(block)) continue;
+      arena->deallocate(static_cast<std::byte*>(block));
+      if (arena != current_) drop_empty_arenas();
+      return;
+    }
+  }
+  usual_->raw_deallocate(block);
+}
+
+void TensorAllocator::free_block(void* block) { instance().free(block); }
+
+// Those that are not in use any more, and no tensor lies in.
+void TensorAllocator::drop_empty_arenas() {
+  std::erase_if(arenas_, [&](const auto& arena) { return arena != current_ && arena->is_empty(); });
+}
+
+namespace {
+
+std::size_t physical_memory() {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+SymmetricTensors::SymmetricTensors(ProcessGroup& group, std::size_t bytes) {
+  if (group.transport() != "shm") return;
+  check(TensorAllocator::instance().arena() == nullptr,
+        "{}: tensors of this process are already allocated in a group", group.self());
+  try {
+    const auto num_ranks = static_cast<std::size_t>(group.world_size());
+    arena_ =
+        std::make_shared<SymmetricArena>(group, bytes > 0 ? bytes : physical_memory() / num_ranks);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kSystem) throw;
+    if (group.rank() == 0)
+      log::warning(std::string(error.what()) + "; gradients will be copied into shared buckets");
+    return;
+  }
+  TensorAllocator::instance().use(arena_);
+}
+
+void SymmetricTensors::release_unused() { TensorAllocator::instance().release_unused(); }
+
+SymmetricTensors::~SymmetricTensors() {
+  if (arena_) TensorAllocator::instance().use(nullptr);
+}
+
+TensorMemoryMeter::TensorMemoryMeter() {
+  check(TensorAllocator::instance().begin_counting(),
+        "the memory of this process's tensors is being measured already");
+}
+
+TensorMemoryMeter::~TensorMemoryMeter() { TensorAllocator::instance().end_counting(); }
+
+std::int64_t TensorMemoryMeter::bytes() const {
+  return TensorAllocator::instance().counted_bytes();
+}
+
+std::int64_t TensorMemoryMeter::peak() const { return TensorAllocator::instance().counted_peak(); }
+
+void TensorMemoryMeter::begin_peak() { TensorAllocator::instance().begin_peak(); }
+
+}  // namespace paceline

@@ -1,0 +1,169 @@
+#include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
+
+#include <cstdint>
+#include <ostream>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/modules/linear.h>
+
+#include "paceline/engine/collectives/group/object_collectives.h"
+#include "paceline/engine/core/check.h"
+#include "paceline/training/models/linear.h"
+#include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor_parallel/parallel_linear.h"
+#include "paceline/training/tensor_parallel/require_parts.h"
+#include "paceline/training/tensor_parallel/vocab_parallel.h"
+
+namespace paceline {
+
+namespace {
+
+using models::InnerFeatures;
+using torch::nn::AnyModule;
+using torch::nn::LinearOptions;
+
+constexpr std::int64_t kPositions = 1;
+
+at::Tensor parallel_logits(const GroupPtr& group, const TensorParallelOptions& options,
+                           const at::Tensor& states, const at::Tensor& weight,
+                           const at::Tensor& bias) {
+  const at::Tensor whole = options.sequence_parallel ? all_gather_own(group, states, kPositions)
+                                                     : copy_to_region(group, states);
+  const at::Tensor part = models::apply_linear(
+      whole, weight, bias.defined() ? scatter_to_region(group, bias, 0) : bias);
+  return options.gather_logits ? gather_from_region(group, part, -1) : part;
+}
+
+void require_same(ProcessGroup& group, const std::string& doing) {
+  const auto all = all_gather_object(group, doing);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    check(all[rank] == all[0],
+          "{}: the ranks of a tensor-parallel model must do the same; rank 0: {}; rank {}: {}",
+          group.self(), all[0], rank, all[rank]);
+  }
+}
+
+// Weights that every rank has, positions of which each has a part.
+void spread_positions(models::Layers& layers, const GroupPtr& group) {
+  layers.linear = [group](const LinearOptions& linear) {
+    return AnyModule(SpreadLinear(linear, group));
+  };
+  layers.layer_norm = [group](const torch::nn::LayerNormOptions& norm) {
+    return AnyModule(SpreadLayerNorm(norm, group));
+  };
+  layers.dropout = layers.inner_dropout;
+  layers.spread = [group](const at::Tensor& states) {
+    return scatter_to_region(group, states, kPositions);
+  };
+}
+
+}  // namespace
+
+models::Layers tensor_parallel_layers(const GroupPtr& group, const TensorParallelOptions& options) {
+  tensor_parallel::require_group("tensor_parallel_layers", group);
+  models::Layers layers;
+  layers.first_of_branch = [group, options](const LinearOptions& linear,
+                                            const InnerFeatures& inner) {
+    return AnyModule(ColumnParallelLinear(
+        linear, group,
+        ColumnParallelOptions{.inner = inner, .spread_input = options.sequence_parallel}));
+  };
+  layers.last_of_branch = [group, options](const LinearOptions& linear,
+                                           const InnerFeatures& inner) {
+    return AnyModule(RowParallelLinear(
+        linear, group,
+        RowParallelOptions{.inner = inner, .spread_output = options.sequence_parallel}));
+  };
+  layers.embedding = [group](const torch::nn::EmbeddingOptions& embedding) {
+    return AnyModule(VocabParallelEmbedding(embedding, group));
+  };
+  layers.logits = [group, options](const at::Tensor& states, const at::Tensor& weight,
+                                   const at::Tensor& bias) {
+    return parallel_logits(group, options, states, weight, bias);
+  };
+  layers.dropout = paceline::dropout;
+  layers.inner_dropout = [group](const at::Tensor& input, double p, bool is_training) {
+    return part_dropout(*group, input, p, is_training);
+  };
+  layers.require_same = [group](const std::string& doing) { require_same(*group, doing); };
+  if (options.sequence_parallel) spread_positions(layers, group);
+  return layers;
+}
+
+SpreadLayerNormImpl::SpreadLayerNormImpl(const torch::nn::LayerNormOptions& options, GroupPtr group)
+    : options_(options), group_(std::move(group)) {
+  tensor_parallel::require_group("SpreadLayerNorm", group_);
+  SpreadLayerNormImpl::reset();
+}
+
+void SpreadLayerNormImpl::reset() {
+  const bool has_weights = options_.elementwise_affine();
+  const auto& sizes = options_.normalized_shape();
+  weight = register_parameter("weight", has_weights ? at::ones(sizes) : at::Tensor(), has_weights);
+  bias = register_parameter("bias", has_weights ? at::zeros(sizes) : at::Tensor(), has_weights);
+}
+
+at::Tensor SpreadLayerNormImpl::forward(const at::Tensor& input) {
+  const auto& sizes = options_.normalized_shape();
+  if (!weight.defined()) return at::layer_norm(input, sizes, {}, {}, options_.eps());
+  const at::Tensor both = copy_to_region(group_, at::stack({weight, bias}));
+  return at::layer_norm(input, sizes, both[0], both[1], options_.eps());
+}
+
+void SpreadLayerNormImpl::pretty_print(std::ostream& stream) const {
+  stream << "paceline::SpreadLayerNorm(" << options_.normalized_shape()
+         << ", eps=" << options_.eps() << ")";
+}
+
+SpreadLinearImpl::SpreadLinearImpl(const torch::nn::LinearOptions& options, GroupPtr group)
+    : options_(options), group_(std::move(group)) {
+  tensor_parallel::require_group("SpreadLinear", group_);
+  SpreadLinearImpl::reset();
+}
+
+void SpreadLinearImpl::reset() {
+  const torch::nn::Linear whole(options_);
+  weight = register_parameter("weight", whole->weight.detach());
+  const bool has_bias = options_.bias();
+  bias = register_parameter("bias", has_bias ? whole->bias.detach() : at::Tensor(), has_bias);
+}
+
+at::Tensor SpreadLinearImpl::forward(const at::Tensor& input) {
+  tensor_parallel::require_features("SpreadLinear", *group_, input, options_.in_features());
+  return models::apply_linear(input, copy_to_region(group_, weight),
+                              bias.defined() ? copy_to_region(group_, bias) : bias);
+}
+
+void SpreadLinearImpl::pretty_print(std::ostream& stream) const {
+  stream << "paceline::SpreadLinear(in_features=" << options_.in_features()
+         << ", out_features=" << options_.out_features() << ")";
+}
+
+namespace {
+
+// SplitMix64: neighbouring numbers become unlike ones.
+std::uint64_t mixed(std::uint64_t value) {
+  value += 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
+                        bool is_training) {
+  if (group.world_size() == 1) return paceline::dropout(input, p, is_training);
+  check(p >= 0 && p < 1, "dropout: the probability {} is not in [0, 1)", p);
+  if (!is_training || p == 0) return input;
+  const at::Tensor drawn = at::empty({}, at::kLong).random_(rank_generator());
+  const auto shared = static_cast<std::uint64_t>(drawn.item<std::int64_t>());
+  const auto own = mixed(shared ^ mixed(static_cast<std::uint64_t>(group.rank())));
+  const at::Tensor kept =
+      at::empty_like(input.detach()).bernoulli_(1 - p, at::detail::createCPUGenerator(own));
+  return input * kept.div_(1 - p);
+}
+
+}  // namespace paceline
