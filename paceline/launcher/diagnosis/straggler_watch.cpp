@@ -21,7 +21,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr double kNoticeable = 0.1;  // of the span
 constexpr double kMicroseconds = 1e-6, kNanoseconds = 1e-9;
 
-std::optional<double> number_of(const std::string& path, const std::string& key) {
+std::optional<double> counter_in(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;
   for (double number = 0; file >> word >> number;) {
@@ -85,10 +85,10 @@ std::string straggler_cause(const RankActivity& activity) {
 double throttled_seconds(const std::string& cgroups, const std::string& membership) {
   for (const CgroupMembership& cgroup : cgroup_memberships(membership)) {
     if (cgroup.is_unified()) {
-      const auto time = number_of(cgroups + cgroup.path + "/cpu.stat", "throttled_usec");
+      const auto time = counter_in(cgroups + cgroup.path + "/cpu.stat", "throttled_usec");
       if (time) return *time * kMicroseconds;
     } else if (cgroup.has("cpu")) {
-      const auto time = number_of(cgroups + "/cpu" + cgroup.path + "/cpu.stat", "throttled_time");
+      const auto time = counter_in(cgroups + "/cpu" + cgroup.path + "/cpu.stat", "throttled_time");
       if (time) return *time * kNanoseconds;
     }
   }
