@@ -3,6 +3,8 @@
 // Bytes on the wire and in files: little-endian, written field by field, read with every length
 // checked.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,6 +32,19 @@ inline unsigned char* as_octets(std::byte* bytes) {
 }
 inline const unsigned char* as_octets(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// A text in a field of fixed size, which ends with a zero: cut where it is too long. Requires: the
+// field is all zero.
+template <std::size_t kSize>
+void put_text(std::array<char, kSize>& field, std::string_view text) {
+  std::memcpy(field.data(), text.data(), std::min(text.size(), kSize - 1));
+}
+// The text up to the first zero; '?' stands for characters that a terminal might obey.
+std::string printable(const char* begin, std::size_t length);
+template <std::size_t kSize>
+std::string printable(const std::array<char, kSize>& field) {
+  return printable(field.data(), kSize);
 }
 
 // Appends fields to a growing buffer.

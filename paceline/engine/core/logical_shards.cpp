@@ -1,24 +1,21 @@
 #include "paceline/engine/core/logical_shards.h"
 
 #include <bit>
-#include <charconv>
 #include <cstdlib>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 
 std::int64_t job_logical_shards() {
   const char* const value = std::getenv("PACELINE_LOGICAL_SHARDS");
   if (value == nullptr || *value == '\0') return 0;
-  const std::string text = value;
-  std::int64_t shards = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), shards);
-  check(read.ec == std::errc() && read.ptr == text.data() + text.size() && shards >= 0 &&
-            shards <= kMaxLogicalShards,
-        "PACELINE_LOGICAL_SHARDS={}: it is a number of shards from 0, none, to {}", text,
+  const auto shards = parse_number<std::int64_t>(value, 0, kMaxLogicalShards);
+  check(shards.has_value(),
+        "PACELINE_LOGICAL_SHARDS={}: it is a number of shards from 0, none, to {}", value,
         kMaxLogicalShards);
-  return shards;
+  return *shards;
 }
 
 bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks) {

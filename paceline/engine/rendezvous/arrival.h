@@ -20,9 +20,6 @@
 
 namespace paceline {
 
-// "3, 5-9".
-std::string describe_ranks(const std::vector<int>& ranks);
-
 // The ranks that have arrived at the first meeting of a generation, and those that are missing.
 // Both empty when no rank waits: none has arrived, or the meeting is over.
 struct Absence {

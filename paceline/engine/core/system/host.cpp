@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 
@@ -110,16 +111,6 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-std::vector<std::string_view> items_of(std::string_view list) {
-  std::vector<std::string_view> items;
-  while (!list.empty()) {
-    const auto end = std::min(list.find(','), list.size());
-    if (end > 0) items.push_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return items;
-}
-
 // Empty for anything but an address that other hosts may reach.
 std::string text_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -173,7 +164,8 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
                            bool prefer_v6) {
   const bool excludes = wanted.starts_with('^');
   const bool is_exact = wanted.starts_with('=');
-  const auto items = items_of(excludes || is_exact ? wanted.substr(1) : wanted);
+  auto items = split(excludes || is_exact ? wanted.substr(1) : wanted, ',');
+  std::erase(items, "");
   const auto begins_with_one = [&](const InterfaceAddress& one) {
     return std::any_of(items.begin(), items.end(),
                        [&](std::string_view item) { return one.interface.starts_with(item); });

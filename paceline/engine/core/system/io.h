@@ -56,7 +56,8 @@ bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes);
 bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
 // Takes the room of the file's first `bytes` now: to touch a mapping of them is then no SIGBUS,
-// even when the disk or the memory is full. False and errno otherwise.
+// even when the disk or the memory is full. False and errno otherwise: EFBIG, without the signal
+// SIGXFSZ, above the limit of ulimit -f.
 bool reserve_file(int fd, std::size_t bytes);
 
 // A descriptor that gives one record a call (signalfd, timerfd, eventfd): false when it has none.

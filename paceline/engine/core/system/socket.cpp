@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -22,6 +21,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline {
@@ -199,20 +199,17 @@ std::string parse_host(const std::string& text, const std::string& what) {
 Endpoint parse_endpoint(const std::string& text, const std::string& what) {
   const auto colon = text.rfind(':');
   Endpoint endpoint;
-  unsigned port = 0;
-  bool good = colon != std::string::npos && colon > 0;
-  if (good) {
+  std::optional<std::uint16_t> port;
+  if (colon != std::string::npos && colon > 0) {
     endpoint.host = text.substr(0, colon);
     const bool is_v6 = endpoint.host.find(':') != std::string::npos;
     check(!is_v6 || (endpoint.host.front() == '[' && endpoint.host.back() == ']'),
           "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT", what, text);
-    const char* end = text.data() + text.size();
-    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
-    good = status == std::errc() && stop == end && port <= 65535;
+    port = parse_number<std::uint16_t>(std::string_view(text).substr(colon + 1));
   }
-  check(good, "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
+  check(port.has_value(), "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
   endpoint.host = parse_host(endpoint.host, what);
-  endpoint.port = static_cast<std::uint16_t>(port);
+  endpoint.port = *port;
   return endpoint;
 }
 
