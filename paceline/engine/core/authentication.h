@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
 
@@ -74,11 +76,9 @@ void fill_random(std::span<std::byte> bytes);
 // a key pair made for this connection (X25519), which the proofs authenticate. Who learns the
 // secret later cannot read what was recorded earlier. Whether to do so is part of the context.
 
-// For who may wait. Error(kInvalid) when the other end has another secret, context or protocol
-// version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
+// The client's half, which waits. Error(kInvalid) when the other end has another secret, context or
+// protocol version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline);
-void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
 
 // What both ends of a connection derive from their key pairs, one key for each direction.
@@ -109,8 +109,8 @@ class EphemeralKey {
   std::array<std::byte, 32> private_{};
 };
 
-// One half of the handshake without a socket, for who must not wait for one peer: bytes in, bytes
-// out. It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
+// One half of the handshake as a state machine for event loops: bytes in, bytes out, never waiting.
+// It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
 class HandshakeHalf {
@@ -122,6 +122,9 @@ class HandshakeHalf {
   // Takes 1 to wanted() bytes and returns what must be sent to the peer, often nothing.
   // Error(kInvalid) as above; the connection must then be closed.
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
+  // feed() with what the socket has now. As receive_some(): how many bytes came, 0 when the peer
+  // hung up, -1 and errno otherwise (EAGAIN: none are there yet). `answer` must then be sent.
+  ssize_t receive(const Fd& socket, std::vector<std::byte>& answer);
   bool done() const { return stage_ == Stage::kDone; }
   // Requires: done(), and Keys::kAgree.
   SessionKeys session_keys() const;

@@ -53,6 +53,9 @@ std::string describe_errno(int error_number);
 // throws need not be a std::exception. Requires: in a handler.
 std::string describe_current_exception();
 
+// The C++ name behind a linker's or type_info's one; the name itself where it is none.
+std::string demangled(const char* name);
+
 // `error` with who says it ("rank 1", rank_name.h) and what it was doing, unless it begins with a
 // rank.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);

@@ -47,16 +47,11 @@ ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank) {
   return {rank * count, count};
 }
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), over the seed and then one value after
-// the other.
 std::uint64_t seed_of_shard(std::uint64_t seed, std::int64_t epoch, std::int64_t position,
                             std::int64_t shard) {
   std::uint64_t state = seed;
   for (const std::int64_t value : {std::int64_t{0}, epoch, position, shard}) {
-    state += 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(value);
-    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
-    state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
-    state ^= state >> 31;
+    state = mixed(state + static_cast<std::uint64_t>(value));
   }
   return state;
 }

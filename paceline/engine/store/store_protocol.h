@@ -70,7 +70,7 @@ class StoreConnection {
   unsigned interest = 0;  // what epoll was told
 
  private:
-  std::size_t receive(std::span<std::byte> bytes);
+  std::size_t taken(ssize_t got) const;
 
   Fd socket_;
   std::string peer_;

@@ -58,6 +58,7 @@ class SocketWire : public Wire {
 
  private:
   Cipher* cipher(int peer, Channel channel) const;
+  void wait_with(int wakeup, std::span<Interest> interests, std::chrono::milliseconds limit) const;
 
   std::vector<PeerSockets> peers_;
   const Fd wakeup_;  // eventfd

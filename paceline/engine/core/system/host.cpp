@@ -19,6 +19,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 
@@ -111,18 +112,6 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-// Empty for anything but an address that other hosts may reach.
-std::string text_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  } else if (address->sa_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (!IN6_IS_ADDR_LINKLOCAL(&v6)) inet_ntop(AF_INET6, &v6, text, sizeof text);
-  }
-  return text;
-}
-
 // The first interface of `there` that `fits`, in the preferred family if it can be had.
 template <class Fits>
 const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
@@ -152,8 +141,8 @@ std::vector<InterfaceAddress> interface_addresses() {
   std::vector<InterfaceAddress> there;
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
-    const std::string address = text_of(entry->ifa_addr);
-    if (address.empty()) continue;
+    const std::string address = address_text(entry->ifa_addr);
+    if (address.empty() || is_link_local(address)) continue;
     there.push_back({entry->ifa_name, address, entry->ifa_addr->sa_family == AF_INET6,
                      (entry->ifa_flags & IFF_LOOPBACK) != 0});
   }

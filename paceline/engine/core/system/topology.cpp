@@ -182,9 +182,7 @@ std::vector<int> given_cpus(hwloc_topology_t machine) {
 }
 
 std::optional<CpuQuota> quota_of_this_process() {
-  std::ostringstream membership;
-  membership << std::ifstream("/proc/self/cgroup").rdbuf();
-  const auto cgroup = cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+  const auto cgroup = cgroup_cpu_quota("/sys/fs/cgroup", cgroup_text());
   const auto slurm = slurm_cpu_quota([](const char* name) { return std::getenv(name); });
   if (!cgroup || !slurm) return cgroup ? cgroup : slurm;
   return cgroup->cpus <= slurm->cpus ? cgroup : slurm;
