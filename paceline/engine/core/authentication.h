@@ -1,7 +1,9 @@
 #pragma once
 
-// The job's secret: 32 random bytes that every process of a job shares and no other process knows.
-// Keys for one purpose are derived from it, so that a message of one purpose, group or generation
+// The job's secret, and the handshake by which two processes prove to each other that they know it.
+//
+// The secret is 32 random bytes that every process of a job shares and no other process knows. Keys
+// for one purpose are derived from it, so that a message of one purpose, group or generation
 // means nothing in another.
 //
 // It is never printed, never put on a command line and wiped when destroyed. Thread safety: const

@@ -26,7 +26,7 @@ inline std::string to_string(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// As libsodium takes them.
+// Bytes as libsodium takes them.
 inline unsigned char* as_octets(std::byte* bytes) {
   return reinterpret_cast<unsigned char*>(bytes);
 }
@@ -115,15 +115,13 @@ class ByteReader {
 };
 
 // CRC-32C (Castagnoli, RFC 3720): the checksum of TFRecord files and of the chunks of checkpoints.
-// By the processor's instruction where it has one (SSE 4.2): 8 bytes in three cycles, and three
-// chunks at once in the same time. Elsewhere one byte a table look-up.
+// It uses the processor's instruction where there is one (SSE 4.2): 8 bytes in three cycles, and
+// three chunks at once in the same time. Elsewhere one byte a table look-up.
 //
-// Thread safety: pure functions.
-
-// `before`: of the bytes in front of these, when they are checked in pieces.
+// `before`: the checksum of the bytes in front of these, when they are checked in pieces.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
-// Of each chunk of `chunk` bytes by itself. Requires: bytes.size() == chunk * sums.size().
+// The checksum of each chunk of `chunk` bytes. Requires: bytes.size() == chunk * sums.size().
 void crc32c_of_chunks(std::span<const std::byte> bytes, std::size_t chunk,
                       std::span<std::uint32_t> sums);
 

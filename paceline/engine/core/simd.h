@@ -1,5 +1,8 @@
 #pragma once
 
+// Vector instructions: functions that are compiled for several instruction sets, and copies that
+// leave the caches alone. Thread safety: pure functions.
+
 #include <cstddef>
 
 // GCC compiles a function marked PACELINE_VECTORISED once per instruction set and the loader picks;
@@ -12,8 +15,6 @@
 #else
 #define PACELINE_VECTORISED
 #endif
-
-// Copies of more than the caches hold. Thread safety: pure.
 
 namespace paceline {
 

@@ -32,13 +32,13 @@
 //
 //  1. A seed is forked from a process with one thread and no descriptor of its own, before main():
 //     no lock is held by a thread that is missing in the child, and no descriptor is shared by two
-//     generations. The number of threads is counted twice, before and after the helper's fork,
-//     because a library may start one meanwhile; a helper that was forked beside a thread ends.
-//  2. A seed tells the launcher that it is ready before the rank goes on into main(), and only as
-//     the launcher's own child: the helper has ended and was waited for before the seed looks at its
-//     parent. So the launcher never sees a rank that may still leave a seed it does not know.
-//  3. At most one seed of a rank waits. Only a rank leaves one, once, before its main(); a seed
-//     leaves the next one only after it has become the rank.
+//     generations. The threads are counted after the first fork, when those that fork() itself
+//     stops are stopped: if there are others, the helper ends and leaves no seed.
+//  2. The rank goes on into main() only after its seed has told the launcher that it is ready (or
+//     5 s have passed). The seed does so as the launcher's own child: the helper has ended and was
+//     waited for before the seed looks at its parent.
+//  3. At most one seed of a rank waits. A rank leaves one, once, before its main(); a seed leaves
+//     the next one only after it was told to become the rank.
 //  4. A seed holds nothing of the rank that left it: standard streams and the secret's descriptor
 //     are closed in it, so the launcher reads the rank's pipes to their end.
 //  5. An order is taken whole or not at all: one message of a SOCK_SEQPACKET socket with all its

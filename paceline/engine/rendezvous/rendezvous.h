@@ -40,10 +40,10 @@ struct Rendezvous {
   // The interface address by which other hosts reach this process; loopback when all ranks are on
   // one host.
   std::string address = "127.0.0.1";
-  // How often the ranks had met in this store before: what one meeting leaves in the store must not
-  // be taken for another's.
+  // The number of earlier rendezvous in this store; a part of the keys, so that they do not
+  // collide.
   std::int64_t round = 0;
-  // Where the store is in a rank's process: how long it stays there. Null elsewhere.
+  // Keeps the store up where it is hosted by a rank. Null for other stores.
   std::shared_ptr<HostedStore> hosted;
 };
 

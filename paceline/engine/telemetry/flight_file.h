@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a flight file, shared by its writer (flight_recorder) and its reader (flight_file):
+// The bytes of a flight file, shared by its writer (flight_recorder.h) and its reader below:
 // a header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
 // offset. All integers are little-endian.
 //

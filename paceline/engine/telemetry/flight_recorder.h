@@ -1,7 +1,7 @@
 #pragma once
 
-// What is known of one operation of one rank: the words that the flight recorder and its readers
-// share. Values.
+// The flight recorder, which keeps the last operations of this rank, and the words that it and its
+// readers share.
 
 #include <cstdint>
 #include <memory>
@@ -31,7 +31,7 @@ enum class FlightEnd : std::uint32_t {
   kOpen = 0,       // it has not: it runs, or its process ended without a word
   kInOrder = 1,    // its groups are gone and nothing failed
   kFailed = 2,     // its groups are gone, and something had failed
-  kException = 3,  // its groups went down with an exception, and nothing had failed before
+  kException = 3,  // an exception destroyed its groups before any operation had failed
 };
 
 // What is called. `op` and `reduce_op` are the numbers of paceline/engine/collectives.

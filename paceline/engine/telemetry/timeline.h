@@ -80,7 +80,7 @@ class Timeline {
   void name_group(std::uint32_t number, std::string_view name) noexcept;
   // A number for a method or a worker, of which it keeps 255; 0: no room. Takes a lock.
   std::uint32_t name(std::string_view name);
-  // See timeline_layout.h.
+  // What the launcher has measured (timeline::Header).
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,

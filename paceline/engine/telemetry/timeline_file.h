@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a timeline file, shared by its writer (timeline) and its reader (timeline_file): a
+// The bytes of a timeline file, shared by its writer (timeline.h) and its reader below: a
 // header, a table of groups, a table of names, a ring of spans. Little-endian. A span counts when
 // its stamp says its number.
 

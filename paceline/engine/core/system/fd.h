@@ -1,6 +1,6 @@
 #pragma once
 
-// An owned file descriptor, closed when it goes out of scope.
+// An owned file descriptor, and descriptors that travel over Unix sockets.
 
 #include <cstddef>
 #include <span>
@@ -11,6 +11,7 @@
 
 namespace paceline {
 
+// A file descriptor, closed when it goes out of scope.
 class Fd {
  public:
   Fd() = default;
@@ -51,7 +52,7 @@ enum class Wait : bool { kNo, kYes };
 
 struct Received {
   ssize_t bytes = 0;  // what recvmsg() returned: also 0 at the end, or -1 and errno
-  // That came; those behind the room that `into` had were closed.
+  // How many arrived; those for which `into` had no room were closed.
   std::size_t descriptors = 0;
   bool is_cut = false;  // more bytes or descriptors came than there was room for
 };
