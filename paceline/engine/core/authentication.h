@@ -83,7 +83,7 @@ void fill_random(std::span<std::byte> bytes);
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
 
-// What both ends of a connection derive from their key pairs, one key for each direction.
+// The keys that both ends of a connection derive from their key pairs, one for each direction.
 struct SessionKeys {
   std::array<std::byte, Secret::kSize> send{}, receive{};
   SessionKeys() = default;
@@ -147,8 +147,8 @@ class HandshakeHalf {
   void check_proof(std::string_view role) const;
 
  private:
-  // What this stage waits for has arrived, a hello's nonce as `theirs_`, a proof as the buffer's
-  // beginning: goes on to the next stage and returns the answer.
+  // Called when the bytes of this stage have arrived, a hello's nonce as `theirs_`, a proof as the
+  // buffer's beginning: goes on to the next stage and returns the answer.
   virtual std::vector<std::byte> answer() = 0;
   virtual bool is_client() const = 0;
   std::vector<std::byte> transcript(std::string_view role) const;
@@ -176,8 +176,8 @@ class ServerHandshake final : public HandshakeHalf {
   bool is_client() const override { return false; }
 };
 
-// What feed() returns is the client's proof: whoever was given it is known, and may be told more at
-// once.
+// feed() returns the client's proof only to a server that has proved itself, so more may be sent
+// at once.
 class ClientHandshake final : public HandshakeHalf {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,

@@ -60,7 +60,7 @@ std::string demangled(const char* name);
 // text begins with a rank.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
-// Exit codes that tell whoever started a program what to do next. docs/launching.md has the table
+// Exit codes that tell the starter of a program what to do next. docs/launching.md has the table
 // of all endings, and of what `paceline run` does then.
 
 // "Stopped as agreed, everything is saved, start me again": a rank that ends because of AgreedStop.

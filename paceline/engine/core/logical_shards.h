@@ -26,7 +26,7 @@ bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks);
 // The numbers of ranks that can, from 1 on: "1, 2, 4 or 8".
 std::string ranks_that_fit(std::int64_t num_shards);
 
-// What one rank computes of each step.
+// The shards that one rank computes in each step.
 struct ShardBlock {
   std::int64_t first = 0;
   std::int64_t count = 1;

@@ -24,7 +24,7 @@ std::optional<T> parse_number(std::string_view text) {
   const auto [stop, status] = std::from_chars(text.data(), end, value);
   return status == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
-// The same of a number from `least` to `most`; never NaN.
+// As above, for a number from `least` to `most`; never NaN.
 template <class T>
 std::optional<T> parse_number(std::string_view text, std::type_identity_t<T> least,
                               std::type_identity_t<T> most) {

@@ -29,9 +29,9 @@ std::size_t last_level_cache_bytes();
 // written is ordered before this thread's later stores.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
-// The same of `rows` rows, whose beginnings lie so many bytes apart. Each row is asked for ahead of
-// its turn, which a processor does by itself only for what follows without a gap: twice as fast as
-// memcpy() for rows of 1 KiB.
+// As above, for `rows` rows whose beginnings lie so many bytes apart. Each row is asked for ahead
+// of its turn, which a processor does by itself only for what follows without a gap: twice as fast
+// as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

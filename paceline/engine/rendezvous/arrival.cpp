@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What "outcome" may hold; after the last two comes the message.
+// The values of "outcome"; the message follows the last two.
 constexpr char kReady[] = "ready";
 constexpr char kTimedOut[] = "timeout: ";
 constexpr char kRefused[] = "invalid: ";
@@ -29,8 +29,8 @@ void throw_unless_ready(const std::string& outcome) {
               outcome.substr(std::min(outcome.size(), sizeof kTimedOut - 1)));
 }
 
-// What stands at a place: for people up to the bar, the host's identity after it. The random part
-// tells two ranks of one process apart.
+// The value of a claimed place: for people up to the bar, the host's identity after it. The random
+// part tells two ranks of one process apart.
 std::string own_claim() {
   return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));

@@ -228,7 +228,7 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   }
   ignore_steps_of_helpers(rows);
   for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
-  // By hand beside a launcher that agrees: the launcher knows more about the hosts.
+  // Variables set by hand agree with a launcher's: the launcher knows more about the hosts.
   const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
   return by_hand ? rows[1].who : rows.front().who;
 }
@@ -259,7 +259,7 @@ std::string own_command() {
 
 namespace {
 
-// By offset: several processes share the descriptor's position.
+// Reads by offset, because several processes share the descriptor's position.
 Secret read_secret(int fd, const std::string& source) {
   std::array<char, 4096> buffer;
   const ssize_t got = read_whole_at(fd, 0, std::as_writable_bytes(std::span(buffer)));

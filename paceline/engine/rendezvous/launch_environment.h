@@ -22,7 +22,7 @@ struct LaunchEnvironment {
   int restart_count = 0;     // how often the launcher has restarted the job: the first generation
   std::string launcher =
       "none";  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
-  // Of `paceline run --roles` and torchrun's --role; empty: none.
+  // The role by `paceline run --roles` or torchrun's --role; empty: none.
   std::string role;
   int role_rank = 0;           // its number among the ranks of that role
   bool loaded_before = false;  // forked from a process that an earlier generation had loaded

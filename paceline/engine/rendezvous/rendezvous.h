@@ -57,7 +57,7 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 // and pid of the other), or when this process is that rank already, of a meeting that it has not
 // left.
 //
-// The store belongs to everybody who holds it. When the last holder in rank 0's process lets a
+// The store belongs to all its holders. When the last holder in rank 0's process lets a
 // store go that this process hosts, it keeps it up until every other rank has done so, has formed
 // all its groups in it, or is gone, at most 10 s.
 Rendezvous rendezvous(const RendezvousOptions& options = {},

@@ -39,7 +39,7 @@ enum class OpenState : std::uint8_t {
 // A call that has begun and not ended.
 struct OpenCall {
   std::string worker;  // of this process
-  std::string other;   // whom it calls, or who calls it
+  std::string other;   // the worker that it calls, or that calls it
   std::string method;
   std::uint64_t number = 0;  // of the call, among those of its caller at its callee
   std::uint64_t caller = 0;  // worker_hash()

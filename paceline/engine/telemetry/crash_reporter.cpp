@@ -41,7 +41,7 @@ constexpr int kLongestWaitMs = 10'000;
 constexpr int kPauseMs = 10;
 constexpr std::size_t kStackBytes = 64 << 10;
 
-// What the handler needs, prepared: it must not look anything up.
+// Prepared for the handler, which must not look anything up.
 struct Launcher {
   sockaddr_un address{};
   socklen_t length = 0;

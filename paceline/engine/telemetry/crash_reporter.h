@@ -46,8 +46,8 @@ void show_stack_to_launcher() noexcept;
 // environment at the end. Thread safety: call it from one thread at a time.
 void report_uncaught_errors() noexcept;
 
-// What is printed for an exception of this type and text (typeid().name(), what()); `rank` is -1
-// where it is not known. LibTorch's list of frames is left out. Pure.
+// The text that is printed for an exception of this type and text (typeid().name(), what()); `rank`
+// is -1 where it is not known. LibTorch's list of frames is left out. Pure.
 std::string uncaught_text(const char* type, const std::string& what, int rank);
 
 }  // namespace paceline

@@ -34,7 +34,7 @@ enum class FlightEnd : std::uint32_t {
   kException = 3,  // an exception destroyed its groups before any operation had failed
 };
 
-// What is called. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
+// A call. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
 struct FlightCall {
   std::uint8_t op = 0;
   std::uint8_t reduce_op = 0;
@@ -108,7 +108,7 @@ class FlightRecorder {
   FlightTicket start(const FlightCall& call, std::uint32_t sequence) noexcept;
   void finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept;
 
-  // What failed on this rank: the first text is kept, 1,024 bytes of it.
+  // The failure of this rank: the first text is kept, 1,024 bytes of it.
   void note_failure(std::string_view text) noexcept;
 
  private:

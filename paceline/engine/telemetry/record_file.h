@@ -32,8 +32,8 @@ std::optional<std::string> record_folder(const char* variable);
 // The paths of the files in a folder whose names end so, sorted.
 std::vector<std::string> records_in(const std::string& folder, std::string_view suffix,
                                     std::error_code& error);
-// The end of a gauge: its file goes, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program that
-// started the job.
+// Removes the file of a gauge at its end, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program
+// that started the job.
 void remove_record(const std::string& path);
 
 // Takes the room of a File in `file` and maps it, shared and writable. Null and errno otherwise.
@@ -44,14 +44,14 @@ File* map_record(int file, int flags = 0) {
       mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | flags, file, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<File*>(memory);
 }
-// The same of a gauge, which goes on with a file that is there already: null where there can be
-// none, as a gauge is optional.
+// Maps a gauge, and goes on with a file that exists. A gauge is optional: null where it cannot be
+// mapped.
 template <class File>
 File* map_gauge(const std::string& path) {
   const Fd file = open_to_write(path, O_RDWR | O_CREAT, 0600);
   return file ? map_record<File>(file.get()) : nullptr;
 }
-// The same of a new file. Error(kSystem): "taking the room of WHAT PATH: ...".
+// Maps a new file. Error(kSystem): "taking the room of WHAT PATH: ...".
 template <class File>
 File* map_draft(const FileDraft& draft, const std::string& what, int flags = 0) {
   auto* const file = map_record<File>(draft.fd(), flags);

@@ -1,8 +1,8 @@
 #pragma once
 
-// What one rank did when: the phases of its steps, its collectives and messages, its checkpoints.
-// The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the process whatever
-// ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
+// The times at which one rank did things: the phases of its steps, its collectives and messages,
+// its checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the
+// process whatever ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
 // (launcher/job_timeline/timeline_trace.h).
 //
 // Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no

@@ -63,7 +63,7 @@ class Inquiry {
   void forget_answers() { answers_.clear(); }
   // The ranks that `peer` said it waits for, since then; empty: it said nothing.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // What `peer` said first of a failure of another group; empty: nothing.
+  // The first reason that `peer` gave for a failure of another group; empty: none.
   std::string reason_of(int peer) const;
   // Which ranks have asked since the last call.
   std::vector<int> take_askers();

@@ -133,7 +133,7 @@ class Exchange {
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // What the stream has to send of the message that it is at; moves it on where that is nothing.
+  // The message of which the stream has something to send; the stream moves on to it.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);

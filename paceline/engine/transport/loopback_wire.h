@@ -88,11 +88,11 @@ class Room {
   Pipe* pipe_if_any(int from, int to, Channel channel) const;
   Pipe& pipe(int from, int to, Channel channel);
 
-  // Of what is said on control and data channels, or of point-to-point messages.
+  // A rank has one bell for its control and data channels, and one for point-to-point messages.
   Bell& bell(int rank, Channel channel);
   // Rings the threads of `rank` that wait for this channel; both when it is the control channel.
   void ring(int rank, Channel channel);
-  // How often something came on a control channel of `rank`, or a peer left.
+  // How often bytes arrived on a control channel of `rank`, or a peer left.
   std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }
   void tell_news(int rank) { ++members_[static_cast<std::size_t>(rank)].num_news; }
 

@@ -122,11 +122,11 @@ class Mesh {
   void foretell(const std::string& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
-  // What failed() reads; it outlives the mesh.
+  // The flag that failed() reads; it outlives the mesh.
   std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
   // Asks all peers which ranks they wait for, and forgets what they answered before.
   void ask_peers();
-  // What a peer has answered since; empty: nothing, so it does not wait in this group.
+  // The answer of a peer since then; empty: none, so it does not wait in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // For a thread that waits, between its waits: whether a peer has asked, which costs one load;
   // tells those that have which ranks this one waits for.

@@ -120,7 +120,7 @@ class MessageStreams {
   // of them, zeroed, with room for bytes_for(them); `mesh` outlives this object.
   MessageStreams(Mesh& mesh, RingMemory memory);
 
-  // What a host of so many ranks takes of each block; pages may come as they are touched.
+  // The bytes that a host of so many ranks needs in each block; pages may be allocated on touch.
   static std::size_t bytes_for(std::size_t num_ranks);
 
   // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.

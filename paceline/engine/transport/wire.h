@@ -32,7 +32,7 @@ constexpr Channel data_channel(std::size_t stream) {
              : static_cast<Channel>(static_cast<std::size_t>(Channel::kMoreData) + stream - 1);
 }
 
-// What a caller waits for: POLLIN, POLLOUT, as poll() takes them.
+// A channel that a caller waits for, and for what: POLLIN, POLLOUT, as poll() takes them.
 struct Interest {
   int peer = 0;
   Channel channel{};
@@ -84,7 +84,7 @@ std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const st
 bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
                 Deadline deadline);
 
-// What the two ends must agree on, as opaque words: the layers above fill and compare them.
+// The facts that both ends must agree on, as opaque words: the layers above fill and compare them.
 using FingerprintWords = std::array<std::uint64_t, 4>;
 
 // A message on a data or point-to-point channel is this header, then `payload_bytes` bytes.

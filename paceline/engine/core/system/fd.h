@@ -43,8 +43,8 @@ class Fd {
 
 inline constexpr std::size_t kMostDescriptors = 8;  // of one call
 
-// What sendmsg() returns; it never waits. The descriptors go with the first byte. Requires: there
-// is a byte.
+// Returns what sendmsg() returns; it never waits. The descriptors go with the first byte. Requires:
+// there is a byte.
 ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
                               std::span<const int> descriptors);
 

@@ -78,8 +78,8 @@ void replace_file(const std::string& path, std::string_view text, mode_t mode = 
 // Readers of data sets, weights, images and texts look at the first bytes of a file before they
 // interpret anything: it may not be the file that was meant.
 
-// What an unfinished download leaves in a file's place, as a phrase that says what to do: "a
-// pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
+// The thing that an unfinished download leaves in a file's place, as a phrase that says what to do:
+// "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
 std::string_view mistaken_file(std::span<const std::byte> head);
 
 // The number of bytes before a text begins: 3 for UTF-8's byte order mark, otherwise 0.

@@ -26,7 +26,7 @@ struct CgroupMembership {
 
 // The text of the file `cgroup` in a process's folder of /proc.
 std::string cgroup_text(const std::string& process = "/proc/self");
-// What its lines say; lines of another form are left out.
+// The memberships in its lines; lines of another form are left out.
 std::vector<CgroupMembership> cgroup_memberships(const std::string& text);
 // The folder of a cgroup, those above it, and at last `mount`, where its hierarchy is mounted.
 std::vector<std::string> cgroup_folders(const std::string& mount, std::string_view path);
@@ -40,7 +40,7 @@ std::map<std::string, std::uint64_t> numbers_in_file(const std::string& path);
 // limit (docker run --cpus, Kubernetes) or a SLURM allocation that is not enforced by a mask.
 struct CpuQuota {
   double cpus = 0;     // how many could be busy all the time
-  std::string source;  // who says so: "the cgroup", "SLURM_CPUS_PER_TASK"
+  std::string source;  // of the limit: "the cgroup", "SLURM_CPUS_PER_TASK"
   bool operator==(const CpuQuota&) const = default;
 };
 
@@ -49,9 +49,10 @@ struct CpuQuota {
 // /proc/self/cgroup.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::string& membership);
 
-// What a SLURM task was allotted: SLURM_CPUS_PER_TASK inside a step, otherwise SLURM_CPUS_ON_NODE.
-// Without a plugin that sets masks, SLURM gives every task all cpus of the node and only says by
-// these variables how many are its own. `variable` looks one up; null when it is not set.
+// The cpus that a SLURM task was allotted: SLURM_CPUS_PER_TASK inside a step, otherwise
+// SLURM_CPUS_ON_NODE. Without a plugin that sets masks, SLURM gives every task all cpus of the node
+// and only says by these variables how many are its own. `variable` looks one up; null when it is
+// not set.
 using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
 

@@ -67,7 +67,7 @@ Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
 // Listens under a name in Linux's abstract namespace: visible inside the network namespace, gone
 // with the last descriptor, so that nothing is left behind by any death. It has no permissions of
-// its own; authenticate what connects (handshake.h).
+// its own; authenticate what connects (authentication.h).
 Fd listen_unix(const std::string& name, int backlog = 1024);
 // The port that a listening socket got.
 std::uint16_t local_port(const Fd& socket);

@@ -162,7 +162,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// What is left of `core` when only `given` counts, or only the rest.
+// The cpus of `core` that are in `given`, or the others.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {

@@ -57,7 +57,8 @@ struct Topology {
   int num_usable_cores() const;
 };
 
-// What this process was given. Error(kSystem) when hwloc cannot read the machine.
+// The part of the machine that this process was given. Error(kSystem) when hwloc cannot read the
+// machine.
 Topology discover_topology();
 
 // Another machine: a file that `lstopo FILE.xml` wrote (the name ends in .xml), or a description in

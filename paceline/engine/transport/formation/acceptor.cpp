@@ -56,7 +56,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-// Of hundreds of callers most have nothing to say at any time, so those are not even asked.
+// Most of hundreds of callers have nothing to say at any time, so only the ready ones are read.
 std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
   std::vector<NewChannel> channels;
   auto entry = entries.begin();

@@ -44,7 +44,7 @@ struct Callee {
 // too many callers, or was slow.
 class Dial {
  public:
-  // Of rank `rank`. `callee` and `secret` must outlive this object.
+  // `rank` is this rank. `callee` and `secret` must outlive this object.
   Dial(int rank, const Callee& callee, Channel channel, const Secret& secret);
 
   const Callee& callee() const { return callee_; }

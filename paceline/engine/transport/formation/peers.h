@@ -52,9 +52,9 @@ class FormationWatch {
   // as the connections stand, so that a rank that sees them close can read why. `wire` may be null.
   void give_up(Wire* wire, const Error& error) const;
 
-  // What follows throws Error(kPeerLost) or Error(kAborted) for what it finds.
+  // The next functions throw Error(kPeerLost) or Error(kAborted) for what they find.
 
-  // What is published, at most after `wait`.
+  // Looks at the published failures, at most after `wait`.
   void require_nobody_gave_up(std::chrono::milliseconds wait) const;
   // Called while ranks are missing: checks the published failures about once a second, and the
   // parent group at every call; warns once, after 10 s, which ranks are missing.
