@@ -7,8 +7,8 @@
 //
 //   - a handshake may take 3 s; when there are too many connections without one, or descriptors run
 //     out, the oldest of them is closed;
-//   - a client that breaks the protocol is disconnected, with at most one log line a second about all
-//     such clients;
+//   - a client that breaks the protocol is disconnected, with at most one log line a second about
+//     all of them;
 //   - keys, bytes and lengths have limits, answered with Error(kInvalid) at the client.
 //
 // Thread safety: the server runs its own thread; port() may be called from any. Started by the

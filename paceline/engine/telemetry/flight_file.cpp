@@ -242,7 +242,10 @@ Flight read_flight(const std::string& path) {
 FlightDirectory read_flights(const std::string& directory) {
   FlightDirectory found;
   std::error_code error;
-  const auto paths = records_in(directory, ".flight", error);
+  auto paths = records_in(directory, ".flight", error);
+  std::erase_if(paths, [](const std::string& path) {
+    return !std::filesystem::path(path).filename().native().starts_with("rank-");
+  });
   if (error) {
     fail(ErrorCode::kSystem, "reading the directory {}: {}", directory, error.message());
   }

@@ -118,8 +118,8 @@ AddressList numeric_address(const std::string& host) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
   addrinfo* list = nullptr;
-  const bool is_numeric = getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0;
-  return {is_numeric ? list : nullptr, &freeaddrinfo};
+  const bool is_address = getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0;
+  return {is_address ? list : nullptr, &freeaddrinfo};
 }
 
 // "0.0.0.0" and "::", in any form.
