@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 
 namespace paceline::apps {

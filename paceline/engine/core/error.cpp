@@ -11,6 +11,8 @@
 #include <cxxabi.h>
 #include <sys/resource.h>
 
+#include "paceline/engine/core/check.h"
+
 namespace paceline {
 
 const char* to_string(ErrorCode code) {

@@ -53,9 +53,6 @@ std::string describe_errno(int error_number);
 // throws need not be a std::exception. Requires: in a handler.
 std::string describe_current_exception();
 
-// The C++ name behind a linker's or type_info's one; the name itself where it is none.
-std::string demangled(const char* name);
-
 // `error` with the rank that reports it ("rank 1", rank_name()) and what it was doing, unless its
 // text begins with a rank.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);

@@ -27,6 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
