@@ -1,7 +1,6 @@
 // paceline checkpoint: lists, checks, compares, converts and removes checkpoints.
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/files/checkpoint/checkpoint_copy.h"
 #include "paceline/files/checkpoint/checkpoint_directory.h"
 
@@ -44,11 +44,9 @@ Place place_in(const std::string& word) {
   fs::path path(word);
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = path.filename();
-  std::int64_t step = 0;
-  const char* const end = name.data() + name.size();
   if (name.starts_with(kPrefix)) {
-    const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (error == std::errc() && stop == end && step >= 0) {
+    const auto step = parse_number<std::int64_t>(std::string_view(name).substr(kPrefix.size()));
+    if (step && *step >= 0) {
       const std::string parent = path.parent_path();
       return {parent.empty() ? "." : parent, step};
     }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/number_text.h"
+
 namespace paceline::bench {
 
 namespace {
@@ -132,16 +134,6 @@ namespace {
 
 constexpr std::size_t kUsualFactor = 4;
 constexpr std::size_t kLargestFactor = 1024;
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const auto end = text.find(separator);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
-}
 
 // What follows the number, as a factor; 0 when it is not a unit.
 std::size_t unit_of(std::string_view suffix) {

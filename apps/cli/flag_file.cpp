@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -15,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/output/line_formatter.h"
@@ -46,12 +46,6 @@ bool is_key(std::string_view text) {
   });
 }
 
-bool is_number(std::string_view text) {
-  double value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return status == std::errc() && stop == text.data() + text.size();
-}
-
 // The string that begins at `text`; what follows it may only be a comment.
 std::string take_string(std::string_view text, const std::string& where) {
   const char quote = text.front();
@@ -79,7 +73,7 @@ void take_value(FlagFileEntry& entry, std::string_view text, const std::string& 
   } else {
     const auto bare = trimmed(text.substr(0, text.find('#')));
     entry.is_flag = bare == "true" || bare == "false";
-    if (!entry.is_flag && !is_number(bare)) {
+    if (!entry.is_flag && !parse_number<double>(bare)) {
       refuse(where, fmt::format("'{}' is not a number, true, false or a string in quotes", bare));
     }
     entry.value = bare;

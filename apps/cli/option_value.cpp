@@ -1,13 +1,13 @@
 #include "apps/cli/option_value.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <optional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/number_text.h"
 #include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/cli/suggestion.h"
@@ -18,15 +18,6 @@ namespace {
 
 std::string refusal(const std::string& text, const std::string& allowed) {
   return fmt::format("'{}' is not {}", launcher::neutralise_in_line(text), allowed);
-}
-
-// Nothing but the number, which NaN is not.
-template <class T>
-std::optional<T> read(const std::string& text, T min, T max) {
-  T value{};
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool good = status == std::errc() && stop == text.data() + text.size();
-  return good && value >= min && value <= max ? std::optional(value) : std::nullopt;
 }
 
 std::string whole_numbers(long min, long max) {
@@ -49,14 +40,14 @@ void refuse_value(const std::string& source, const std::string& text, const std:
 
 long whole_number(const std::string& source, const std::string& text, long min, long max,
                   const std::string& also, const std::string& key) {
-  const auto value = read(text, min, max);
+  const auto value = parse_number<long>(text, min, max);
   if (!value) refuse_value(source, key + text, whole_numbers(min, max) + also);
   return *value;
 }
 
 std::chrono::nanoseconds seconds_number(const std::string& source, const std::string& text,
                                         double max, const std::string& key, double min) {
-  const auto value = read(text, min, max);
+  const auto value = parse_number<double>(text, min, max);
   if (!value) {
     refuse_value(source, key + text, fmt::format("a number of seconds from {} to {}", min, max));
   }
@@ -69,13 +60,14 @@ std::string one_of(const std::vector<std::string>& words, const std::string& typ
 }
 
 CLI::Validator is_whole_number(long min, long max) {
-  return accept_if([=](const std::string& text) { return read(text, min, max).has_value(); },
-                   [=](const std::string&) { return whole_numbers(min, max); });
+  return accept_if(
+      [=](const std::string& text) { return parse_number<long>(text, min, max).has_value(); },
+      [=](const std::string&) { return whole_numbers(min, max); });
 }
 
 CLI::Validator is_number(double min, double max) {
   return accept_if(
-      [=](const std::string& text) { return read(text, min, max).has_value(); },
+      [=](const std::string& text) { return parse_number<double>(text, min, max).has_value(); },
       [=](const std::string&) { return fmt::format("a number from {} to {}", min, max); });
 }
 

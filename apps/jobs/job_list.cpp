@@ -9,6 +9,7 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/output/line_formatter.h"
@@ -210,7 +211,7 @@ std::string ranks_text(const JobEntry& job) {
   if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);
   std::vector<int> ranks;
   for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
-  const std::string named = launcher::format_ranks(ranks);
+  const std::string named = format_ranks(ranks);
   return fmt::format("rank{} {} of {}", ranks.size() == 1 ? "" : "s", named, job.world_size);
 }
 

@@ -9,13 +9,13 @@
 #include <span>
 #include <string_view>
 
-#include <cxxabi.h>
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 
 namespace paceline::apps {
@@ -155,10 +155,8 @@ std::string without_parameters(std::string name) {
 }
 
 std::string readable(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  std::string name = text ? without_parameters(text.get()) : symbol;
+  std::string name = demangled(symbol);
+  if (name != symbol) name = without_parameters(std::move(name));
   name = name.substr(0, name.find('@'));  // the version of a symbol of the C library
   if (name.size() > kLongestName) name = name.substr(0, kLongestName) + "...";
   return name;

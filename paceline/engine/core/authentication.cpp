@@ -13,6 +13,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
@@ -138,14 +139,6 @@ EphemeralKey::Public random_nonce() {
   return nonce;
 }
 
-void complete(HandshakeHalf& handshake, const Fd& socket, Deadline deadline) {
-  while (!handshake.done()) {
-    std::vector<std::byte> bytes(handshake.wanted());
-    receive_all(socket, bytes, deadline);
-    send_all(socket, handshake.feed(bytes), deadline);
-  }
-}
-
 }  // namespace
 
 SessionKeys::~SessionKeys() {
@@ -166,7 +159,7 @@ SessionKeys SessionKeys::derive(std::string_view use) const {
 EphemeralKey::EphemeralKey() {
   static_assert(crypto_kx_PUBLICKEYBYTES == sizeof(Public) && crypto_kx_SECRETKEYBYTES == 32 &&
                 crypto_kx_SESSIONKEYBYTES == Secret::kSize && sizeof(Public) == 32);
-  if (sodium_init() < 0) fail(ErrorCode::kSystem, "libsodium could not be initialised");
+  require_sodium();
   crypto_kx_keypair(as_octets(public_.data()), as_octets(private_.data()));
 }
 
@@ -186,13 +179,11 @@ void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_
                             Deadline deadline) {
   ClientHandshake handshake(secret, context, peer_name(socket));
   send_all(socket, handshake.hello(), deadline);
-  complete(handshake, socket, deadline);
-}
-
-void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline) {
-  ServerHandshake handshake(secret, context, peer_name(socket));
-  complete(handshake, socket, deadline);
+  while (!handshake.done()) {
+    std::vector<std::byte> bytes(handshake.wanted());
+    receive_all(socket, bytes, deadline);
+    send_all(socket, handshake.feed(bytes), deadline);
+  }
 }
 
 HandshakeHalf::HandshakeHalf(const Secret& secret, std::string_view context, std::string peer,
@@ -228,6 +219,13 @@ std::vector<std::byte> HandshakeHalf::feed(std::span<const std::byte> bytes) {
     std::memcpy(theirs_.data(), buffer_.data() + offsetof(Hello, nonce), theirs_.size());
   }
   return answer();
+}
+
+ssize_t HandshakeHalf::receive(const Fd& socket, std::vector<std::byte>& answer) {
+  std::array<std::byte, sizeof(Hello)> bytes;
+  const ssize_t got = receive_some(socket.get(), std::span(bytes).first(wanted()));
+  if (got > 0) answer = feed(std::span(bytes).first(static_cast<std::size_t>(got)));
+  return got;
 }
 
 SessionKeys HandshakeHalf::session_keys() const {

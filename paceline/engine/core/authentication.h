@@ -1,7 +1,9 @@
 #pragma once
 
-// The job's secret: 32 random bytes that every process of a job shares and no other process knows.
-// Keys for one purpose are derived from it, so that a message of one purpose, group or generation
+// The job's secret, and the handshake by which two processes prove to each other that they know it.
+//
+// The secret is 32 random bytes that every process of a job shares and no other process knows. Keys
+// for one purpose are derived from it, so that a message of one purpose, group or generation
 // means nothing in another.
 //
 // It is never printed, never put on a command line and wiped when destroyed. Thread safety: const
@@ -15,6 +17,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <sys/types.h>
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
@@ -74,14 +78,12 @@ void fill_random(std::span<std::byte> bytes);
 // a key pair made for this connection (X25519), which the proofs authenticate. Who learns the
 // secret later cannot read what was recorded earlier. Whether to do so is part of the context.
 
-// For who may wait. Error(kInvalid) when the other end has another secret, context or protocol
-// version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
+// The client's half, which waits. Error(kInvalid) when the other end has another secret, context or
+// protocol version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
-void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
-                            Deadline deadline);
 
-// What both ends of a connection derive from their key pairs, one key for each direction.
+// The keys that both ends of a connection derive from their key pairs, one for each direction.
 struct SessionKeys {
   std::array<std::byte, Secret::kSize> send{}, receive{};
   SessionKeys() = default;
@@ -109,8 +111,8 @@ class EphemeralKey {
   std::array<std::byte, 32> private_{};
 };
 
-// One half of the handshake without a socket, for who must not wait for one peer: bytes in, bytes
-// out. It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
+// One half of the handshake as a state machine for event loops: bytes in, bytes out, never waiting.
+// It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
 class HandshakeHalf {
@@ -122,6 +124,9 @@ class HandshakeHalf {
   // Takes 1 to wanted() bytes and returns what must be sent to the peer, often nothing.
   // Error(kInvalid) as above; the connection must then be closed.
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
+  // feed() with what the socket has now. As receive_some(): how many bytes came, 0 when the peer
+  // hung up, -1 and errno otherwise (EAGAIN: none are there yet). `answer` must then be sent.
+  ssize_t receive(const Fd& socket, std::vector<std::byte>& answer);
   bool done() const { return stage_ == Stage::kDone; }
   // Requires: done(), and Keys::kAgree.
   SessionKeys session_keys() const;
@@ -142,8 +147,8 @@ class HandshakeHalf {
   void check_proof(std::string_view role) const;
 
  private:
-  // What this stage waits for has arrived, a hello's nonce as `theirs_`, a proof as the buffer's
-  // beginning: goes on to the next stage and returns the answer.
+  // Called when the bytes of this stage have arrived, a hello's nonce as `theirs_`, a proof as the
+  // buffer's beginning: goes on to the next stage and returns the answer.
   virtual std::vector<std::byte> answer() = 0;
   virtual bool is_client() const = 0;
   std::vector<std::byte> transcript(std::string_view role) const;
@@ -171,8 +176,8 @@ class ServerHandshake final : public HandshakeHalf {
   bool is_client() const override { return false; }
 };
 
-// What feed() returns is the client's proof: whoever was given it is known, and may be told more at
-// once.
+// feed() returns the client's proof only to a server that has proved itself, so more may be sent
+// at once.
 class ClientHandshake final : public HandshakeHalf {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,

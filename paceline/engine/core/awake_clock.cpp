@@ -35,7 +35,7 @@ void for_each_standstill(const Look& look) {
 std::atomic<Clock::rep> last_look{0};
 constexpr std::chrono::milliseconds kNoted{100};
 
-// Of a wait that had begun at `looked`: what the process has slept since then does not count.
+// `moment` for a wait that began at `looked`: standstills since then do not count.
 Moment prolonged(Moment moment, Moment looked) {
   const std::lock_guard lock(mutex);
   for_each_standstill([&](const Standstill& one) {

@@ -1,13 +1,13 @@
 #pragma once
 
 // The monotonic clock without the time in which this process stood still: stopped by a signal,
-// suspended by a scheduler, or starved of its processor. Whoever judges that another has been
-// silent for too long measures it on this clock, so that a job that was stopped as a whole finds
-// no peer late when it goes on.
+// suspended by a scheduler, or starved of its processor. How long another process has been silent
+// is measured on this clock, so that a job that was stopped as a whole finds no peer late when it
+// goes on.
 //
 // A process cannot see that it stands still, only afterwards that a loop that comes by at least
-// twice a second did not. Every loop in which a process waits for others therefore keeps a Vigil
-// (vigil.h), which tells this clock. A standstill of less than a second goes unnoticed. A process
+// twice a second did not. Every loop in which a process waits for others therefore keeps a Vigil,
+// which tells this clock. A standstill of less than a second goes unnoticed. A process
 // stands still as a whole, so this is one state of the process; a fork inherits it.
 //
 // Thread safety: all of it. No signal handler may use it, nor a Vigil: it takes a mutex.
@@ -38,8 +38,8 @@ class AwakeClock {
   // The end of the last standstill; time_point() when there was none.
   static time_point woke() { return time_point(duration(woke_.load(std::memory_order_relaxed))); }
 
-  // When a deadline passes that was set to `moment`: one that fell into a standstill has afterwards
-  // what was left of it before, and at least kLeastLeft; one that was set afterwards is untouched.
+  // When a deadline passes that was set to `moment`: a deadline that would pass during a standstill
+  // keeps the time that it had left before it, and at least kLeastLeft; later ones do not change.
   // Knows the last few standstills.
   static Monotonic::time_point put_off(Monotonic::time_point moment);
   static constexpr std::chrono::seconds kLeastLeft{5};
@@ -51,22 +51,22 @@ class AwakeClock {
   static inline std::atomic<rep> slept_{0}, woke_{0};
 };
 
-// What a loop in which a process waits for others keeps: it notices that the process stood still,
-// tells AwakeClock, and puts off the deadlines of the wait, before anybody is called late.
-//
-// Cost: a reading of the clock each round. Thread safety: none; one loop's.
-
-// As standstills have put it off (AwakeClock::put_off).
+// `deadline`, put off by standstills (AwakeClock::put_off).
 Deadline put_off(const Deadline& deadline);
-// The same for a wait that began at `begun`, as Vigil::sees_passed() moves its deadline: give it
+// The deadline of a wait that began at `begun`, put off by all standstills since then. Always pass
 // the deadline that the wait began with.
 Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline);
 
+// Kept by every loop that waits for other processes. It detects that this process stood still by
+// the gap between two rounds, tells AwakeClock, and puts off the deadlines of the wait, before a
+// rank is called late.
+//
+// Cost: a reading of the clock each round. Thread safety: none; one loop's.
 class Vigil {
  public:
-  // At least so often the loop looks.
+  // The longest time between two looks of the loop.
   static constexpr std::chrono::milliseconds kRound{500};
-  // When no Vigil of the process has looked for so long, it stood still.
+  // A process in which no Vigil has looked for so long stood still.
   static constexpr std::chrono::milliseconds kStandstill{1000};
 
   // Requires: at most kRound since the last call, or since the Vigil was made, unless this process

@@ -5,6 +5,15 @@
 
 namespace paceline {
 
+std::string printable(const char* begin, std::size_t length) {
+  std::string text(begin, strnlen(begin, length));
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) c = '?';
+  }
+  return text;
+}
+
 namespace {
 
 constexpr std::array<std::uint32_t, 256> make_table() {

@@ -3,6 +3,8 @@
 // Bytes on the wire and in files: little-endian, written field by field, read with every length
 // checked.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,12 +26,25 @@ inline std::string to_string(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// As libsodium takes them.
+// Bytes as libsodium takes them.
 inline unsigned char* as_octets(std::byte* bytes) {
   return reinterpret_cast<unsigned char*>(bytes);
 }
 inline const unsigned char* as_octets(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
+}
+
+// A text in a field of fixed size, which ends with a zero: cut where it is too long. Requires: the
+// field is all zero.
+template <std::size_t kSize>
+void put_text(std::array<char, kSize>& field, std::string_view text) {
+  std::memcpy(field.data(), text.data(), std::min(text.size(), kSize - 1));
+}
+// The text up to the first zero; '?' stands for characters that a terminal might obey.
+std::string printable(const char* begin, std::size_t length);
+template <std::size_t kSize>
+std::string printable(const std::array<char, kSize>& field) {
+  return printable(field.data(), kSize);
 }
 
 // Appends fields to a growing buffer.
@@ -100,15 +115,13 @@ class ByteReader {
 };
 
 // CRC-32C (Castagnoli, RFC 3720): the checksum of TFRecord files and of the chunks of checkpoints.
-// By the processor's instruction where it has one (SSE 4.2): 8 bytes in three cycles, and three
-// chunks at once in the same time. Elsewhere one byte a table look-up.
+// It uses the processor's instruction where there is one (SSE 4.2): 8 bytes in three cycles, and
+// three chunks at once in the same time. Elsewhere one byte a table look-up.
 //
-// Thread safety: pure functions.
-
-// `before`: of the bytes in front of these, when they are checked in pieces.
+// `before`: the checksum of the bytes in front of these, when they are checked in pieces.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
-// Of each chunk of `chunk` bytes by itself. Requires: bytes.size() == chunk * sums.size().
+// The checksum of each chunk of `chunk` bytes. Requires: bytes.size() == chunk * sums.size().
 void crc32c_of_chunks(std::span<const std::byte> bytes, std::size_t chunk,
                       std::span<std::uint32_t> sums);
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// Checks of what a caller passed. The message is built only when the condition fails.
+// Checks of what a caller passed, and words for messages. The message is built only when the
+// condition fails.
 //
 //   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
 //
@@ -29,6 +30,9 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
     fail(ErrorCode::kInvalid, format, std::forward<Args>(args)...);
   }
 }
+
+// The C++ name behind a linker's or type_info's one; the name itself where it is none.
+std::string demangled(const char* name);
 
 // Numbers with their nouns and units in sentences: "1 rank", "2 ranks", "64 KiB".
 

@@ -11,6 +11,8 @@
 #include <cxxabi.h>
 #include <sys/resource.h>
 
+#include "paceline/engine/core/check.h"
+
 namespace paceline {
 
 const char* to_string(ErrorCode code) {
@@ -51,6 +53,13 @@ std::string describe_errno(int error_number) {
   return text;
 }
 
+std::string demangled(const char* name) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
+  return text ? text.get() : name;
+}
+
 std::string describe_current_exception() {
   try {
     throw;
@@ -58,12 +67,8 @@ std::string describe_current_exception() {
     return error.what();
   } catch (...) {
     const std::type_info* const type = abi::__cxa_current_exception_type();
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> name(
-        type == nullptr ? nullptr : abi::__cxa_demangle(type->name(), nullptr, nullptr, &status),
-        std::free);
     return "an exception that is not a std::exception, of type " +
-           std::string(name ? name.get() : "unknown");
+           (type == nullptr ? "unknown" : demangled(type->name()));
   }
 }
 

@@ -36,7 +36,7 @@ class Error : public std::runtime_error {
 
 // Error(kCorrupt) about the state of this job itself: ranks whose parameters should be equal have
 // others, or an optimizer's state is not what it wrote. No step may be taken with it, and it must
-// not be saved; a program that lets it end itself ends with kStateDamaged (exit_code.h).
+// not be saved; a program that lets it end itself ends with kStateDamaged.
 class DamagedState : public Error {
  public:
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
@@ -53,37 +53,35 @@ std::string describe_errno(int error_number);
 // throws need not be a std::exception. Requires: in a handler.
 std::string describe_current_exception();
 
-// `error` with who says it ("rank 1", rank_name.h) and what it was doing, unless it begins with a
-// rank.
+// `error` with the rank that reports it ("rank 1", rank_name()) and what it was doing, unless its
+// text begins with a rank.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
-// Exit codes that tell whoever started a program what to do next. docs/launching.md has the table
+// Exit codes that tell the starter of a program what to do next. docs/launching.md has the table
 // of all endings, and of what `paceline run` does then.
 
-// "Stopped as agreed, everything is saved, start me again": of a rank that ends because of
-// AgreedStop. `paceline run` passes it on when all ranks end so; it is not a failure.
+// "Stopped as agreed, everything is saved, start me again": a rank that ends because of AgreedStop.
+// `paceline run` passes it on when all ranks end so; it is not a failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
-// Of a rank that a DamagedState (error.h) ended. `paceline run --on-damage` says what then happens.
+// A rank that a DamagedState ended. `paceline run --on-damage` sets what then happens.
 inline constexpr int kStateDamaged = 86;
 
-// The call must be changed: of the command `paceline`, and of a rank that an Error of use ended.
+// The call must be changed: the command `paceline`, and a rank that an Error of use ended.
 inline constexpr int kExitUsage = 2;
-// Something around the call must be changed: of the command `paceline` alone.
+// Something around the call must be changed: the command `paceline` alone.
 inline constexpr int kExitEnvironment = 3;
 
-// As shells say it: a program was found but cannot be executed, or was not found.
+// The numbers that shells use: a program was found but cannot be executed, or was not found.
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 
-// The exit code of a program that this exception ends, whoever catches it last: kStateDamaged for a
+// The exit code of a program that this exception ends: kStateDamaged for a
 // DamagedState, kExitUsage for an Error that is kInvalid or kUnsupported, and 1 for any other.
 int exit_code_of(const std::exception& error);
 
-// A rank as messages name it: by its number in the group that the message is about and, where that
-// is another one, by its number in the world as well. Logs and records of ranks go by the latter.
-//
-// Thread safety: free functions.
+// How messages name a rank: its rank in the group concerned and, if different, its rank in the
+// world, by which logs and records of ranks go.
 
 // "rank 1"; "rank 1 (rank 3 of the world)".
 std::string rank_name(int rank, int in_world);

@@ -23,13 +23,9 @@ nlohmann::json parse_json(std::string_view text);
 // A value that is_discarded() instead.
 nlohmann::json parse_json_or_discard(std::string_view text);
 
-// JSON from a file that another user may have written: no duplicate keys, no deep nesting,
-// nothing after the value.
-//
-// For sources only: nlohmann types stay out of public headers.
-
-// Error(kCorrupt) as `where: …` when the text is not one JSON object, names a key twice or nests
-// more than `max_depth` levels.
+// JSON from a file that another user may have written: no duplicate keys, no deep nesting, nothing
+// after the value. Error(kCorrupt) as `where: …` when the text is not one JSON object, names a key
+// twice or nests more than `max_depth` levels.
 nlohmann::json parse_strict_json(std::string_view text, std::string_view where, int max_depth);
 
 }  // namespace paceline

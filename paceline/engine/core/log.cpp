@@ -25,11 +25,6 @@ spdlog::logger& logger() {
   return **instance;
 }
 
-spdlog::level::level_enum to_spdlog(Level level) {
-  return static_cast<spdlog::level::level_enum>(level == Level::kOff ? SPDLOG_LEVEL_OFF
-                                                                     : static_cast<int>(level));
-}
-
 std::atomic<int> current_rank{-1};
 
 }  // namespace
@@ -43,8 +38,8 @@ void set_rank(int rank) {
                            : "%H:%M:%S.%e %^%l%$ paceline [rank " + std::to_string(rank) + "]: %v");
 }
 
-void set_level(Level level) { logger().set_level(to_spdlog(level)); }
-bool enabled(Level level) { return logger().should_log(to_spdlog(level)); }
-void write(Level level, const std::string& message) { logger().log(to_spdlog(level), message); }
+void write(Level level, const std::string& message) {
+  logger().log(static_cast<spdlog::level::level_enum>(level), message);
+}
 
 }  // namespace paceline::log

@@ -9,14 +9,12 @@
 
 namespace paceline::log {
 
-enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kOff };
+enum class Level { kDebug = 1, kInfo, kWarning, kError };  // spdlog's numbers
 
 // Lines from now on carry "[rank R]". -1 removes it.
 void set_rank(int rank);
 // The last one that was set; -1: none.
 int rank();
-void set_level(Level level);
-bool enabled(Level level);
 void write(Level level, const std::string& message);
 
 inline void debug(const std::string& message) { write(Level::kDebug, message); }

@@ -1,24 +1,21 @@
 #include "paceline/engine/core/logical_shards.h"
 
 #include <bit>
-#include <charconv>
 #include <cstdlib>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 
 std::int64_t job_logical_shards() {
   const char* const value = std::getenv("PACELINE_LOGICAL_SHARDS");
   if (value == nullptr || *value == '\0') return 0;
-  const std::string text = value;
-  std::int64_t shards = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), shards);
-  check(read.ec == std::errc() && read.ptr == text.data() + text.size() && shards >= 0 &&
-            shards <= kMaxLogicalShards,
-        "PACELINE_LOGICAL_SHARDS={}: it is a number of shards from 0, none, to {}", text,
+  const auto shards = parse_number<std::int64_t>(value, 0, kMaxLogicalShards);
+  check(shards.has_value(),
+        "PACELINE_LOGICAL_SHARDS={}: it is a number of shards from 0, none, to {}", value,
         kMaxLogicalShards);
-  return shards;
+  return *shards;
 }
 
 bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks) {
@@ -50,16 +47,11 @@ ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank) {
   return {rank * count, count};
 }
 
-// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), over the seed and then one value after
-// the other.
 std::uint64_t seed_of_shard(std::uint64_t seed, std::int64_t epoch, std::int64_t position,
                             std::int64_t shard) {
   std::uint64_t state = seed;
   for (const std::int64_t value : {std::int64_t{0}, epoch, position, shard}) {
-    state += 0x9e3779b97f4a7c15 + static_cast<std::uint64_t>(value);
-    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
-    state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
-    state ^= state >> 31;
+    state = mixed(state + static_cast<std::uint64_t>(value));
   }
   return state;
 }

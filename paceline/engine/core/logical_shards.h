@@ -26,13 +26,23 @@ bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks);
 // The numbers of ranks that can, from 1 on: "1, 2, 4 or 8".
 std::string ranks_that_fit(std::int64_t num_shards);
 
-// What one rank computes of each step.
+// The shards that one rank computes in each step.
 struct ShardBlock {
   std::int64_t first = 0;
   std::int64_t count = 1;
 };
 // Error(kInvalid) with the numbers of ranks that fit when `num_ranks` does not.
 ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank);
+
+// SplitMix64 (Steele, Lea and Flood, 2014): neighbouring values become unlike ones. A generator of
+// random numbers adds kMixStep to its state each time.
+inline constexpr std::uint64_t kMixStep = 0x9e3779b97f4a7c15;
+constexpr std::uint64_t mixed(std::uint64_t value) {
+  value += kMixStep;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
 
 // The seed of what is random in a shard, and in nothing else of the run: dropout. `position`: the
 // samples of the epoch before the step.

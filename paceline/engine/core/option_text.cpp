@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 
@@ -18,12 +19,9 @@ void Setting::refuse(std::string_view allowed) const {
 }
 
 int Setting::whole_number(int least, int most) const {
-  int number = 0;
-  const char* const end = value.data() + value.size();
-  const auto [stop, status] = std::from_chars(value.data(), end, number);
-  if (status != std::errc() || stop != end || number < least || number > most)
-    refuse(fmt::format("a whole number from {} to {}", least, most));
-  return number;
+  const auto number = parse_number<int>(value, least, most);
+  if (!number) refuse(fmt::format("a whole number from {} to {}", least, most));
+  return *number;
 }
 
 double quantity(const Setting& setting, std::span<const Unit> units, std::string_view allowed) {
@@ -53,15 +51,12 @@ double duration(const Setting& setting) {
 
 void for_each_setting(std::string_view text, const std::function<void(const Setting&)>& take) {
   std::set<std::string_view> seen;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
+  for (const std::string_view item : split(text, ',')) {
     const std::size_t equals = std::min(item.find('='), item.size());
     const Setting setting{item.substr(0, equals), item.substr(std::min(equals + 1, item.size()))};
     take(setting);
     if (!seen.insert(setting.key).second)
       throw SettingError(fmt::format("{} is given twice", setting.key));
-    begin = end + 1;
   }
 }
 

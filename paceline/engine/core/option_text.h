@@ -1,6 +1,7 @@
 #pragma once
 
-// Settings as people type them behind one option: "hosts=64,link=25Gbit,latency=20us".
+// What people type behind an option: settings, "hosts=64,link=25Gbit,latency=20us", and the words
+// of a command as a POSIX shell reads them.
 //
 // Thread safety: pure functions.
 
@@ -41,9 +42,6 @@ double duration(const Setting& setting);
 
 // Each setting in order. Throws SettingError for a key that comes twice.
 void for_each_setting(std::string_view text, const std::function<void(const Setting&)>& take);
-
-// Words as a POSIX shell takes them: for commands that a shell of another machine will read, and
-// for options that hold a command. Pure.
 
 // One word that a POSIX shell reads back as exactly `word`, whatever it holds.
 std::string shell_quoted(std::string_view word);

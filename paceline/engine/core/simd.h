@@ -1,5 +1,8 @@
 #pragma once
 
+// Vector instructions: functions that are compiled for several instruction sets, and copies that
+// leave the caches alone. Thread safety: pure functions.
+
 #include <cstddef>
 
 // GCC compiles a function marked PACELINE_VECTORISED once per instruction set and the loader picks;
@@ -12,8 +15,6 @@
 #else
 #define PACELINE_VECTORISED
 #endif
-
-// Copies of more than the caches hold. Thread safety: pure.
 
 namespace paceline {
 
@@ -28,9 +29,9 @@ std::size_t last_level_cache_bytes();
 // written is ordered before this thread's later stores.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
-// The same of `rows` rows, whose beginnings lie so many bytes apart. Each row is asked for ahead of
-// its turn, which a processor does by itself only for what follows without a gap: twice as fast as
-// memcpy() for rows of 1 KiB.
+// As above, for `rows` rows whose beginnings lie so many bytes apart. Each row is asked for ahead
+// of its turn, which a processor does by itself only for what follows without a gap: twice as fast
+// as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

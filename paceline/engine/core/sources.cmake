@@ -6,6 +6,7 @@ set(SOURCES
   json_text.cpp
   log.cpp
   logical_shards.cpp
+  number_text.cpp
   option_text.cpp
   simd.cpp
   system/files.cpp

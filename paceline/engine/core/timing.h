@@ -1,13 +1,7 @@
 #pragma once
 
-// The time of things that are only recorded. Deadlines use Deadline.
-//
-// Where the kernel itself keeps time by the processor's time-stamp counter, a reading is one of
-// that counter, scaled as the last two looks at the kernel's clock say, of which the last is at
-// most a millisecond old: half of the cost of CLOCK_MONOTONIC. Elsewhere it is CLOCK_MONOTONIC.
-//
-// Thread safety: any thread may call. It never steps back within a thread; between threads it
-// agrees to about a microsecond.
+// Measuring time: timestamps for records, the running time of one thread, the median. Deadlines are
+// in deadline.h.
 
 #include <algorithm>
 #include <chrono>
@@ -17,17 +11,22 @@
 
 namespace paceline {
 
-// Nanoseconds, as CLOCK_MONOTONIC counts them.
+// Nanoseconds for records, as CLOCK_MONOTONIC counts them. Where the kernel itself keeps time by
+// the processor's time-stamp counter, a reading is one of that counter, scaled as the last two
+// looks at the kernel's clock say, of which the last is at most a millisecond old: half of the cost
+// of CLOCK_MONOTONIC. Elsewhere it is CLOCK_MONOTONIC.
+//
+// Thread safety: any thread may call. It never steps back within a thread; between threads it
+// agrees to about a microsecond.
 std::uint64_t record_time() noexcept;
 
-// How long the calling thread takes for something, beside others that take turns with it on the
-// same cores: the time in which it was ready to run and had no core does not count. What it waits
-// for otherwise does, and so does what it takes longer because others have had its caches.
+// Wall-clock time of the calling thread minus the time it was runnable but waited for a core,
+// because another process had it. Waiting for anything else counts, and so does the time lost
+// because others have had its caches.
 //
-// Linux tells it (/proc/thread-self/schedstat); where it does not, all time counts.
+// From /proc/thread-self/schedstat; where Linux does not have it, all time counts.
 //
 // Thread safety: used by the thread that made it.
-
 class RunningTimer {
  public:
   RunningTimer();
@@ -40,9 +39,8 @@ class RunningTimer {
   const double waited_;
 };
 
-// The middle one of some values: of times it does not see what else the machine did meanwhile.
-
-// The upper one of an even number. Requires: a value.
+// The median, the upper one of an even number of values. Of repeated timings it is not moved by a
+// few that were disturbed. Requires: a value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -1,24 +1,23 @@
 #include "paceline/engine/rendezvous/arrival.h"
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 #include <utility>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/system/host.h"
 
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
 
-// What "outcome" may hold; after the last two comes the message.
+// The values of "outcome"; the message follows the last two.
 constexpr char kReady[] = "ready";
 constexpr char kTimedOut[] = "timeout: ";
 constexpr char kRefused[] = "invalid: ";
@@ -30,25 +29,10 @@ void throw_unless_ready(const std::string& outcome) {
               outcome.substr(std::min(outcome.size(), sizeof kTimedOut - 1)));
 }
 
-// Containers on one machine share its boot id but not the network.
-std::string host_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  struct stat network {};
-  ::stat("/proc/self/ns/net", &network);
-  return fmt::format("{}/{}", boot, network.st_ino);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-// What stands at a place: for people up to the bar, the host's identity after it. The random part
-// tells two ranks of one process apart.
+// The value of a claimed place: for people up to the bar, the host's identity after it. The random
+// part tells two ranks of one process apart.
 std::string own_claim() {
-  return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_identity(),
+  return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));
 }
 
@@ -63,18 +47,6 @@ std::string identity(const std::string& claim) {
 }
 
 }  // namespace
-
-std::string describe_ranks(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
 
 Absence absence_from_meeting(Store& store, int generation, int world_size) {
   const std::string prefix = prefix_of_meetings(generation) + "0/";
@@ -153,7 +125,7 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
     }
     const auto missing = missing_ranks();
     const auto text = fmt::format("rank {} of {} waits for rank{} {}", who_.rank, who_.world_size,
-                                  missing.size() == 1 ? "" : "s", describe_ranks(missing));
+                                  missing.size() == 1 ? "" : "s", format_ranks(missing));
     if (put_off(deadline).expired()) {
       return give_up(
           {ErrorCode::kTimeout,

@@ -3,10 +3,10 @@
 // Every rank arrives, none twice: how ranks take their places in a store that they share, and how
 // they leave.
 //
-// Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process;
-// whoever sees all places taken sets "outcome" to "ready", whoever finds its own place taken sets
-// it to the reason, as does a rank that cannot take part. A rank that has left arrives in the next
-// round of the generation.
+// Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process. A
+// rank that sees all places taken sets "outcome" to "ready"; a rank that finds its own place taken,
+// or cannot take part, sets it to the reason. A rank that has left arrives in the next round of the
+// generation.
 
 #include <chrono>
 #include <memory>
@@ -20,21 +20,18 @@
 
 namespace paceline {
 
-// "3, 5-9".
-std::string describe_ranks(const std::vector<int>& ranks);
-
 // The ranks that have arrived at the first meeting of a generation, and those that are missing.
 // Both empty when no rank waits: none has arrived, or the meeting is over.
 struct Absence {
   std::vector<int> waiting, missing;
   bool operator==(const Absence&) const = default;
 };
-// As the store of the meeting tells anybody, also who takes no part. Errors as Store's.
+// Read from the store of the meeting; the caller need not take part in it. Errors as Store's.
 Absence absence_from_meeting(Store& store, int generation, int world_size);
 
 class Arrival {
  public:
-  // When a waiting rank says who is missing.
+  // When a waiting rank logs which ranks are missing.
   struct LogTimes {
     std::chrono::milliseconds first, every;
   };
@@ -47,7 +44,7 @@ class Arrival {
 
   // Takes this rank's place and waits for the others; errors as rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
-  // Instead of meet(): the others, who wait in theirs, get `reason`.
+  // Instead of meet(): the other ranks get `reason` as the error of theirs.
   void decline(const Error& reason) { give_up(reason); }
   // For the rank that keeps the store: until all other ranks have arrived, so that they learn of
   // it.

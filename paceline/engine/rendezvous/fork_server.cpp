@@ -57,9 +57,6 @@ std::optional<std::string> LoadedFiles::find_changed() const {
   return changed == files_.end() ? std::nullopt : std::optional(changed->name);
 }
 
-// Everything here may run before the program's own static objects are made: no log, no streams, no
-// exceptions.
-
 namespace {
 
 using namespace std::chrono_literals;
@@ -99,7 +96,7 @@ bool is_part_of_the_program() {
   return dl_iterate_phdr(contains, &grown) == 1;
 }
 
-// The launcher's end made both: a number that something else has got by now is left alone.
+// The launcher made both ends. If the number now belongs to another descriptor, leave it alone.
 Fd take_socket(const ForkServerInvitation& invitation) {
   int type = 0;
   socklen_t size = sizeof type;
@@ -148,8 +145,8 @@ void see_off(pid_t child) {
   }
 }
 
-// The child of a helper that has ended is the launcher's, and is to die with it. False when it
-// cannot be a seed.
+// Invariants 2 and 6: the helper has ended, so this process is the launcher's child, and dies with
+// it. False when it cannot be a seed.
 bool settle(const Fd& socket, pid_t launcher) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -172,7 +169,7 @@ Role plant(const Fd& socket, pid_t launcher) {
     return Role::kSeed;
   }
   others.reset();
-  // Threads that still live here are missing there, with whatever they held.
+  // Invariant 1: threads that live here are missing in the child, with the locks they hold.
   const bool whole = num_threads() == 1 && say(own, kGoOn);
   if (!whole) own.reset();
   see_off(helper);
@@ -187,7 +184,7 @@ struct Order {
   std::array<Fd, kNumSeedDescriptors> descriptors;
 };
 
-// Nothing of the rank's is held open: the launcher reads its pipes to their end.
+// Invariant 4.
 void let_go_of_the_rank() {
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);

@@ -1,54 +1,7 @@
 #pragma once
 
-// Whether a process that is executed now would load what this one has loaded. A program that is
-// updated while its job runs must not go on from the old image without a word, so the fork server
-// notes the files while they are fresh and compares before each fork.
+// A rank's half of the fork server; the launcher's is launcher/job/rank_seeds.h.
 //
-// The names are those under which the dynamic linker opened the libraries, links not followed: an
-// update that only turns a link is also one. A file that was replaced, written to or removed counts
-// as another; a library that the linker would find earlier in its path by now is not noticed.
-//
-// May be used before the program's own static objects are made: no log, no streams, no exceptions
-// but bad_alloc.
-
-#include <array>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <sys/types.h>
-#include <time.h>
-
-namespace paceline {
-
-// Which file a name means, in which state. A value.
-struct FileVersion {
-  dev_t device = 0;
-  ino_t number = 0;
-  off_t size = 0;
-  timespec modified{};
-
-  // Nothing when there is no such file. Follows links.
-  static std::optional<FileVersion> of(const char* path);
-  bool operator==(const FileVersion& other) const;
-};
-
-// The shared libraries of this process, without the program itself. A value.
-class LoadedFiles {
- public:
-  // Those that are loaded at this moment.
-  LoadedFiles();
-  // The name of the first that is not what it was.
-  std::optional<std::string> find_changed() const;
-
- private:
-  struct File {
-    std::string name;
-    std::optional<FileVersion> version;  // nothing: it was gone by then
-  };
-  std::vector<File> files_;
-};
-
 // A program pays for the loading of its libraries once per job instead of at each restart (a
 // program with LibTorch: 0.3 s), as Python's forkserver and Android's zygote do it. Loaded, but
 // before main() and its own static objects, a rank that the launcher may start again forks a
@@ -69,16 +22,82 @@ class LoadedFiles {
 // fork() stops for as long (OpenBLAS) do not count. Everything else is executed again, as ever.
 //
 // A seed that is told to go on first looks whether its libraries are still the files that it loaded
-// (loaded_files.h), and refuses otherwise; the launcher looks at the program's file.
+// (LoadedFiles), and refuses otherwise; the launcher looks at the program's file.
 //
 // What a library read from the environment while it was loaded stays, so the launcher changes only
 // variables that say a rank's place (launcher/job/rank_seeds.h). /proc/PID/environ shows those of
 // the first generation.
+//
+// Invariants:
+//
+//  1. A seed is forked from a process with one thread and no descriptor of its own, before main():
+//     no lock is held by a thread that is missing in the child, and no descriptor is shared by two
+//     generations. The threads are counted after the first fork, when those that fork() itself
+//     stops are stopped: if there are others, the helper ends and leaves no seed.
+//  2. The rank goes on into main() only after its seed has told the launcher that it is ready (or
+//     5 s have passed). The seed does so as the launcher's own child: the helper has ended and was
+//     waited for before the seed looks at its parent.
+//  3. At most one seed of a rank waits. A rank leaves one, once, before its main(); a seed leaves
+//     the next one only after it was told to become the rank.
+//  4. A seed holds nothing of the rank that left it: standard streams and the secret's descriptor
+//     are closed in it, so the launcher reads the rank's pipes to their end.
+//  5. An order is taken whole or not at all: one message of a SOCK_SEQPACKET socket with all its
+//     descriptors. A seed that gets anything else, or the end of the socket, ends without a word,
+//     and the launcher executes the program.
+//  6. No seed outlives the launcher: it dies by the end of its socket when it waits, and by
+//     PR_SET_PDEATHSIG when it is stopped.
+//
+// Everything here may run before the program's own static objects are made: no log, no streams, no
+// exceptions but bad_alloc.
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+#include <time.h>
+
+namespace paceline {
+
+// The file that a name leads to, and its state. A value.
+struct FileVersion {
+  dev_t device = 0;
+  ino_t number = 0;
+  off_t size = 0;
+  timespec modified{};
+
+  // Nothing when there is no such file. Follows links.
+  static std::optional<FileVersion> of(const char* path);
+  bool operator==(const FileVersion& other) const;
+};
+
+// The shared libraries of this process, without the program itself. A value. A program that is
+// updated while its job runs must not go on from the old image without a word, so the fork server
+// notes the files while they are fresh and compares before each fork.
+//
+// The names are those under which the dynamic linker opened the libraries, links not followed: an
+// update that only turns a link is also one. A file that was replaced, written to or removed counts
+// as another; a library that the linker would find earlier in its path by now is not noticed.
+class LoadedFiles {
+ public:
+  // The libraries that are loaded at this moment.
+  LoadedFiles();
+  // The name of the first that is not what it was.
+  std::optional<std::string> find_changed() const;
+
+ private:
+  struct File {
+    std::string name;
+    std::optional<FileVersion> version;  // nothing: it was gone by then
+  };
+  std::vector<File> files_;
+};
 
 // Tells a rank that it may leave a seed; removed from its environment before main().
 inline constexpr const char* kForkServerVariable = "PACELINE_FORK_SERVER";
 
-// What that variable says. The numbers of device and file are those of the program.
+// The value of that variable. `device` and `file` are the numbers of the program's file.
 struct ForkServerInvitation {
   int socket = -1;  // SOCK_SEQPACKET, inherited
   pid_t launcher = -1;

@@ -12,6 +12,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/rendezvous/arrival.h"
 
 namespace paceline {
@@ -97,7 +98,7 @@ void HostedStore::warn_of_uses() {
       fmt::format("rank {} ends, and with it the store in which rank{} {} still form{} a group: "
                   "they will fail; "
                   "let rank {} wait for them, for instance in a barrier",
-                  self_, late.size() == 1 ? "" : "s", describe_ranks({late.begin(), late.end()}),
+                  self_, late.size() == 1 ? "" : "s", format_ranks({late.begin(), late.end()}),
                   late.size() == 1 ? "s" : "", self_));
 }
 

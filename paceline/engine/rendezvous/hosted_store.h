@@ -4,7 +4,7 @@
 // every rank has ended the uses that the host knows of. Groups form in it, so that a rank may leave
 // while others still look for each other there.
 //
-// A use is a name that no other use of the store has, and its ranks: ranks of the world.
+// A use (a group that is being formed) has a unique name and the world ranks that will end it.
 //
 // Thread safety: all functions may be called from any thread.
 
@@ -34,7 +34,7 @@ class HostedStore {
 
   // Each of `ranks` is going to end this use. For the host and for those ranks to call.
   void begin(const std::string& use, const std::vector<int>& ranks);
-  // This rank has ended the use. Does nothing when it had none of that name, or the store is lost.
+  // This rank has ended the use. Does nothing when there is no such use, or the store is lost.
   void end(const std::string& use) noexcept;
 
  private:
@@ -48,7 +48,8 @@ class HostedStore {
   const std::shared_ptr<TcpStore> client_;  // ends before the server
   const int host_, self_;
   std::mutex mutex_;  // guards uses_
-  // With the ranks that end them: on the host the others, elsewhere this rank, until it has.
+  // The uses and the ranks that have not ended them yet: on the host the other ranks, elsewhere
+  // this rank.
   std::map<std::string, std::vector<int>> uses_;
 };
 

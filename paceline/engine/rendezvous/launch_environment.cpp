@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/rendezvous/fork_server.h"
@@ -228,7 +228,7 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   }
   ignore_steps_of_helpers(rows);
   for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
-  // By hand beside a launcher that agrees: the launcher knows more about the hosts.
+  // Variables set by hand agree with a launcher's: the launcher knows more about the hosts.
   const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
   return by_hand ? rows[1].who : rows.front().who;
 }
@@ -236,11 +236,8 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
 std::optional<int> read_number(const GetVariable& variable, const std::string& name, int greatest) {
   const auto text = variable(name);
   if (!text) return std::nullopt;
-  int number = 0;
-  const char* end = text->data() + text->size();
-  const auto [stop, status] = std::from_chars(text->data(), end, number);
-  check(status == std::errc() && stop == end && number >= 0 && number <= greatest,
-        "{}='{}' is not a whole number from 0 to {}", name, *text, greatest);
+  const auto number = parse_number<int>(*text, 0, greatest);
+  check(number.has_value(), "{}='{}' is not a whole number from 0 to {}", name, *text, greatest);
   return number;
 }
 
@@ -262,7 +259,7 @@ std::string own_command() {
 
 namespace {
 
-// By offset: several processes share the descriptor's position.
+// Reads by offset, because several processes share the descriptor's position.
 Secret read_secret(int fd, const std::string& source) {
   std::array<char, 4096> buffer;
   const ssize_t got = read_whole_at(fd, 0, std::as_writable_bytes(std::span(buffer)));

@@ -1,7 +1,9 @@
 #pragma once
 
-// Who am I? The place of this process in its job, as the launcher's environment variables tell it.
-// The order in which launchers are looked for, and the variables of each, stand in
+// Who am I? The place of this process in its job, and the job's secret, as the launcher's
+// environment variables tell them, read strictly: "1 ", "0x1", "" and numbers out of range are
+// errors that name the variable and its value, because a rank that is guessed wrong hangs a whole
+// job. The order in which launchers are looked for, and the variables of each, stand in
 // docs/launchers.md.
 
 #include <functional>
@@ -20,7 +22,7 @@ struct LaunchEnvironment {
   int restart_count = 0;     // how often the launcher has restarted the job: the first generation
   std::string launcher =
       "none";  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
-  // Of `paceline run --roles` and torchrun's --role; empty: none.
+  // The role by `paceline run --roles` or torchrun's --role; empty: none.
   std::string role;
   int role_rank = 0;           // its number among the ranks of that role
   bool loaded_before = false;  // forked from a process that an earlier generation had loaded
@@ -36,9 +38,6 @@ GetVariable process_environment();
 // names the variable, its value and the corrected command. Without any launcher: a group of one.
 LaunchEnvironment detect_launch_environment(const GetVariable& variable = process_environment());
 
-// Reading a launcher's variables strictly: "1 ", "0x1", "" and numbers out of range are errors that
-// name the variable and its value, because a rank that is guessed wrong hangs a whole job.
-
 // The whole number from 0 to `greatest` in the variable; nothing when it is unset. Error(kInvalid)
 // otherwise.
 std::optional<int> read_number(const GetVariable& variable, const std::string& name,
@@ -51,10 +50,7 @@ std::string require_text(const GetVariable& variable, const std::string& name,
 // How this process was called, for messages that show a corrected command.
 std::string own_command();
 
-// The job's secret as the launcher or the user hands it over: an inherited descriptor or a private
-// file. Never an environment variable with the secret itself, which every process of the user could
-// read.
-
+// The job's secret. It is never in a variable itself, which every process of the user could read.
 // From PACELINE_SECRET_FD (an inherited memory file, unless a wrapper has closed it; it is not
 // passed on to programs started later), else PACELINE_SECRET_FILE (0600 or 0400, owned by this
 // user), else nothing. Error(kInvalid) names the variable and what is wrong with it.

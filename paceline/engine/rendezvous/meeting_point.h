@@ -1,7 +1,7 @@
 #pragma once
 
-// Where do the ranks meet? Decided from the init method, the launch environment and the launcher's
-// variables alone, without any I/O; docs/launchers.md has the table.
+// Where do the ranks meet? And the notice by which the ranks of one host find each other where no
+// launcher says where.
 
 #include <optional>
 #include <string>
@@ -27,25 +27,25 @@ struct MeetingPoint {
   std::string path;
 };
 
-// Error(kInvalid) when the environment does not say where, with the command that would.
+// Decided from the init method, the launch environment and the launcher's variables alone, without
+// any I/O; docs/launchers.md has the table. Error(kInvalid) when the environment does not say
+// where, with the command that would.
 MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
                                 const GetVariable& variable);
 
-// A notice board between the processes of one user on one host: rank 0 leaves where its store is
-// and the job's secret, the others find it by the job's name. The board is a directory that only
-// the user can enter, a notice is a 0600 file that appears whole.
-//
-// There are two boards, $XDG_RUNTIME_DIR/paceline and /tmp/paceline-<uid>. Rank 0 uses the first
-// one that it can write to; the others look at both and take the newer notice.
-//
-// A notice may be left over from a job that was killed: a reader must be ready to find no one,
-// and read again.
-
+// What rank 0 tells the other ranks of its host. It may be left over from a job that was killed: a
+// reader must be ready to find no store there, and read again.
 struct JobNotice {
   Endpoint endpoint;
   Secret secret;
 };
 
+// A private directory (a "board") in which rank 0 leaves a file with its store's address and the
+// job's secret; the other ranks of this host find it by the job's name. Only the user can enter the
+// directory, and the file (0600) appears whole.
+//
+// There are two boards, $XDG_RUNTIME_DIR/paceline and /tmp/paceline-<uid>. Rank 0 uses the first
+// one that it can write to; the others look at both and take the newer notice.
 class Bulletin {
  public:
   // Error(kInvalid) when a board is not the user's own or others may enter it.
@@ -54,7 +54,7 @@ class Bulletin {
   // Makes the board where it is missing, and replaces what an earlier job of this name left. Logs
   // why the first board could not be used. Error(kSystem) when no board can be written.
   void publish(const Endpoint& endpoint, const Secret& secret);
-  // Nothing when there is none yet.
+  // The notice; nothing when there is none yet.
   std::optional<JobNotice> read() const;
   void remove() const noexcept;
 

@@ -36,7 +36,7 @@ constexpr auto kNoticePause = 5ms;
 // rank has left.
 constexpr char kWorldUse[] = "world";
 
-// That this process is a rank of a meeting which it has not left. A child of fork() is not.
+// Says that this process is a rank of a meeting that it has not left. A child of fork() is not.
 class Membership {
  public:
   // `place` tells meetings of one process apart.
@@ -73,14 +73,14 @@ class Membership {
   const std::string key_;
 };
 
-// What keeps a job's store reachable, and the last words when it is let go. Members end in reverse
+// Keeps a job's store reachable, and leaves the meeting when it is let go. Members end in reverse
 // order: client, then server.
 struct Attendance {
   std::optional<Membership> membership;    // once every rank has arrived
   std::unique_ptr<TcpStoreServer> server;  // on rank 0 that hosts the store, until all have arrived
   std::shared_ptr<TcpStore> client;        // of rank 0's store, or the launcher's
   std::shared_ptr<Store> store;
-  bool at_rank_zero = false;  // who hosts the store
+  bool at_rank_zero = false;  // rank 0 hosts the store
   std::optional<Secret> secret;
   std::unique_ptr<Arrival> arrival;     // once every rank has arrived
   std::unique_ptr<HostedStore> hosted;  // likewise, where rank 0 hosts the store
@@ -111,7 +111,7 @@ struct Attendance {
     store->set_timeout(timeout);
   }
 
-  // The meeting failed. Those who wait in rank 0's store are to learn why, not that the store is
+  // The meeting failed. Ranks that wait in rank 0's store must learn why, not that the store is
   // gone.
   void let_others_hear() {
     store.reset();
@@ -273,8 +273,9 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
   return secret_through(*attendance.store, who, given);
 }
 
-// By PACELINE_SOCKET_IFNAME; else on the way to the store; else, where that does not lead over a
-// network (or the store is on this host), the first interface that other hosts can reach.
+// The address that PACELINE_SOCKET_IFNAME chooses; else the one on the way to the store; else,
+// where that does not lead over a network (or the store is on this host), the address of the first
+// interface that other hosts can reach.
 std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
   const bool leads_there =

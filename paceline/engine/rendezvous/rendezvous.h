@@ -40,10 +40,10 @@ struct Rendezvous {
   // The interface address by which other hosts reach this process; loopback when all ranks are on
   // one host.
   std::string address = "127.0.0.1";
-  // How often the ranks had met in this store before: what one meeting leaves in the store must not
-  // be taken for another's.
+  // The number of earlier rendezvous in this store; a part of the keys, so that they do not
+  // collide.
   std::int64_t round = 0;
-  // Where the store is in a rank's process: how long it stays there. Null elsewhere.
+  // Keeps the store up where it is hosted by a rank. Null for other stores.
   std::shared_ptr<HostedStore> hosted;
 };
 
@@ -57,7 +57,7 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 // and pid of the other), or when this process is that rank already, of a meeting that it has not
 // left.
 //
-// The store belongs to everybody who holds it. When the last holder in rank 0's process lets a
+// The store belongs to all its holders. When the last holder in rank 0's process lets a
 // store go that this process hosts, it keeps it up until every other rank has done so, has formed
 // all its groups in it, or is gone, at most 10 s.
 Rendezvous rendezvous(const RendezvousOptions& options = {},

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/number_text.h"
+
 namespace paceline {
 
 namespace {
@@ -15,10 +17,7 @@ namespace {
 constexpr std::size_t kMaxNodes = 65536;
 
 std::optional<unsigned> number(std::string_view text) {
-  unsigned value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool good = status == std::errc() && stop == text.data() + text.size();
-  return good && value <= 999'999'999 ? std::optional(value) : std::nullopt;
+  return parse_number<unsigned>(text, 0, 999'999'999);
 }
 
 // The parts between commas that stand in no brackets.

@@ -1,6 +1,7 @@
 #pragma once
 
-// SLURM's short forms of lists, as its variables hold them. Strict and pure.
+// SLURM's variables: its short forms of lists of nodes and tasks, and whether this process is a
+// task of `srun`. Strict and pure.
 
 #include <optional>
 #include <string>
@@ -17,10 +18,9 @@ std::optional<std::vector<std::string>> expand_node_list(const std::string& text
 // "2(x3),1" is 2, 2, 2, 1. Nothing when the text is something else.
 std::optional<std::vector<int>> expand_task_counts(const std::string& text);
 
-// How SLURM has started this process.
-
-// Whether it is a task of a step that a user's srun made. SLURM also makes steps by itself, for the
-// shell of salloc (LaunchParameters=use_interactive_step) and for a batch script: false in those.
+// Whether this process is a task of a step that a user's srun made. SLURM also makes steps by
+// itself, for the shell of salloc (LaunchParameters=use_interactive_step) and for a batch script:
+// false in those.
 bool in_step_of_srun(const GetVariable& variable);
 
 }  // namespace paceline

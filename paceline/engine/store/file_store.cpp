@@ -4,14 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -22,6 +21,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store.h"
@@ -55,31 +55,6 @@ int try_lock(const Fd& file, short type, off_t byte) {
   region.l_start = byte;
   region.l_len = 1;
   return ::fcntl(file.get(), F_OFD_SETLK, &region) == 0 ? 0 : errno;
-}
-
-std::string boot_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return id;
-}
-
-template <std::size_t kCount>
-void copy_text(std::array<char, kCount>& to, const std::string& text) {
-  std::copy_n(text.begin(), std::min(text.size(), kCount - 1), to.begin());
-}
-
-template <std::size_t kCount>
-std::string text_of(const std::array<char, kCount>& from) {
-  return {from.data(), strnlen(from.data(), kCount)};
-}
-
-std::string time_text(std::int64_t seconds) {
-  const auto moment = static_cast<std::time_t>(seconds);
-  std::tm parts{};
-  localtime_r(&moment, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
-  return text.data();
 }
 
 }  // namespace
@@ -162,10 +137,8 @@ void FileStoreLog::create_header() {
   fill_random(header.run);
   header.pid = ::getpid();
   header.created = std::time(nullptr);
-  copy_text(header.boot, boot_id());
-  std::array<char, 64> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  copy_text(header.host, host.data());
+  put_text(header.boot, boot_id());
+  put_text(header.host, host_name());
   write(0, &header, sizeof header);
 }
 
@@ -187,11 +160,12 @@ void FileStoreLog::refuse_stale() const {
         "{} is not a store of Paceline (of this version); name a file that does not exist yet",
         path_);
   if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // it is in use
-  const bool rebooted = text_of(header.boot) != boot_id();
+  const bool rebooted = printable(header.boot) != boot_id();
   fail(ErrorCode::kInvalid,
        "the store's file {} is left over from a run that is over: process {} on host {} made it at "
        "{}{} and nobody uses it any more. Remove it (rm {}) or name another file",
-       path_, header.pid, text_of(header.host), time_text(header.created),
+       path_, header.pid, printable(header.host),
+       fmt::format("{:%F %T}", fmt::localtime(static_cast<std::time_t>(header.created))),
        rebooted ? ", on another host or before a reboot," : "", path_);
 }
 

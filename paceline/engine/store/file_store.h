@@ -1,14 +1,7 @@
 #pragma once
 
-// The file under a FileStore: a header that says whose run it is, then every change in order. Byte
-// level in docs/formats/store.md.
-//
-// Byte 0 is locked for writing (OFD locks of fcntl) by who works on the file, byte 1 for reading by
-// everybody who uses it: the kernel takes both back when a process dies. A file with contents but
-// without users was therefore left by a run that is over. The header's `end` says how much of the
-// log counts; what a killed writer left behind it is overwritten.
-//
-// Thread safety: none; FileStore serialises.
+// A store in one file that all ranks can open, on a local disk or a network file system with fcntl
+// locks. docs/formats/store.md lays out the bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +17,14 @@ namespace paceline {
 
 enum class FileStoreChange : std::uint8_t { kSet = 1, kAppend = 2, kErase = 3 };
 
+// The file under a FileStore: a header that says whose run it is, then every change in order.
+//
+// A process that works on the file locks byte 0 for writing (OFD locks of fcntl); every process
+// that uses it has byte 1 locked for reading. The kernel takes both back when a process dies. A
+// file with contents but without users was therefore left by a run that is over. The header's `end`
+// says how much of the log counts; what a killed writer left behind it is overwritten.
+//
+// Thread safety: none; FileStore serialises.
 class FileStoreLog {
  public:
   static constexpr std::uint64_t kMaxBytes = 1ULL << 30;
@@ -64,13 +65,12 @@ class FileStoreLog {
   std::uint64_t position_ = 0;  // of the next change to replay
 };
 
-// A store in one file that all ranks can open, on a local disk or a network file system with fcntl
-// locks. Every change is appended under a lock; the file goes when its last user leaves. Fit for
-// meeting each other, not for traffic: each call takes the lock, and a waiting one looks again
-// whenever the file changes (at least every 50 ms).
+// Every change is appended under a lock; the file goes when its last user leaves. It is fit for a
+// meeting, not for traffic: each call takes the lock, and a waiting one looks again whenever the
+// file changes (at least every 50 ms).
 //
-// Thread safety: as Store.
-
+// Thread safety: as Store. Threads of one process take turns, also while one of them waits for
+// another process's lock.
 class FileStore final : public Store {
  public:
   // `path` does not exist, is empty, or is in use by this run's other ranks. Error(kInvalid) for

@@ -1,13 +1,13 @@
 #include "paceline/engine/store/memory_store.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 
 #include <fmt/format.h>
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/store/store.h"
 
 namespace paceline {
@@ -44,20 +44,6 @@ Error missing_keys_error(const std::vector<std::string>& missing,
       fmt::format("the store's {} {} not set within {} ms", missing.size() == 1 ? "key" : "keys",
                   quote_keys(missing) + (missing.size() == 1 ? " was" : " were"), timeout.count())};
 }
-
-namespace {
-
-std::int64_t parse_number(const std::string& key, const std::string& text) {
-  std::int64_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, status] = std::from_chars(text.data(), end, number);
-  check(status == std::errc() && stop == end,
-        "add: the value of {} is not a decimal number of 64 bits but {}", quote_key(key),
-        quote_key(text));
-  return number;
-}
-
-}  // namespace
 
 void check_key(const std::string& key) {
   check(!key.empty() && key.size() <= Store::kMaxKeyBytes,
@@ -102,10 +88,14 @@ void KeyValues::set(const std::string& key, const std::string& value) {
 
 std::int64_t KeyValues::add(const std::string& key, std::int64_t amount) {
   const std::string* old = find(key);
-  const std::int64_t before = old == nullptr ? 0 : parse_number(key, *old);
+  const auto before = parse_number<std::int64_t>(old == nullptr ? "0" : *old);
+  if (!before) {
+    fail(ErrorCode::kInvalid, "add: the value of {} is not a decimal number of 64 bits but {}",
+         quote_key(key), quote_key(*old));
+  }
   std::int64_t sum = 0;
-  check(!__builtin_add_overflow(before, amount, &sum), "add: {} + {} under {} overflows 64 bits",
-        before, amount, quote_key(key));
+  check(!__builtin_add_overflow(*before, amount, &sum), "add: {} + {} under {} overflows 64 bits",
+        *before, amount, quote_key(key));
   set(key, std::to_string(sum));
   return sum;
 }

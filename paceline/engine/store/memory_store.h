@@ -1,6 +1,7 @@
 #pragma once
 
-// How all stores speak about keys and time: the same words whichever store a job uses.
+// The contents of a store, in memory: keys, values, their limits and the errors about them, which
+// are the same whichever store a job uses; and the store that is nothing else.
 
 #include <chrono>
 #include <condition_variable>
@@ -17,26 +18,24 @@
 
 namespace paceline {
 
-// A key for messages: quoted, shortened, without bytes that a terminal would interpret.
+// A key as messages show it: quoted, shortened, without bytes that a terminal would interpret.
 std::string quote_key(const std::string& key);
-// At most eight of them, then how many more.
+// At most eight keys, then how many more there are.
 std::string quote_keys(const std::vector<std::string>& keys);
 
 // Error(kTimeout): `missing` was not set within `timeout`.
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout);
 
-// What a store holds: keys, values and their limits, with the exact meaning of every operation that
-// does not wait. The memory store, the TCP server and the file store's replay all work on one of
-// these.
-//
-// Thread safety: none; the owner serialises.
-
 struct StoreLimits {
   std::size_t max_keys = 131072;
   std::size_t max_bytes = 256 << 20;  // of all keys and values together
 };
 
+// Keys, values and their limits, with the exact meaning of every operation that does not wait. The
+// memory store, the TCP server and the file store's replay all work on one of these.
+//
+// Thread safety: none; the owner serialises.
 class KeyValues {
  public:
   explicit KeyValues(StoreLimits limits = {}) : limits_(limits) {}
@@ -54,7 +53,7 @@ class KeyValues {
                           const std::string& desired);
   void append(const std::string& key, const std::string& value);
   bool erase(const std::string& key);
-  // Requires: the keys of kGet and kWait are there.
+  // Requires: the keys of kGet and kWait exist.
   StoreReply apply(const StoreRequest& request);
 
  private:
@@ -71,7 +70,6 @@ void check_keys(const std::vector<std::string>& keys);
 // holds at most 256 MiB.
 //
 // Thread safety: as Store.
-
 class MemoryStore final : public Store {
  public:
   explicit MemoryStore(StoreLimits limits = {}) : contents_(limits) {}

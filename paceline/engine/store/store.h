@@ -53,13 +53,13 @@ class Store {
   // Appends to the value of `key` (empty when absent).
   void append(const std::string& key, const std::string& value);
 
-  // True when the key was there.
+  // True when the key existed.
   bool delete_key(const std::string& key);
-  // True when all keys are there. Does not wait.
+  // True when all keys exist. Does not wait.
   bool check(const std::vector<std::string>& keys);
   std::int64_t num_keys();
 
-  // Waits until all keys are there. Error(kTimeout) names those that are missing.
+  // Waits until all keys exist. Error(kTimeout) names the missing ones.
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
   void wait(const std::vector<std::string>& keys) { wait(keys, timeout()); }
 
@@ -72,18 +72,18 @@ class Store {
   // Requires: keys.size() == values.size().
   void multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values);
 
-  // The limit of operations that were given none. kDefaultStoreTimeout until set.
+  // The time limit of operations that are called without one. kDefaultStoreTimeout until set.
   virtual std::chrono::milliseconds timeout() const { return timeout_; }
   virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  // Carries out any of the calls above, which only fill a request in (store_request.h).
+  // Carries out any of the calls above, which only fill a request in.
   virtual StoreReply run(const StoreRequest& request) = 0;
 
  private:
   std::atomic<std::chrono::milliseconds> timeout_;
 };
 
-// A call of a store, whichever store it is, and what it returns. Values.
+// A request to any store, and its reply. Values.
 
 enum class StoreCommand : std::uint8_t {
   kSet = 1,         // keys, values
@@ -118,7 +118,6 @@ struct StoreReply {
 // below.
 //
 // Thread safety: as Store. Shares ownership of the store below with its other users.
-
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> below);

@@ -180,22 +180,20 @@ StoreConnection::StoreConnection(Fd socket, const Secret& secret)
 void StoreConnection::read(std::span<std::byte> scratch) {
   for (int i = 0; i < kReadsAtOnce; ++i) {
     if (handshake_) {
-      const auto bytes = scratch.first(handshake_->wanted());
-      const std::size_t got = receive(bytes);
-      if (got == 0) return;
-      send(handshake_->feed(bytes.first(got)));
+      std::vector<std::byte> answer;
+      if (taken(handshake_->receive(socket_, answer)) == 0) return;
+      send(std::move(answer));
       if (handshake_->done()) handshake_.reset();
     } else {
-      const std::size_t got = receive(scratch);
+      const std::size_t got = taken(receive_some(socket_.get(), scratch));
       input_.insert(input_.end(), scratch.begin(), scratch.begin() + static_cast<long>(got));
       if (got < scratch.size()) return;
     }
   }
 }
 
-// 0 when there is nothing now.
-std::size_t StoreConnection::receive(std::span<std::byte> bytes) {
-  const ssize_t got = receive_some(socket_.get(), bytes);
+// How many bytes a receive_some() took; 0 when none were there.
+std::size_t StoreConnection::taken(ssize_t got) const {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && errno == EAGAIN) return 0;
   const char* cause = got == 0 ? "closed" : std::strerror(errno);

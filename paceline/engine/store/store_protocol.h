@@ -1,9 +1,10 @@
 #pragma once
 
-// The words between TcpStore and TcpStoreServer, after the handshake of
-// engine/core/authentication.h with context "store". Byte level in docs/formats/store.md. One shape
-// serves every command: a frame is a u32 length and that many bytes; a client sends one request and
-// reads one reply. Nothing is allocated before its length was checked.
+// The frames between TcpStore and TcpStoreServer, after the handshake of
+// engine/core/authentication.h with context "store", and the server's end of one connection.
+// docs/formats/store.md lays out the bytes. One shape serves every command: a frame is a u32 length
+// and that many bytes; a client sends one request and reads one reply. Nothing is allocated before
+// its length was checked.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,17 +24,17 @@ namespace paceline {
 
 inline constexpr char kStoreContext[] = "store";
 inline constexpr std::size_t kFrameHeaderBytes = 4;
-// Of a frame's body, in both directions: a value of the greatest size fits with room to spare.
+// The most bytes of a frame's body, in both directions: a value of the greatest size fits easily.
 inline constexpr std::size_t kMaxFrameBytes = 16 << 20;
 
 StoreReply error_reply(const Error& error);
 
-// With the length in front. Error(kInvalid) when the body would be over kMaxFrameBytes.
+// A frame, with the length in front. Error(kInvalid) when the body would be over kMaxFrameBytes.
 std::vector<std::byte> encode(const StoreRequest& request);
 std::vector<std::byte> encode(const StoreReply& reply);
 
-// Without the length. Error(kCorrupt) when the bytes are not exactly one message with the fields
-// that its command takes.
+// The body of a frame, without the length. Error(kCorrupt) when the bytes are not exactly one
+// message with the fields that its command takes.
 StoreRequest decode_request(std::span<const std::byte> body);
 StoreReply decode_reply(std::span<const std::byte> body);
 
@@ -45,7 +46,6 @@ std::size_t frame_length(std::span<const std::byte> header);
 // frame and what one read brings.
 //
 // Thread safety: none; the server's loop owns it.
-
 class StoreConnection {
  public:
   StoreConnection(Fd socket, const Secret& secret);
@@ -70,7 +70,7 @@ class StoreConnection {
   unsigned interest = 0;  // what epoll was told
 
  private:
-  std::size_t receive(std::span<std::byte> bytes);
+  std::size_t taken(ssize_t got) const;
 
   Fd socket_;
   std::string peer_;

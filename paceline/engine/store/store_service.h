@@ -1,8 +1,8 @@
 #pragma once
 
-// The TCP server's mind, without its sockets: takes requests of numbered clients and answers them,
-// at once or later. A get or wait whose keys are not all there is parked until they are, its
-// deadline passes, or its client leaves.
+// The TCP server's logic without sockets: takes requests of numbered clients and answers them,
+// at once or later. A get or wait of a missing key is parked until all its keys exist, its deadline
+// passes, or its client leaves.
 //
 // A parked request watches one missing key at a time, so that a barrier of n clients over n keys
 // costs n look-ups a client and not n times n.

@@ -1,4 +1,4 @@
-// The thread body of TcpStoreServer: who is connected, who has to go, and carrying requests to the
+// The thread body of TcpStoreServer: it accepts and drops connections, and carries requests to the
 // StoreService and replies back.
 //
 // Thread safety: run() belongs to one thread; the others may be called from any.
@@ -106,7 +106,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kStopId = 0;
 constexpr std::uint64_t kListenerId = 1;
 constexpr std::uint64_t kFirstId = 2;
-constexpr int kAcceptsAtOnce = 64;  // then those who are here get their turn
+constexpr int kAcceptsAtOnce = 64;  // then the connected clients get their turn
 constexpr auto kListenerPause = 50ms;
 constexpr auto kComplaintInterval = 1s;
 
@@ -304,7 +304,7 @@ void StoreServerLoop::serve(Id id, unsigned events) {
     if ((connection.interest & EPOLLIN) != 0) connection.read(scratch_);
     if (connection.authenticated() && strangers_.erase(id) > 0) {
       arrivals_.erase(id);
-      count_clients();  // before its first reply: who has one counts as a client
+      count_clients();  // before its first reply, so that a client with a reply is counted
     }
     handle_requests(id, connection);
   });

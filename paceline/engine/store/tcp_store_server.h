@@ -1,15 +1,14 @@
 #pragma once
 
-// The host of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
-// where it is told to
-// ("127.0.0.1" is loopback only) and parses nothing of a peer that has not proved the job's secret.
-// Strangers can cost it a bounded number of descriptors and 72 bytes each, and cannot hold up those
-// who belong to the job:
+// The server of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
+// where it is told to ("127.0.0.1" is loopback only) and parses nothing of a peer that has not
+// proved the job's secret. Strangers can cost it a bounded number of descriptors and 72 bytes each,
+// and cannot hold up the processes of the job:
 //
-//   - a handshake has 3 s; of connections without one the oldest goes when there are too many or
-//   descriptors run out;
-//   - whoever breaks the protocol is disconnected, with at most one log line a second about all of
-//   them together;
+//   - a handshake may take 3 s; when there are too many connections without one, or descriptors run
+//     out, the oldest of them is closed;
+//   - a client that breaks the protocol is disconnected, with at most one log line a second about
+//     all of them;
 //   - keys, bytes and lengths have limits, answered with Error(kInvalid) at the client.
 //
 // Thread safety: the server runs its own thread; port() may be called from any. Started by the

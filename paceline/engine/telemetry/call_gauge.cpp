@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
-#include "paceline/engine/core/system/host.h"
-#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/engine/telemetry/call_gauge_file.h"
-#include "paceline/engine/telemetry/record_fields.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 namespace {
@@ -28,19 +22,8 @@ void add_one(std::uint64_t& word) { Word(word).fetch_add(1, std::memory_order_re
 // Whether another process that lives writes it.
 bool is_taken(const calls::Header& header) {
   if (header.magic != calls::kMagic || header.pid == getpid()) return false;
-  if (boot_id() != header.boot.data() || pid_namespace() != header.pid_namespace.data()) {
-    return false;
-  }
-  const auto status = process_status(header.pid);
-  return status && status->state != 'Z' && status->start_ticks == header.process_start;
-}
-
-calls::File* map_file(const std::string& path) {
-  const Fd file = open_to_write(path, O_RDWR | O_CREAT, 0600);
-  if (!file || !reserve_file(file.get(), sizeof(calls::File))) return nullptr;
-  void* const memory =
-      mmap(nullptr, sizeof(calls::File), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<calls::File*>(memory);
+  const auto sight = look_at_process(header);
+  return sight.process == FlightProcess::kRunning || sight.process == FlightProcess::kStopped;
 }
 
 calls::Method& method_of(CallCounter counter) {
@@ -72,8 +55,8 @@ std::shared_ptr<CallGauge> CallGauge::of_process(std::string_view worker) {
   static std::mutex mutex;
   static const OwnerProcess* owner = nullptr;
   static std::weak_ptr<CallGauge>* gauge = nullptr;  // never destroyed: workers may end at exit
-  const char* const folder = std::getenv("PACELINE_FLIGHT_DIR");
-  if (folder == nullptr || *folder == '\0') return nullptr;
+  const auto folder = record_folder("PACELINE_FLIGHT_DIR");
+  if (!folder) return nullptr;
   const std::lock_guard lock(mutex);
   if (owner == nullptr) {
     owner = new OwnerProcess;
@@ -81,17 +64,16 @@ std::shared_ptr<CallGauge> CallGauge::of_process(std::string_view worker) {
   }
   if (!owner->is_this()) return nullptr;
   if (auto there = gauge->lock()) return there;
-  const char* const variable = std::getenv("RANK");
-  const int rank = variable != nullptr ? std::atoi(variable) : 0;
-  auto made = std::make_shared<CallGauge>(fmt::format("{}/{}", folder, call_gauge_name(rank)), rank,
-                                          worker);
+  const int rank = rank_of_process();
+  auto made = std::make_shared<CallGauge>(fmt::format("{}/{}", *folder, call_gauge_name(rank)),
+                                          rank, worker);
   if (!made->is_open()) return nullptr;
   *gauge = made;
   return made;
 }
 
 CallGauge::CallGauge(const std::string& path, int rank, std::string_view worker) : path_(path) {
-  calls::File* const file = map_file(path);
+  auto* const file = map_gauge<calls::File>(path);
   if (file == nullptr) return;
   if (is_taken(file->header)) {
     munmap(file, sizeof(calls::File));
@@ -102,12 +84,7 @@ CallGauge::CallGauge(const std::string& path, int rank, std::string_view worker)
   std::memset(static_cast<void*>(file), 0, sizeof(calls::File));
   auto& header = file->header;
   header.rank = rank;
-  header.pid = getpid();
-  const auto self = process_status(getpid());
-  header.process_start = self ? self->start_ticks : 0;
-  put_text(header.boot, boot_id());
-  put_text(header.pid_namespace, pid_namespace());
-  put_text(header.host, host_name());
+  name_this_process(header);
   put_text(header.worker, worker);
   std::atomic_thread_fence(std::memory_order_release);
   header.magic = calls::kMagic;
@@ -117,8 +94,7 @@ CallGauge::CallGauge(const std::string& path, int rank, std::string_view worker)
 CallGauge::~CallGauge() {
   if (file_ == nullptr) return;
   munmap(file_, sizeof(calls::File));
-  const char* const keep = std::getenv("PACELINE_FLIGHT_KEEP");
-  if (keep == nullptr || std::strcmp(keep, "1") != 0) unlink(path_.c_str());
+  remove_record(path_);
 }
 
 CallCounter CallGauge::counter(CallSide side, std::uint64_t number,

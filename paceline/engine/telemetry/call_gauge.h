@@ -39,7 +39,7 @@ enum class OpenState : std::uint8_t {
 // A call that has begun and not ended.
 struct OpenCall {
   std::string worker;  // of this process
-  std::string other;   // whom it calls, or who calls it
+  std::string other;   // the worker that it calls, or that calls it
   std::string method;
   std::uint64_t number = 0;  // of the call, among those of its caller at its callee
   std::uint64_t caller = 0;  // worker_hash()
@@ -49,19 +49,19 @@ struct OpenCall {
 // Tells one worker from others, by its name, or one process of that name, by its incarnation.
 std::uint64_t worker_hash(std::string_view incarnation);
 
-// One method at one end of its calls. Counts nothing if it is empty.
+// The counters of one method, on the calling or the serving side. An empty one counts nothing.
 struct CallCounter {
   void* method = nullptr;  // calls::Method
 };
 
 class CallGauge {
  public:
-  // A call that is shown as open has been so for this time.
+  // A call is shown as open once it has been open for this time.
   static constexpr std::uint64_t kLong = 500'000'000;  // ns
   static constexpr std::size_t kMostOpen = 64;
 
-  // That of this process, opened by its first worker; null without PACELINE_FLIGHT_DIR, when the
-  // file cannot be made, or in a child of fork().
+  // The gauge of this process, opened by its first worker; null without PACELINE_FLIGHT_DIR, when
+  // the file cannot be made, or in a child of fork().
   static std::shared_ptr<CallGauge> of_process(std::string_view worker);
 
   CallGauge(const std::string& path, int rank, std::string_view worker);
@@ -73,7 +73,7 @@ class CallGauge {
   // The file was made.
   bool is_open() const { return file_ != nullptr; }
 
-  // `number` is not 0. Of more than 64 methods those that come last are not counted.
+  // `number` is not 0. Only the first 64 methods are counted.
   CallCounter counter(CallSide side, std::uint64_t number, std::string_view name) noexcept;
   static void begin(CallCounter counter) noexcept;
   // A handler runs.

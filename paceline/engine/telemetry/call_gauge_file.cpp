@@ -1,9 +1,7 @@
 #include "paceline/engine/telemetry/call_gauge_file.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 
@@ -11,9 +9,8 @@
 
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/files.h"
-#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
-#include "paceline/engine/telemetry/record_fields.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 namespace {
@@ -51,13 +48,6 @@ bool read_file(const Fd& file, calls::File& to) {
   const auto bytes = std::as_writable_bytes(std::span(&to, 1));
   return read_whole_at(file.get(), 0, bytes) == static_cast<ssize_t>(bytes.size()) &&
          to.header.magic == calls::kMagic;
-}
-
-void look_at_process(const calls::Header& header, CallReading& reading) {
-  if (printable(header.boot) != boot_id()) return;
-  reading.now = static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-  reading.process = process_of(printable(header.pid_namespace), header.pid, header.process_start);
 }
 
 }  // namespace
@@ -115,7 +105,9 @@ std::optional<CallReading> read_call_gauge(const std::string& path) {
                       .looked = header.looked,
                       .references = header.references,
                       .objects = header.objects};
-  look_at_process(header, reading);
+  const ProcessSight sight = look_at_process(header);
+  reading.now = sight.now;
+  reading.process = sight.process;
   for (const CallSide side : {CallSide::kCaller, CallSide::kCallee}) {
     const auto index = static_cast<std::size_t>(side);
     for (const calls::Method& method : bytes->methods[index]) {
@@ -129,12 +121,10 @@ std::optional<CallReading> read_call_gauge(const std::string& path) {
 std::vector<CallReading> read_call_gauges(const std::string& directory) {
   std::vector<CallReading> all;
   std::error_code error;
-  for (auto entry = std::filesystem::directory_iterator(directory, error);
-       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    if (!name.starts_with("rank-") || !name.ends_with(".calls")) continue;
-    auto reading = read_call_gauge(entry->path());
-    if (reading && name == call_gauge_name(reading->rank)) all.push_back(std::move(*reading));
+  for (const std::string& path : records_in(directory, ".calls", error)) {
+    auto reading = read_call_gauge(path);
+    if (reading && path.ends_with("/" + call_gauge_name(reading->rank)))
+      all.push_back(std::move(*reading));
   }
   std::sort(all.begin(), all.end(),
             [](const CallReading& a, const CallReading& b) { return a.rank < b.rank; });

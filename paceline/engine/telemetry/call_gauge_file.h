@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a call gauge, shared by its writer (call_gauge) and its reader (call_gauge_file).
+// The bytes of a call gauge, shared by its writer (call_gauge.h) and its reader, which is below.
 // docs/formats/call_gauge.md has every offset. All integers are little-endian.
 
 #include <array>
@@ -105,7 +105,7 @@ struct CallFigures {
   std::uint64_t begun = 0;    // of a callee: arrived
   std::uint64_t started = 0;  // of a callee
   std::uint64_t failed = 0;
-  std::vector<std::uint64_t> ended;  // by the time that they took (call_gauge_layout.h)
+  std::vector<std::uint64_t> ended;  // by the time that they took (calls::bucket_of)
 
   std::uint64_t num_ended() const;
   // Calls that wait for a reply, or of a callee for a handler and in one.

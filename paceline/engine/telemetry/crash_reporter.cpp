@@ -13,13 +13,11 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <memory>
 #include <new>
 #include <span>
 #include <string_view>
 #include <typeinfo>
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -29,6 +27,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/io.h"
@@ -43,7 +42,7 @@ constexpr int kLongestWaitMs = 10'000;
 constexpr int kPauseMs = 10;
 constexpr std::size_t kStackBytes = 64 << 10;
 
-// What the handler needs, prepared: it must not look anything up.
+// Prepared for the handler, which must not look anything up.
 struct Launcher {
   sockaddr_un address{};
   socklen_t length = 0;
@@ -53,25 +52,16 @@ std::atomic_flag first_crash = ATOMIC_FLAG_INIT;
 std::atomic<bool> reported{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// "crash TID SIGNAL\n" without the library's formatting, which is not made for handlers.
-std::size_t write_message(char* text, int thread, int signal) {
-  const auto put = [&](char* at, int number) {
-    char digits[12];
-    int count = 0;
-    do {
-      digits[count++] = static_cast<char>('0' + number % 10);
-      number /= 10;
-    } while (number > 0);
-    while (count > 0) *at++ = digits[--count];
-    return at;
-  };
-  char* at = text;
-  for (const char letter : std::string_view("crash ")) *at++ = letter;
-  at = put(at, thread);
+// "crash TID SIGNAL\n", by functions that a handler may call.
+std::size_t write_message(std::span<char, 48> text, int thread, int signal) {
+  constexpr std::string_view kWord = "crash ";
+  char* const end = text.data() + text.size();
+  char* at = std::copy(kWord.begin(), kWord.end(), text.data());
+  at = std::to_chars(at, end, thread).ptr;
   *at++ = ' ';
-  at = put(at, signal);
+  at = std::to_chars(at, end, signal).ptr;
   *at++ = '\n';
-  return static_cast<std::size_t>(at - text);
+  return static_cast<std::size_t>(at - text.data());
 }
 
 void pause_in_handler() {
@@ -209,13 +199,6 @@ constexpr std::chrono::seconds kLongestWrite{10};
 constinit std::terminate_handler handler_before = nullptr;
 constinit std::atomic_flag first_error = ATOMIC_FLAG_INIT;
 
-std::string readable(const char* type) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(type, nullptr, nullptr, &status), std::free);
-  return name ? name.get() : type;
-}
-
 // c10::Error: "TEXT\nException raised from F at FILE (most recent call first):\nframe #0: ...".
 std::string without_frames(std::string text) {
   constexpr std::string_view kFrames = " (most recent call first):\nframe #0: ";
@@ -286,7 +269,7 @@ std::string uncaught_text(const char* type, const std::string& what, int rank) {
     text = "memory was refused; see ulimit -v and the size asked for";
   const std::string_view name = type;
   if (name != typeid(Error).name() && name != typeid(DamagedState).name())
-    text = readable(type) + ": " + text;
+    text = demangled(type) + ": " + text;
   const bool names_rank = text.starts_with("rank ");
   const std::string who = rank < 0 || names_rank ? "" : "rank " + std::to_string(rank) + ": ";
   return "error: " + who + text + "\n";

@@ -14,9 +14,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/files.h"
-#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
-#include "paceline/engine/telemetry/record_fields.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 namespace {
@@ -24,13 +23,6 @@ namespace {
 constexpr int kMaxRanks = 1 << 24;
 // A record that its rank writes at this moment is read again; a torn one stays torn.
 constexpr int kReadings = 3;
-
-template <class T>
-T read_at(std::span<const std::byte> bytes, std::size_t offset) {
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof value);
-  return value;
-}
 
 template <class... Args>
 void require(bool condition, const std::string& name, fmt::format_string<Args...> format,
@@ -158,13 +150,6 @@ void take_operations(const flight::File& file, const std::string& name, Flight& 
             [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
-void look_at_process(Flight& flight) {
-  if (flight.boot != boot_id()) return;
-  flight.now = static_cast<std::uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
-  flight.process = process_of(flight.pid_namespace, flight.pid, flight.process_start);
-}
-
 std::vector<std::byte> read_bytes(const std::string& path) {
   const Fd file = open_to_read(path);
   if (!file) fail(ErrorCode::kSystem, "{} cannot be opened: {}", path, describe_refusal(errno));
@@ -194,20 +179,23 @@ void keep_newest_job(FlightDirectory& found) {
   });
 }
 
-bool is_flight_name(const std::string& name) {
-  return name.starts_with("rank-") && name.ends_with(".flight");
-}
-
 }  // namespace
 
-FlightProcess process_of(const std::string& its_namespace, int pid, std::uint64_t start) {
-  if (its_namespace != pid_namespace()) return FlightProcess::kUnknown;
+ProcessSight look_at_process(const std::string& boot, const std::string& its_namespace, int pid,
+                             std::uint64_t start) {
+  if (boot != boot_id()) return {};
+  ProcessSight sight;
+  sight.now = static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+  if (its_namespace != pid_namespace()) return sight;
   const auto status = process_status(pid);
   if (!status || status->start_ticks != start || status->state == 'Z' || status->state == 'X') {
-    return FlightProcess::kGone;
+    sight.process = FlightProcess::kGone;
+  } else {
+    const bool is_stopped = status->state == 'T' || status->state == 't';
+    sight.process = is_stopped ? FlightProcess::kStopped : FlightProcess::kRunning;
   }
-  return status->state == 'T' || status->state == 't' ? FlightProcess::kStopped
-                                                      : FlightProcess::kRunning;
+  return sight;
 }
 
 std::string flight_file_name(int rank) { return fmt::format("rank-{:03}.flight", rank); }
@@ -244,19 +232,20 @@ Flight read_flight(const std::string& path) {
     flight = parse_flight(read_bytes(path), path);
     if (flight.num_torn == 0) break;
   }
-  look_at_process(flight);
+  const ProcessSight sight =
+      look_at_process(flight.boot, flight.pid_namespace, flight.pid, flight.process_start);
+  flight.now = sight.now;
+  flight.process = sight.process;
   return flight;
 }
 
 FlightDirectory read_flights(const std::string& directory) {
   FlightDirectory found;
   std::error_code error;
-  std::vector<std::string> paths;
-  for (auto entry = std::filesystem::directory_iterator(directory, error);
-       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    if (is_flight_name(name)) paths.push_back(entry->path());
-  }
+  auto paths = records_in(directory, ".flight", error);
+  std::erase_if(paths, [](const std::string& path) {
+    return !std::filesystem::path(path).filename().native().starts_with("rank-");
+  });
   if (error) {
     fail(ErrorCode::kSystem, "reading the directory {}: {}", directory, error.message());
   }

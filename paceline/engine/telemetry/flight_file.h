@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a flight file, shared by its writer (flight_recorder) and its reader (flight_file):
+// The bytes of a flight file, shared by its writer (flight_recorder.h) and its reader below:
 // a header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
 // offset. All integers are little-endian.
 //
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/telemetry/flight_recorder.h"
 
@@ -182,8 +183,19 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 // As parse_flight, and looks whether the process lives. Error(kSystem).
 Flight read_flight(const std::string& path);
 
-// A process of this boot of this machine, by its pid namespace, its number there and its start.
-FlightProcess process_of(const std::string& pid_namespace, int pid, std::uint64_t start);
+// A process, looked at from this one.
+struct ProcessSight {
+  FlightProcess process = FlightProcess::kUnknown;
+  std::uint64_t now = 0;  // the monotonic clock of its machine; 0: another machine, or not known
+};
+ProcessSight look_at_process(const std::string& boot, const std::string& pid_namespace, int pid,
+                             std::uint64_t start);
+// The process that a header names (name_this_process()).
+template <class Header>
+ProcessSight look_at_process(const Header& header) {
+  return look_at_process(printable(header.boot), printable(header.pid_namespace), header.pid,
+                         header.process_start);
+}
 
 // How many operations the rank has begun so far, from a file's header alone; 0 when there is no
 // such file.

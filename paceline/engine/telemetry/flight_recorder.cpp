@@ -9,19 +9,14 @@
 #include <exception>
 #include <filesystem>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/host.h"
-#include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/engine/telemetry/flight_file.h"
-#include "paceline/engine/telemetry/record_fields.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 namespace {
@@ -36,46 +31,6 @@ std::int64_t read_clock(clockid_t clock) noexcept {
   clock_gettime(clock, &now);
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
-
-// Under another name until it is whole, so that no reader finds half a header.
-class NewFile {
- public:
-  explicit NewFile(const std::string& path) : path_(fmt::format("{}.{}.new", path, getpid())) {
-    unlink(path_.c_str());
-    fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd_) throw system_error("making the flight file " + path_);
-    rlimit limit{};
-    const bool too_large =
-        getrlimit(RLIMIT_FSIZE, &limit) == 0 && sizeof(flight::File) > limit.rlim_cur;
-    if (too_large || !reserve_file(fd_.get(), sizeof(flight::File))) {
-      const int error = too_large ? EFBIG : errno;
-      unlink(path_.c_str());
-      throw system_error("taking the room of the flight file " + path_, error);
-    }
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() { unlink(path_.c_str()); }
-
-  flight::File* map() const {
-    void* address = mmap(nullptr, sizeof(flight::File), PROT_READ | PROT_WRITE,
-                         MAP_SHARED | MAP_POPULATE, fd_.get(), 0);
-    if (address == MAP_FAILED) throw system_error("mapping the flight file " + path_);
-    return static_cast<flight::File*>(address);
-  }
-  struct stat status() const {
-    struct stat status {};
-    fstat(fd_.get(), &status);
-    return status;
-  }
-  void publish_as(const std::string& path) const {
-    if (rename(path_.c_str(), path.c_str()) != 0) throw system_error("naming " + path);
-  }
-
- private:
-  const std::string path_;
-  Fd fd_;
-};
 
 // Its parents as usual, itself for this user alone.
 void make_directory(const std::string& directory) {
@@ -131,13 +86,14 @@ template <class T>
 FlightRecorder::FlightRecorder(const FlightOptions& options)
     : options_(options), path_(path_in(options)) {
   make_directory(options_.directory);
-  const NewFile file(path_);
-  const struct stat status = file.status();
+  FileDraft draft(path_, 0600);
+  struct stat status {};
+  fstat(draft.fd(), &status);
   device_ = status.st_dev;
   inode_ = status.st_ino;
-  file_ = file.map();
+  file_ = map_draft<flight::File>(draft, "the flight file", MAP_POPULATE);
   describe_process();
-  file.publish_as(path_);
+  draft.publish();
 }
 
 void FlightRecorder::describe_process() {
@@ -149,14 +105,9 @@ void FlightRecorder::describe_process() {
   header.rank = options_.rank;
   header.world_size = options_.world_size;
   header.generation = static_cast<std::uint32_t>(options_.generation);
-  header.pid = getpid();
-  const auto self = process_status(getpid());
-  header.process_start = self ? self->start_ticks : 0;
+  name_this_process(header);
   header.opened = record_time();
   header.opened_wall = read_clock(CLOCK_REALTIME);
-  put_text(header.boot, boot_id());
-  put_text(header.pid_namespace, pid_namespace());
-  put_text(header.host, host_name());
   put_text(header.job, options_.job);
   for (auto& group : file_->groups) group.stamp = kEmptyGroup;
 }

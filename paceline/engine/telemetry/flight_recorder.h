@@ -1,7 +1,7 @@
 #pragma once
 
-// What is known of one operation of one rank: the words that the flight recorder and its readers
-// share. Values.
+// The flight recorder, which keeps the last operations of this rank, and the words that it and its
+// readers share.
 
 #include <cstdint>
 #include <memory>
@@ -31,10 +31,10 @@ enum class FlightEnd : std::uint32_t {
   kOpen = 0,       // it has not: it runs, or its process ended without a word
   kInOrder = 1,    // its groups are gone and nothing failed
   kFailed = 2,     // its groups are gone, and something had failed
-  kException = 3,  // its groups went down with an exception, and nothing had failed before
+  kException = 3,  // an exception destroyed its groups before any operation had failed
 };
 
-// What is called. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
+// A call. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
 struct FlightCall {
   std::uint8_t op = 0;
   std::uint8_t reduce_op = 0;
@@ -108,7 +108,7 @@ class FlightRecorder {
   FlightTicket start(const FlightCall& call, std::uint32_t sequence) noexcept;
   void finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept;
 
-  // What failed on this rank: the first text is kept, 1,024 bytes of it.
+  // The failure of this rank: the first text is kept, 1,024 bytes of it.
   void note_failure(std::string_view text) noexcept;
 
  private:

@@ -24,10 +24,6 @@ MetricsLog::MetricsLog(const std::string& path)
   if (!file_) throw system_error("opening the metrics file " + path);
 }
 
-void MetricsLog::write(const std::string& event, std::initializer_list<Field> fields) {
-  write(event, std::vector<Field>(fields));
-}
-
 void MetricsLog::write(const std::string& event, const std::vector<Field>& fields) {
   if (!file_) return;
   nlohmann::ordered_json line;

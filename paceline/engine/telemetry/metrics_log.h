@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,7 +30,6 @@ class MetricsLog {
 
   // {"event":"step","step":10,"loss":0.5}: the fields in the given order. Numbers that JSON cannot
   // express become null.
-  void write(const std::string& event, std::initializer_list<Field> fields);
   void write(const std::string& event, const std::vector<Field>& fields);
 
  private:

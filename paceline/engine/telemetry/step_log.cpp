@@ -3,17 +3,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
-#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 
@@ -80,16 +76,11 @@ std::optional<StepReading> read_step_gauge(const std::string& path) {
 
 StepGauge::StepGauge() noexcept {
   static_assert(sizeof(Page) == 72);
-  const char* folder = std::getenv("PACELINE_FLIGHT_DIR");
-  if (folder == nullptr || *folder == '\0') return;
-  const char* rank = std::getenv("RANK");
-  path_ = fmt::format("{}/{}", folder, step_gauge_name(rank != nullptr ? std::atoi(rank) : 0));
-  const Fd file = open_to_write(path_, O_RDWR | O_CREAT, 0600);
-  if (!file || !reserve_file(file.get(), sizeof(Page))) return;
-  void* const memory =
-      mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-  if (memory == MAP_FAILED) return;
-  page_ = static_cast<Page*>(memory);
+  const auto folder = record_folder("PACELINE_FLIGHT_DIR");
+  if (!folder) return;
+  path_ = fmt::format("{}/{}", *folder, step_gauge_name(rank_of_process()));
+  page_ = map_gauge<Page>(path_);
+  if (page_ == nullptr) return;
   const auto pid = static_cast<std::uint64_t>(getpid());
   if (page_->magic == kMagic && page_->pid == pid) return;
   *page_ = {};
@@ -101,8 +92,7 @@ StepGauge::StepGauge() noexcept {
 StepGauge::~StepGauge() {
   if (page_ == nullptr) return;
   munmap(page_, sizeof(Page));
-  const char* const keep = std::getenv("PACELINE_FLIGHT_KEEP");
-  if (keep == nullptr || std::strcmp(keep, "1") != 0) unlink(path_.c_str());
+  remove_record(path_);
 }
 
 void StepGauge::begin_at(std::int64_t steps) noexcept {
@@ -127,10 +117,9 @@ namespace {
 std::atomic<bool> taken{false};
 
 MetricsLog open_log() {
-  const char* folder = std::getenv("PACELINE_STEP_LOG");
-  if (folder == nullptr || *folder == '\0') return {};
-  const char* rank = std::getenv("RANK");
-  return MetricsLog(fmt::format("{}/rank-{:03}.jsonl", folder, rank ? std::atoi(rank) : 0));
+  const auto folder = record_folder("PACELINE_STEP_LOG");
+  if (!folder) return {};
+  return MetricsLog(fmt::format("{}/rank-{:03}.jsonl", *folder, rank_of_process()));
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #pragma once
 
-// How far a training program is, for programs that look from outside while it runs (`paceline
-// top`): counts of steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps,
-// 72 bytes that never grow. docs/formats/step_gauge.md has every byte; a program of any language
-// can keep one.
+// How far and how fast a training program is, in two forms: a gauge for programs that look from
+// outside while it runs (`paceline top`), and a log for `paceline advise`. The gauge: counts of
+// steps, samples and seconds in a mapped file, PACELINE_FLIGHT_DIR/rank-000.steps, 72 bytes that
+// never grow. docs/formats/step_gauge.md has every byte; a program of any language can keep one.
 //
 // Cost: five stores and a look at the clock a step, no system call. Thread safety: one writer.
 
@@ -21,7 +21,7 @@ struct StepReading {
   std::uint64_t samples = 0;         // this rank's
   double seconds = 0;                // of all steps together
   double communication_seconds = 0;  // the part of them in which the rank waited for others
-  // Steps that the training had behind it before these, as after a restart; nothing: not said.
+  // Steps that the training had made before these, as after a restart; nothing: not known.
   std::optional<std::uint64_t> begun_at;
   // When the first of these steps began and the last one ended, in seconds on this host's monotonic
   // clock; nothing: not said.
@@ -36,8 +36,8 @@ std::optional<StepReading> read_step_gauge(const std::string& path);
 
 class StepGauge {
  public:
-  // Counts on where this process left off. Without PACELINE_FLIGHT_DIR, or when the file cannot be
-  // made, nothing is counted: a gauge is optional.
+  // Goes on counting where this process left off. Without PACELINE_FLIGHT_DIR, or when the file
+  // cannot be made, nothing is counted: a gauge is optional.
   StepGauge() noexcept;
   // Removes the file, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program that started the
   // job.
@@ -45,7 +45,8 @@ class StepGauge {
   StepGauge(const StepGauge&) = delete;
   StepGauge& operator=(const StepGauge&) = delete;
 
-  // Before the first step: how many the training has behind it. Counts once a process.
+  // Before the first step: how many steps the training has made. Only the first call of a process
+  // counts.
   void begin_at(std::int64_t steps) noexcept;
   void step(std::int64_t samples, double seconds, double communication_seconds) noexcept;
 
@@ -70,13 +71,12 @@ class StepGauge {
 // to the updated parameters, and `communication` the part of it in which the rank waited for others
 // and computed nothing.
 //
-// Every step is also counted in the rank's gauge (step_gauge.h), with or without that variable.
+// Every step is also counted in the rank's gauge (StepGauge), with or without that variable.
 //
 // One log of a process counts: the first, for as long as it lives. Two that count the same steps,
 // such as a loop's own and DistributedDataParallel's, would double them.
 //
 // Cost: one short write a step, a few microseconds. Thread safety: none.
-
 class StepLog {
  public:
   // Error(kSystem) when PACELINE_STEP_LOG is set and the file cannot be opened.

@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/host.h"
-#include "paceline/engine/core/system/io.h"
-#include "paceline/engine/telemetry/record_fields.h"
+#include "paceline/engine/telemetry/record_file.h"
 #include "paceline/engine/telemetry/timeline_file.h"
 
 namespace paceline {
@@ -28,26 +23,12 @@ std::uint64_t nanoseconds(Timeline::Clock::time_point moment) {
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(moment.time_since_epoch()).count());
 }
 
-timeline::File* map_new_file(const std::string& path) {
-  unlink(path.c_str());
-  const Fd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) throw system_error(fmt::format("making the timeline {}", path));
-  if (!reserve_file(fd.get(), sizeof(timeline::File))) {
-    const int error = errno;
-    unlink(path.c_str());
-    throw system_error(fmt::format("taking the room of the timeline {}", path), error);
-  }
-  void* const address =
-      mmap(nullptr, sizeof(timeline::File), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) throw system_error(fmt::format("mapping the timeline {}", path));
-  return static_cast<timeline::File*>(address);
-}
-
 }  // namespace
 
-Timeline::Timeline(const TimelineOptions& options)
-    : file_(map_new_file(fmt::format("{}/rank-{:03}-{:03}.timeline", options.directory,
-                                     options.rank, options.generation))) {
+Timeline::Timeline(const TimelineOptions& options) {
+  FileDraft draft(options.directory + "/" + timeline_file_name(options.rank, options.generation),
+                  0600);
+  file_ = map_draft<timeline::File>(draft, "the timeline");
   auto& header = file_->header;
   header.version = timeline::kVersion;
   header.num_spans = timeline::kNumSpans;
@@ -56,7 +37,8 @@ Timeline::Timeline(const TimelineOptions& options)
   header.generation = static_cast<std::uint32_t>(options.generation);
   header.pid = getpid();
   put_text(header.host, host_name());
-  header.magic = timeline::kMagic;  // last: before, it is not a timeline
+  header.magic = timeline::kMagic;
+  draft.publish();
 }
 
 Timeline::~Timeline() { munmap(file_, sizeof(timeline::File)); }

@@ -1,8 +1,8 @@
 #pragma once
 
-// What one rank did when: the phases of its steps, its collectives and messages, its checkpoints.
-// The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the process whatever
-// ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
+// The times at which one rank did things: the phases of its steps, its collectives and messages,
+// its checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the
+// process whatever ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
 // (launcher/job_timeline/timeline_trace.h).
 //
 // Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no
@@ -80,7 +80,7 @@ class Timeline {
   void name_group(std::uint32_t number, std::string_view name) noexcept;
   // A number for a method or a worker, of which it keeps 255; 0: no room. Takes a lock.
   std::uint32_t name(std::string_view name);
-  // See timeline_layout.h.
+  // What the launcher has measured (timeline::Header).
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <span>
 
@@ -12,17 +11,10 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {
 namespace {
-
-template <std::size_t N>
-std::string ascii(const std::array<char, N>& field) {
-  std::string text(field.data(), strnlen(field.data(), N));
-  std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return text;
-}
 
 bool is_known(std::uint8_t kind) {
   return kind >= static_cast<std::uint8_t>(SpanKind::kPhase) &&
@@ -94,12 +86,12 @@ RankTimeline read_timeline(const std::string& path) {
   timeline.world_size = header.world_size;
   timeline.generation = header.generation;
   timeline.pid = header.pid;
-  timeline.host = ascii(header.host);
+  timeline.host = printable(header.host);
   timeline.clock_offset = header.clock_offset;
   timeline.clock_error = header.clock_error;
   timeline.num_recorded = header.next;
-  for (const auto& name : file->groups) timeline.groups.push_back(ascii(name));
-  for (const auto& name : file->names) timeline.names.push_back(ascii(name));
+  for (const auto& name : file->groups) timeline.groups.push_back(printable(name));
+  for (const auto& name : file->names) timeline.names.push_back(printable(name));
   take_spans(*file, timeline);
   return timeline;
 }
@@ -159,16 +151,11 @@ std::string timeline_file_name(int rank, int generation) {
 }
 
 std::vector<std::string> timelines_in(const std::string& directory) {
-  namespace fs = std::filesystem;
   std::error_code error;
-  std::vector<std::string> paths;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".timeline") paths.push_back(it->path().string());
-  }
+  auto paths = records_in(directory, ".timeline", error);
   if (error) {
     fail(ErrorCode::kSystem, "the timelines in {} cannot be read: {}", directory, error.message());
   }
-  std::ranges::sort(paths);
   return paths;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a timeline file, shared by its writer (timeline) and its reader (timeline_file): a
+// The bytes of a timeline file, shared by its writer (timeline.h) and its reader below: a
 // header, a table of groups, a table of names, a ring of spans. Little-endian. A span counts when
 // its stamp says its number.
 
@@ -119,7 +119,7 @@ void unpack_timeline(const std::string& packed, const std::string& path);
 void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
                     std::chrono::nanoseconds error);
 
-// Of one rank and generation: "rank-000-000.timeline".
+// The file of one rank and generation: "rank-000-000.timeline".
 std::string timeline_file_name(int rank, int generation);
 // The paths of all timelines in a directory, sorted. Error(kSystem) when it cannot be read.
 std::vector<std::string> timelines_in(const std::string& directory);

@@ -23,7 +23,7 @@
 
 namespace paceline {
 
-// What a rank can do about encryption; the lesser of two ends' is used.
+// The best cipher that a rank has; two ends use the lesser of theirs.
 enum class CipherKind : std::uint8_t {
   kNone = 0,
   kChaCha20Poly1305 = 1,

@@ -19,7 +19,7 @@ bool begins_with_code(std::span<const char> bytes) {
   return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
 }
 
-// Of the text. Requires: the whole header.
+// The length of a notice's text. Requires: the whole header.
 std::size_t length_in(std::span<const char> bytes) {
   return static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) |
          static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8;
@@ -68,7 +68,7 @@ constexpr std::size_t kAnswerHead = 2;
 constexpr std::size_t kMostAwaited = 64;
 constexpr std::uint32_t kHasCome = 0x80000000;
 
-// Of the question, answer or reason at the front; 0: not all of its head has arrived.
+// The size of the question, answer or reason at the front; 0: not all of its head has arrived.
 std::size_t size_of_words(std::string_view bytes) {
   const auto byte = [&](std::size_t at) {
     return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));

@@ -1,7 +1,12 @@
 #pragma once
 
-// What a rank says on its control sockets when it ends its part in a group: why it failed, or
-// goodbye. docs/wire_formats.md has the layout.
+// The messages on control channels, which docs/wire_formats.md lays out: with which a rank ends its
+// part in a group (a notice of failure, or goodbye), and those that ranks exchange before (which
+// ranks do you wait for? these; another group of mine has failed, because ...).
+//
+// Before a rank reports a peer as the cause of its timeout, it asks all peers which ranks they wait
+// for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; one
+// that is stopped, or computes, does not.
 
 #include <cstddef>
 #include <map>
@@ -27,19 +32,10 @@ struct Notice {
   ErrorCode code{};
   std::string text;
 };
-// False for the beginning of a notice, of which more must come.
+// False while the bytes are only the beginning of a notice.
 bool is_whole_notice(std::span<const char> bytes);
 // Empty for bytes that are not a notice.
 std::optional<Notice> decode_notice(std::span<const char> bytes);
-
-// What ranks say on their control channels before the notice with which they leave.
-// docs/wire_formats.md has the layout.
-//
-// They ask each other, before one of them blames another for a time-out: which ranks do you wait
-// for? A rank that waits answers; one that is stopped, or computes, does not. And a rank says why
-// another of its groups has failed (failure_domain.h), in case it leaves because of that.
-//
-// Thread safety: none; the mesh guards it.
 
 // A rank that another waits for, and whether it is known to have arrived at the operation.
 struct Awaited {
@@ -47,10 +43,11 @@ struct Awaited {
   bool has_come = false;
 };
 
+// The messages of all peers before their notices. Thread safety: none; the mesh guards it.
 class Inquiry {
  public:
   static std::string encode_question();
-  // No more than the first 64.
+  // The first 64 of them.
   static std::string encode_answer(std::span<const Awaited> awaited);
 
   // Text beyond 1024 bytes is cut.
@@ -58,14 +55,15 @@ class Inquiry {
 
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
-  // Takes the questions, answers and reasons at the front of what has arrived from `peer`. Returns
-  // what is behind them: a notice, or nothing. What has arrived in part waits for its end.
+  // Takes the questions, answers and reasons at the front of the bytes that have arrived from
+  // `peer`. Returns what follows them: a notice, or nothing. A message that has arrived in part is
+  // kept until its end comes.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }
   // The ranks that `peer` said it waits for, since then; empty: it said nothing.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // What `peer` said first of a failure of another group; empty: nothing.
+  // The first reason that `peer` gave for a failure of another group; empty: none.
   std::string reason_of(int peer) const;
   // Which ranks have asked since the last call.
   std::vector<int> take_askers();

@@ -110,7 +110,7 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
-  // What came early for the last caller may contradict this one.
+  // A header that came early was checked for the last caller; it may contradict this one.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   Vigil vigil;
   while (!done() && !vigil.sees_passed(deadline)) {
@@ -275,7 +275,7 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// The same of the part that goes over one stream. A caller that gets less than it asks for asks
+// As above, for the part that goes over one stream. A caller that gets less than it asks for asks
 // again only when there is more.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();

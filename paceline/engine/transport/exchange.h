@@ -1,11 +1,17 @@
 #pragma once
 
-// How a payload is divided among the connections that carry a pair's data ("streams"): in blocks,
-// which take turns over the streams, so that its beginning is there early and can be reduced while
-// the rest comes. What is too short for that goes over the first stream, in one piece. Both ends
-// know it from the length alone.
+// Moves messages to and from all peers of a mesh at the same time over their data channels, without
+// threads: the caller posts sends and receives, then runs the poll loop until what it needs has
+// arrived. Per peer, messages keep their order.
 //
-// Thread safety: a value.
+// Where several connections join a pair of ranks (Stripes), headers and short payloads go over
+// the first, and each of the others through its shares of the long ones at its own pace.
+//
+// Headers are read as they arrive, also from peers from which nothing is expected: a rank that
+// makes another call is noticed by the ranks that it sends to.
+//
+// Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
+// it.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,6 +26,10 @@
 
 namespace paceline {
 
+// How a payload is divided among the connections that carry a pair's data ("streams"): in blocks,
+// which take turns over the streams, so that its beginning is there early and can be reduced while
+// the rest comes. What is too short for that goes over the first stream, in one piece. Both ends
+// know it from the length alone. A value.
 class Stripes {
  public:
   // Long enough to make system calls cheap; also an encrypted record.
@@ -56,19 +66,6 @@ class Stripes {
   std::size_t bytes_, streams_;
 };
 
-// Moves messages to and from all peers of a mesh at the same time over their data channels, without
-// threads: the caller posts sends and receives, then runs the poll loop until what it needs has
-// arrived. Per peer, messages keep their order.
-//
-// Where several connections join a pair of ranks (stripes.h), headers and short payloads go over
-// the first, and each of the others through its shares of the long ones at its own pace.
-//
-// Headers are read as they arrive, also from peers from which nothing is expected: a rank that
-// makes another call is noticed by the ranks that it sends to.
-//
-// Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
-// it.
-
 class Exchange {
  public:
   // Called once for each header that has arrived, before its payload is read, and with `expected`
@@ -85,8 +82,8 @@ class Exchange {
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
-  // A bare header of presence: it is not a message of the sequence above, is not waited for, not
-  // missed by a peer that has left, and is shown to the peer's check alone, whenever that comes.
+  // Sends only a header that says "I am in this operation" (kPresenceTag). It has no number, no
+  // rank waits for it, and a peer that has left may miss it; the peer's check sees it.
   void post_presence(int peer, MessageHeader header);
 
   std::size_t sent_bytes(int peer, std::uint64_t number) const;
@@ -130,13 +127,13 @@ class Exchange {
     std::size_t header_got = 0;  // bytes
     bool was_shown = false;      // to the check, as unexpected
     bool is_accepted = false;    // by the check, as expected
-    bool is_quiet = false;       // nothing but a receive will find anything there
+    bool is_quiet = false;       // no unexpected header can be there until a receive is posted
   };
 
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // What the stream has to send of the message that it is at; moves it on where that is nothing.
+  // The message of which the stream has something to send; the stream moves on to it.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);

@@ -242,8 +242,9 @@ namespace {
 
 using Block = std::shared_ptr<Mapping>;  // owners: every rank that maps the block
 
-// What the ranks of this process lend each other. A number travels, not an address, so that nothing
-// that comes over a socket is ever taken for a pointer, and nothing is lost with a rank that fails.
+// The blocks that the ranks of this process lend each other. A number is passed, not an address, so
+// that nothing that comes over a socket is ever taken for a pointer, and nothing is lost with a
+// rank that fails.
 class Lendings {
  public:
   std::uint64_t lend(Block block) {

@@ -1,9 +1,9 @@
 #pragma once
 
-// Every rank gives every other rank of its host one handle to a block of memory, over the data
-// sockets, which ranks that share memory need for nothing else; then all tell each other whether
-// they could use what they got, so that either all have the memory or none. Used by both leaves
-// that share memory.
+// How the ranks of a host get shared blocks. Every rank gives every other one a handle to a block
+// of memory, over the data channels, which ranks that share memory need for nothing else; then all
+// tell each other whether they could map the blocks, so that either all have the memory or none.
+// Processes pass descriptors of anonymous files, threads of one process pass numbers.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,14 +29,13 @@ int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                         const std::function<MemoryHandle(int peer)>& make,
                         const std::function<void(int peer, MemoryHandle handle)>& take);
 
-// What follows it: `error` is this rank's errno, 0 when it has mapped every block. Returns on every
+// The second half: `error` is this rank's errno, 0 when it has mapped every block. Returns on every
 // rank when all have; Error(kSystem) on every rank, naming one that has not, otherwise.
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
 
 // Shared memory among the processes of one host: each rank makes an anonymous file (memfd),
 // reserves its pages and passes the descriptor to its peers. It has no name, so nothing is left
 // behind by any death, and it does not count against /dev/shm.
-
 class ShmMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object.
@@ -52,7 +51,6 @@ class ShmMemory : public SharedMemory {
 // Shared memory among the threads of one process: a block is plain memory, lent under a number that
 // is passed around over the data sockets. The same lock-free code as between processes runs on it,
 // visible to the thread sanitizer.
-
 class LoopbackMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object; its neighbours are threads of this process.

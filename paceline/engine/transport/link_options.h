@@ -1,6 +1,7 @@
 #pragma once
 
-// How ranks reach each other, as users choose it.
+// What users choose about the links between the ranks of a group: transport, host, encryption, the
+// number of TCP streams.
 
 #include <cstdint>
 #include <string>
@@ -15,8 +16,6 @@ enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 // "auto", "tcp", "shm", "loopback", "ucx"; Error(kInvalid) names the value otherwise.
 TransportKind parse_transport(const std::string& name);
 std::string_view name_of(TransportKind transport);
-
-// How the ranks of a group are linked, as users choose it.
 
 struct LinkOptions {
   TransportKind transport = TransportKind::kAuto;

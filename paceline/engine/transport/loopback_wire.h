@@ -1,9 +1,11 @@
 #pragma once
 
-// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; the memory
-// for them is taken as it is needed.
+// The wire of ranks that are threads of one process: pipes in memory, the room where the ranks meet
+// and find them, and the bells on which they sleep. No descriptor is needed, so a group may have
+// many ranks.
 //
-// Thread safety: all methods may be called from any thread.
+// Thread safety: all methods of Pipe, Bell and Room may be called from any thread; LoopbackWire as
+// Wire.
 
 #include <atomic>
 #include <chrono>
@@ -20,6 +22,8 @@
 
 namespace paceline {
 
+// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; the memory
+// for them is taken as it is needed.
 class Pipe {
  public:
   static constexpr std::size_t kMost = 256 << 10;
@@ -48,12 +52,6 @@ class Pipe {
   std::size_t begin_ = 0, size_ = 0;
 };
 
-// Where the ranks of a group that are threads of one process meet: a pipe for each pair, direction
-// and channel, made when something is first sent through it, and two bells for each rank, on which
-// it sleeps. No descriptor is needed, so a group may have many ranks.
-//
-// Thread safety: all methods may be called from any thread.
-
 // Wakes the threads that sleep until something happens. The caller reads the count, looks whether
 // what it wants is there already, and sleeps only if the count is still the same.
 class Bell {
@@ -67,6 +65,8 @@ class Bell {
   std::atomic<int> num_asleep_{0};
 };
 
+// Where the ranks of a group meet: a pipe for each pair, direction and channel, made when something
+// is first sent through it, and two bells for each rank.
 class Room {
  public:
   // The room of this name, made by the first to come and gone with the last owner (the wire of each
@@ -88,11 +88,11 @@ class Room {
   Pipe* pipe_if_any(int from, int to, Channel channel) const;
   Pipe& pipe(int from, int to, Channel channel);
 
-  // Of what is said on control and data channels, or of point-to-point messages.
+  // A rank has one bell for its control and data channels, and one for point-to-point messages.
   Bell& bell(int rank, Channel channel);
   // Rings the threads of `rank` that wait for this channel; both when it is the control channel.
   void ring(int rank, Channel channel);
-  // How often something came on a control channel of `rank`, or a peer left.
+  // How often bytes arrived on a control channel of `rank`, or a peer left.
   std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }
   void tell_news(int rank) { ++members_[static_cast<std::size_t>(rank)].num_news; }
 
@@ -114,7 +114,6 @@ class Room {
 
 // The wire of a rank whose peers are all threads of its process: pipes in memory. A peer that goes
 // without a goodbye is at its end for the others, as a dead process is.
-
 class LoopbackWire : public Wire {
  public:
   // Enters `room` as `rank`, and leaves it at the end.

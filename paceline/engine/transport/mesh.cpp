@@ -183,7 +183,12 @@ void Mesh::throw_lost(int peer, const std::string& how) {
   // Its last words come over another connection, and may come behind the end of this one.
   const auto deadline = Deadline::after(kLongestWords);
   do {
-    if (!failure_) poll_control(kControlSlice);
+    if (failure_) break;
+    auto interests = control_interests();
+    lock.unlock();
+    wire_->wait(interests, kControlSlice);
+    lock.lock();
+    if (!failure_) hear(interests);
   } while (!failure_ && !has_left(peer) && !deadline.expired());
   if (!failure_) fail_and_tell(lost(peer, has_left(peer) ? "has left the group" : how));
   throw_failure(std::move(lock));
@@ -265,20 +270,30 @@ void Mesh::send_to_all(const std::string& notice) {
   }
 }
 
-// A notice from a rank that saw more counts before a mere end of connection found in the same poll,
-// and the end of a rank that had no reason before that of one that had.
-void Mesh::poll_control(std::chrono::milliseconds limit) {
-  if (!wire_->may_have_news() && limit.count() == 0) return;
+void Mesh::poll_control() {
+  if (!wire_->may_have_news()) return;
+  auto interests = control_interests();
+  if (interests.empty()) return;
+  wire_->wait(interests, {});
+  hear(interests);
+}
+
+std::vector<Interest> Mesh::control_interests() const {
   std::vector<Interest> interests;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (peer == rank_ || has_left(peer)) continue;
     interests.push_back({peer, Channel::kControl, POLLIN});
   }
-  if (interests.empty()) return;
-  wire_->wait(interests, limit);
+  return interests;
+}
+
+// A notice from a rank that saw more counts before a mere end of connection found in the same poll,
+// and the end of a rank that had no reason before that of one that had. Another thread may have
+// heard a peer's goodbye since the interests were made.
+void Mesh::hear(std::span<const Interest> interests) {
   std::optional<std::pair<int, std::string>> ended;
   for (const Interest& interest : interests) {
-    if (!interest.is_ready) continue;
+    if (!interest.is_ready || has_left(interest.peer)) continue;
     std::string how = read_control(interest.peer);
     if (how.empty()) continue;
     const bool follows = !inquiry_.reason_of(interest.peer).empty();

@@ -1,6 +1,29 @@
 #pragma once
 
-// What one rank publishes about itself so that the others can reach it.
+// The connections of one rank to all other ranks of a group, over a *wire* (wire.h): per peer a
+// *control* channel (lifeline and abort notices), a *data* channel (collectives between ranks that
+// share no memory; descriptors of memory where they do) and a *point-to-point* channel (send,
+// recv). Ranks of one host, its *neighbours*, also share memory.
+//
+// Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
+// control channel, in shared memory too. A rank that waits calls throw_if_failed() between its
+// waits (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
+// destructor does), and is missed only by ranks that still wait for it. A host that vanishes closes
+// nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
+// answer for kSilenceLimit.
+//
+// Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
+// kept and thrown ever after. A rank that finds a cause tells all peers before it leaves, so that a
+// rank that looks later does not take a survivor's end for the cause.
+//
+// Other groups of the same ranks that fail do not end this one, but their cause is told to the
+// peers in case this rank leaves next (FailureDomain).
+//
+// Blame: a rank that is about to give up asks all others which ranks they wait for
+// (control_messages.h), so that it does not name one that waits like itself.
+//
+// Thread safety: all methods may be called from any thread; the channels belong to one executor
+// each.
 
 #include <algorithm>
 #include <atomic>
@@ -25,6 +48,7 @@
 
 namespace paceline {
 
+// How one rank can be reached; each rank publishes its own in the store.
 struct PeerAddress {
   std::string host;                       // engine/core/system/host.h: host_token()
   std::string process;                    // process_token()
@@ -42,31 +66,6 @@ struct PeerAddress {
   // Error(kCorrupt) for anything encode() does not make.
   static PeerAddress decode(const std::string& text);
 };
-
-// The connections of one rank to all other ranks of a group, over a *wire* (wire.h): per peer a
-// *control* channel (lifeline and abort notices), a *data* channel (collectives between ranks that
-// share no memory; descriptors of memory where they do) and a *point-to-point* channel (send,
-// recv). Ranks of one host, its *neighbours*, also share memory.
-//
-// Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
-// control channel, in shared memory too. A rank that waits calls throw_if_failed() between its
-// waits (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
-// destructor does), and is missed only by ranks that still wait for it. A host that vanishes closes
-// nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
-// answer for kSilenceLimit.
-//
-// Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
-// kept and thrown ever after. A rank that finds a cause tells all peers before it leaves, so that a
-// rank that looks later does not take a survivor's end for the cause.
-//
-// Other groups of the same ranks that fail do not end this one, but their cause is told to the
-// peers in case this rank leaves next (failure_domain.h).
-//
-// Blame: a rank that is about to give up asks all others which ranks they wait for (inquiry.h), so
-// that it does not name one that waits like itself.
-//
-// Thread safety: all methods may be called from any thread; the channels belong to one executor
-// each.
 
 class FailureDomain;
 
@@ -123,17 +122,17 @@ class Mesh {
   void foretell(const std::string& cause);
   // Costs one load: whether throw_if_failed() would throw without looking at the channels.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
-  // What failed() reads; it outlives the mesh.
+  // The flag that failed() reads; it outlives the mesh.
   std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
   // Asks all peers which ranks they wait for, and forgets what they answered before.
   void ask_peers();
-  // What a peer has answered since; empty: nothing, so it does not wait in this group.
+  // The answer of a peer since then; empty: none, so it does not wait in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // For a thread that waits, between its waits: whether a peer has asked, which costs one load;
   // tells those that have which ranks this one waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
-  // For messages, as rank_name.h says: this rank, a rank, and a rank with its host.
+  // For messages, by rank_name(): this rank, a rank, and a rank with its host.
   const std::string& self() const { return self_; }
   const std::vector<int>& members() const { return members_; }
   int in_world(int rank) const;
@@ -143,8 +142,9 @@ class Mesh {
  private:
   void say_to(int peer, std::string_view words, Deadline deadline);  // requires mutex_
   void send_to_all(const std::string& notice);                       // requires mutex_
-  // Requires mutex_. Waits for news, for at most `limit`.
-  void poll_control(std::chrono::milliseconds limit = {});
+  void poll_control();                                               // requires mutex_
+  std::vector<Interest> control_interests() const;                   // requires mutex_
+  void hear(std::span<const Interest> interests);                    // requires mutex_
   // Requires: mutex_. Empty, or how the connection has ended.
   std::string read_control(int peer);
   void take_notice(int peer, const std::string& bytes);  // requires mutex_
@@ -186,7 +186,6 @@ class Mesh {
 //
 // Thread safety: every method may be called from any thread, but not by a thread that holds a lock
 // of a mesh.
-
 class FailureDomain {
  public:
   // Until remove(), the mesh is told what happens to the others.
@@ -211,9 +210,7 @@ class FailureDomain {
   std::vector<Mesh*> meshes_;
 };
 
-// How the text of an error ends whose cause is another rank: what to do. Each is a sentence without
-// beginning, to stand behind a semicolon.
-
+// The end of an error's text whose cause is another rank: what to do, to stand behind a semicolon.
 inline constexpr const char* kAdviceForLate =
     "see the output of the late rank; if it is only slow, raise the timeout "
     "(GroupOptions::timeout, "

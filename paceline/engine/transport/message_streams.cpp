@@ -66,7 +66,7 @@ constexpr std::size_t kLeastCapacity = 4 << 10;
 constexpr std::size_t kMostOfABlock = 4 << 20;  // unless there are very many ranks
 // After so many bytes the other end may go on with what is there.
 constexpr std::size_t kPieceBytes = 16 << 10;
-// Of a payload that is read where it lies: the other peers have their turn then.
+// The most that is read of an offered payload before the other peers have their turn.
 constexpr std::size_t kPieceOfOffer = 256 << 10;
 
 std::uint64_t random_token() {
@@ -160,7 +160,7 @@ ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
   const std::uint64_t begin = lane.written;
   std::uint64_t shown = begin;
   const auto show = [&] {
-    lane.out->written.store(shown = lane.written, std::memory_order_seq_cst);
+    lane.out->written.store(shown = lane.written, std::memory_order_seq_cst);  // invariants 3, 5
     if (lane.out->reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
         lane.out->reader_sleeps.exchange(0) != 0) {
       ring_bell(peer);
@@ -198,7 +198,7 @@ ssize_t MessageStreams::receive(int peer, std::span<std::byte> into) {
     std::memcpy(into.data(), lane.in->data() + at, count);
     into = into.subspan(count);
     lane.taken += count;
-    lane.in->taken.store(lane.taken, std::memory_order_seq_cst);
+    lane.in->taken.store(lane.taken, std::memory_order_seq_cst);  // invariants 4, 5
     wake_writer(peer, lane);
   }
   if (lane.taken != begin) return static_cast<ssize_t>(lane.taken - begin);
@@ -273,7 +273,7 @@ bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
     Lane& lane = this->lane(interest.peer);
     if (lane.out == nullptr) continue;
     if ((interest.events & POLLIN) != 0) {
-      lane.in->reader_sleeps.store(1, std::memory_order_seq_cst);
+      lane.in->reader_sleeps.store(1, std::memory_order_seq_cst);  // invariant 5
       is_ready |= lane.is_reading || lane.in->written.load(std::memory_order_seq_cst) != lane.taken;
     }
     if ((interest.events & POLLOUT) != 0) {

@@ -1,18 +1,48 @@
 #pragma once
 
-// Payloads that lie in one process and are read there by another of the same host, which knows
-// their address (process_vm_readv): one copy, where a ring takes two. The kernel allows it between
-// processes of one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid
-// namespace): the reader tries, and says so.
+// The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
+// ends map, without a system call; to the others, or without such memory, over the wire. Large
+// payloads to ranks of this host can be read where they lie instead (DirectRead).
 //
-// It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender
-// offers, one payload at a time, and keeps it until it has been taken or the offer is withdrawn. A
-// payload counts as read only if it has not been withdrawn meanwhile, and the process is still the
-// same program: what was its memory then may hold anything. What cannot be read (a device's memory,
-// memfd_secret; a process that has taken its permission back, or has ended) is refused, and has to
-// go another way, where it shows if the sender has gone.
+// Each rank's block of memory has a ring for every rank of the host, which that rank writes and
+// this one reads. An end that is about to sleep says so in the ring; the other end, when it then
+// moves something, writes a byte to the wire's channel, the *bell*. When that channel closes, the
+// stream ends after the bytes left in the ring.
 //
-// Thread safety: one thread sends, one reads.
+// Invariants of a ring. Positions count the bytes of all time; place p lies at p mod capacity.
+//
+//  1. Each position has one writer: `written` the writing end, `taken` the reading end. An end
+//  keeps
+//     its own position in its Lane and never reads it back, so a peer cannot move it.
+//  2. taken <= written <= taken + capacity. The writer advances `written` only over room that it
+//  has
+//     seen in `taken`, the reader `taken` only over bytes that it has seen in `written`.
+//  3. Bytes in [taken, written) do not change: the writer stores `written` (release) after it has
+//     copied the bytes, and the reader loads it (acquire) before it copies them out.
+//  4. A place is written again only after it was read: the reader stores `taken` (release) after it
+//     has copied the bytes out, and the writer loads it (acquire) before it writes there.
+//  5. No wake-up is lost. A sleeper stores its flag and then loads the position; the other end
+//     stores the position and then loads the flag. All four are sequentially consistent, so they
+//     have one order, in which one of the two stores comes first: either the sleeper sees the new
+//     position and does not sleep, or the mover sees the flag and rings. Acquire and release would
+//     not do: they let both loads pass the stores before them.
+//  6. The mover rings only if its exchange takes the flag from 1 to 0: at most one bell for each
+//     sleep. The sleeper clears its flag when it wakes; a bell that was rung meanwhile stays in the
+//     channel, and the next sleep hears and ignores it.
+//  7. A reader believes `written` only within 2: beyond it, the memory is damaged (kCorrupt).
+//
+// Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
+//
+//  8. kOffered is left by exactly one compare-and-exchange: the reader's to kTaken or kRefused, or
+//     the sender's to kWithdrawn. The one that loses sees the other's word.
+//  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
+//     the offer itself.
+// 10. A read is valid only if, afterwards, the sender's token still lies where it said and the
+// offer
+//     still stands: a process that called exec() has other contents there, and one that has
+//     withdrawn may have changed them.
+//
+// Thread safety: one thread sends and receives, but for wake() and sleep().
 
 #include <atomic>
 #include <chrono>
@@ -30,6 +60,15 @@
 
 namespace paceline {
 
+// Payloads that lie in one process and are read there by another of the same host, which knows
+// their address (process_vm_readv): one copy, where a ring takes two. The kernel allows it between
+// processes of one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid
+// namespace): the reader tries, and says so.
+//
+// It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender
+// offers one payload at a time. A payload that cannot be read (a device's memory, memfd_secret, a
+// process that has taken its permission back or has ended) is refused and has to be sent through
+// the ring, where it shows if the sender is gone.
 class DirectRead {
  public:
   // ---- the sender's
@@ -48,10 +87,10 @@ class DirectRead {
   void try_once();
   // The bytes read; less than 1 with errno when that cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // All has been read; refused when it is another program's by now.
+  // All bytes have been read; kRefused when the process is another program by now.
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
-  // `is_final`: of this sender nothing can be read any more.
+  // `is_final`: no later payload of this sender can be read either.
   End refuse(bool is_final);
 
  private:
@@ -68,25 +107,10 @@ class DirectRead {
   std::atomic<std::uint32_t> offer_;
 };
 
-// The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
-// ends map, without a system call; to the others, or without such memory, over the wire.
-//
-// Each rank's block of memory has a ring for every rank of the host, which that rank writes and
-// this one reads. An end that sleeps says so in the ring, and the other end, when it then moves
-// something, writes a byte to the wire's channel, the *bell*. The end of that channel is the
-// stream's, behind what is in the ring. Large payloads can be read where they lie instead
-// (direct_read.h).
-//
-// Memory ordering: a position and the other end's "I sleep" are both written and read with
-// sequential consistency, so that either the sleeper sees the new position or the mover sees it
-// sleep.
-//
-// Thread safety: none, but for wake() and sleep().
-
 // Where the rings of a host's ranks lie: in every block from `offset` on, a multiple of 128.
 struct RingMemory {
-  std::shared_ptr<SharedBlocks>
-      blocks;  // null: there are none; owners: the allocating object, and these
+  // Null: there are none. Owners: the allocating object, and these streams.
+  std::shared_ptr<SharedBlocks> blocks;
   std::size_t offset = 0;
 };
 
@@ -96,7 +120,7 @@ class MessageStreams {
   // of them, zeroed, with room for bytes_for(them); `mesh` outlives this object.
   MessageStreams(Mesh& mesh, RingMemory memory);
 
-  // What a host of so many ranks takes of each block; pages may come as they are touched.
+  // The bytes that a host of so many ranks needs in each block; pages may be allocated on touch.
   static std::size_t bytes_for(std::size_t num_ranks);
 
   // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.

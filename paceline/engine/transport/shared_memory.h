@@ -1,7 +1,7 @@
 #pragma once
 
-// Files in memory that processes share. Their size is sealed, so that to touch a mapping of one is
-// no SIGBUS, whatever the process does that made it. They have no pages yet.
+// Memory that the ranks of a host read and write in place: sealed files, their mappings, and blocks
+// of which every rank has one (host_memory.h allocates them).
 
 #include <cstddef>
 #include <limits>
@@ -14,25 +14,27 @@
 
 namespace paceline {
 
-// Empty, with errno set, when there is none.
+// A file in memory, without pages yet. Its size is sealed, so that touching a mapping of it never
+// raises SIGBUS, whatever the process does that made it. Empty, with errno set, when it cannot be
+// made.
 Fd make_sealed_file(std::size_t bytes);
 // Whether a file that another process made is at least that long and stays so.
 bool is_sealed_file(const Fd& file, std::size_t bytes);
 
-// A mapped range of pages, unmapped when it goes out of scope.
-
-// When pages come: all at once, so that a lack of memory is an error here and now; or one by one as
-// they are touched, for large areas of which a part may be used. Of memory that ranks share,
-// kOwnPresent brings each rank's own block at once, for all of them, and lets a rank map the
-// others' as it touches them: for large blocks of which a rank may never see much.
+// When the pages of a mapping are allocated.
 class Pages {
  public:
-  enum When { kPresent, kOwnPresent, kOnTouch };
+  enum When {
+    kPresent,     // now, so that a lack of memory is an error here
+    kOwnPresent,  // shared blocks: each rank's own block now, mappings of the others' on first
+                  // touch
+    kOnTouch,     // on first touch, for large areas of which only a part may be used
+  };
 
   // NOLINTNEXTLINE(google-explicit-constructor): mostly there is no more to say.
   constexpr Pages(When when) : when_(when) {}
-  // The mapping has that for so many bytes. The pages behind them are reserved at once, too, but
-  // appear in the mapping as they are touched.
+  // `when` holds for the first so many bytes. The pages behind them are also reserved now, but
+  // appear in the mapping on first touch.
   constexpr Pages(When when, std::size_t bytes) : when_(when), bytes_(bytes) {}
 
   constexpr bool operator==(When when) const { return when_ == when; }
@@ -43,10 +45,11 @@ class Pages {
   std::size_t bytes_ = std::numeric_limits<std::size_t>::max();
 };
 
-// Brings pages that come on touch, before they are touched. False, with errno set, when there is
-// not enough memory. Linux before 5.14 cannot: true, and to touch them may be SIGBUS.
+// Allocates pages of kOnTouch before they are touched. False, with errno set, when there is not
+// enough memory. Linux before 5.14 cannot do it: true, and touching them may raise SIGBUS.
 bool bring_pages(std::byte* begin, std::size_t bytes);
 
+// A mapped range of pages, unmapped when it goes out of scope.
 class Mapping {
  public:
   Mapping() = default;
@@ -76,9 +79,6 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Memory that the ranks of a host read and write in place. The leaves shm/ (processes of one
-// host) and loopback/ (threads of one process) implement it.
-
 // One block for each rank of this host, all of the same size, zeroed, page-aligned. A resource: the
 // memory is unmapped when the last owner lets go. Owners are the group and the user's
 // SymmetricBuffer or tensors.
@@ -94,6 +94,8 @@ class SharedBlocks {
   std::vector<std::byte*> bases_;
 };
 
+// Implemented for the processes of a host (ShmMemory) and the threads of a process
+// (LoopbackMemory).
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;

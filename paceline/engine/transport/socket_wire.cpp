@@ -54,25 +54,26 @@ ssize_t SocketWire::peek(int peer, Channel channel, std::span<std::byte> into) {
 }
 
 void SocketWire::wait(std::span<Interest> interests, std::chrono::milliseconds limit) {
-  std::vector<pollfd> entries;
-  for (const Interest& interest : interests) {
-    entries.push_back({socket(interest.peer, interest.channel), interest.events, 0});
-  }
-  if (poll_for(entries, limit) <= 0) return;
-  for (std::size_t i = 0; i < entries.size(); ++i) interests[i].is_ready = entries[i].revents != 0;
+  wait_with(-1, interests, limit);
 }
 
 void SocketWire::wait_or_wake(std::span<Interest> interests,
                               std::optional<std::chrono::milliseconds> limit) {
-  std::vector<pollfd> entries{{wakeup_.get(), POLLIN, 0}};
+  wait_with(wakeup_.get(), interests, limit.value_or(std::chrono::milliseconds(-1)));
+  forget_wakeup();
+}
+
+// poll() skips a negative descriptor.
+void SocketWire::wait_with(int wakeup, std::span<Interest> interests,
+                           std::chrono::milliseconds limit) const {
+  std::vector<pollfd> entries{{wakeup, POLLIN, 0}};
   for (const Interest& interest : interests) {
     entries.push_back({socket(interest.peer, interest.channel), interest.events, 0});
   }
-  poll_for(entries, limit.value_or(std::chrono::milliseconds(-1)));
+  poll_for(entries, limit);
   for (std::size_t i = 0; i < interests.size(); ++i) {
     interests[i].is_ready = entries[i + 1].revents != 0;
   }
-  forget_wakeup();
 }
 
 void SocketWire::forget_wakeup() {

@@ -1,6 +1,7 @@
 #pragma once
 
-// A connection of two ranks of a group that forms: both ends have proved that they know the secret.
+// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
+// to others.
 
 #include <memory>
 #include <vector>
@@ -12,6 +13,8 @@
 
 namespace paceline {
 
+// A connection that a forming group hands to the wire: both ends have proved that they know the
+// secret.
 struct NewChannel {
   int peer = 0;  // as the caller says; the called end does not check it
   int channel = 0;
@@ -19,10 +22,8 @@ struct NewChannel {
   SessionKeys keys;  // of a connection that is to be encrypted
 };
 
-// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
-// to others.
-
-// Longer than a packet or two get lost, and than any host is too busy to answer.
+// A host that has answered nothing for so long is lost. A few lost packets take less, and no host
+// is too busy to answer for so long.
 inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
@@ -58,6 +59,7 @@ class SocketWire : public Wire {
 
  private:
   Cipher* cipher(int peer, Channel channel) const;
+  void wait_with(int wakeup, std::span<Interest> interests, std::chrono::milliseconds limit) const;
 
   std::vector<PeerSockets> peers_;
   const Fd wakeup_;  // eventfd

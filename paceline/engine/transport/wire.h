@@ -1,8 +1,8 @@
 #pragma once
 
-// How a rank's bytes get to its peers: per peer three channels or more, each a stream of bytes in
-// both directions that keeps its order. Nothing waits but wait(). The leaves are sockets
-// (socket_wire.h), memory of one process (loopback/wire.h) and UCX (ucx/wire.h).
+// The interface by which a rank's bytes get to its peers, and the header of a message: per peer
+// three channels or more, each a stream of bytes in both directions that keeps its order. Nothing
+// waits but wait(). Implemented by SocketWire, LoopbackWire and UcxWire.
 //
 // Thread safety: one thread a channel may send and receive at a time.
 
@@ -22,7 +22,7 @@ namespace paceline {
 enum class Channel : std::uint8_t { kControl = 0, kData = 1, kPointToPoint = 2, kMoreData = 3 };
 inline constexpr int kNumChannels = 3;  // that every pair has
 
-// Large messages may be divided among several connections (stripes.h): the first is the data
+// Large messages may be divided among several connections (exchange.h): the first is the data
 // channel, the others have the numbers from kMoreData on.
 inline constexpr int kMaxStreams = 16;
 inline constexpr int kMaxChannels = kNumChannels + kMaxStreams - 1;
@@ -32,7 +32,7 @@ constexpr Channel data_channel(std::size_t stream) {
              : static_cast<Channel>(static_cast<std::size_t>(Channel::kMoreData) + stream - 1);
 }
 
-// What a caller waits for: POLLIN, POLLOUT, as poll() takes them.
+// A channel that a caller waits for, and for what: POLLIN, POLLOUT, as poll() takes them.
 struct Interest {
   int peer = 0;
   Channel channel{};
@@ -84,12 +84,11 @@ std::size_t send_until(Wire& wire, int peer, Channel channel, std::span<const st
 bool send_whole(Wire& wire, int peer, Channel channel, std::span<const std::byte> bytes,
                 Deadline deadline);
 
-// A message on a data or point-to-point channel: a fixed header, then `payload_bytes` bytes.
-// docs/wire_formats.md has the layout.
-
-// What the two ends must agree on, as opaque words: the layers above fill and compare them.
+// The facts that both ends must agree on, as opaque words: the layers above fill and compare them.
 using FingerprintWords = std::array<std::uint64_t, 4>;
 
+// A message on a data or point-to-point channel is this header, then `payload_bytes` bytes.
+// docs/wire_formats.md has the layout.
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5002;  // "\x02PLM": version 2
   // The payload lies where the 8 bytes behind the header say (message_streams.h).

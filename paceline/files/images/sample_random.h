@@ -9,6 +9,9 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <utility>
+
+#include "paceline/engine/core/logical_shards.h"
 
 namespace paceline::images {
 
@@ -19,12 +22,7 @@ class SampleRandom {
       : state_(SampleRandom(seed ^ static_cast<std::uint64_t>(epoch) * 0xd1342543de82ef95u).next() ^
                static_cast<std::uint64_t>(index)) {}
 
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return mixed(std::exchange(state_, state_ + kMixStep)); }
   // In [0, bound); the bias of a bound far below 2^32 is below 2^-32.
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>((next() >> 32) * static_cast<std::uint64_t>(bound) >> 32);

@@ -194,21 +194,6 @@ bool may_be_fellow(const RankEnd& first, const RankEnd& later) {
          later.signal != SIGTERM && later.signal != SIGKILL && later.at - first.at < kMoments;
 }
 
-std::string format_ranks(const std::vector<int>& unsorted) {
-  std::vector<int> ranks = unsorted;
-  std::sort(ranks.begin(), ranks.end());
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i;
-    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
-    if (!text.empty()) text += ", ";
-    text += fmt::to_string(ranks[i]);
-    if (end > i) text += fmt::format("{}{}", end == i + 1 ? ", " : "-", ranks[end]);
-    i = end + 1;
-  }
-  return text;
-}
-
 namespace {
 
 constexpr std::string_view kLinePrefix = "  | ";

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "paceline/engine/core/number_text.h"
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/process/process_end.h"
@@ -68,9 +69,6 @@ std::string killed_summary(const std::vector<int>& ranks, const std::string& lim
 // It ended as the first one did, within moments, and not by a signal with which a launcher ends
 // ranks: so it may have had the same reason, and need not have followed from the first.
 bool may_be_fellow(const RankEnd& first, const RankEnd& later);
-
-// "0-3, 7"
-std::string format_ranks(const std::vector<int>& ranks);
 
 // Why a rank ended, where that can be known: what the kernel counted, what the loader, the C++
 // library or Python wrote last, how full /dev/shm was. A pure function of what was collected;

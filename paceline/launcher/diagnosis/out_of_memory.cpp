@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include <fcntl.h>
@@ -60,41 +58,23 @@ std::optional<KernelKill> KernelLog::find(pid_t pid) {
 
 namespace {
 
-// Above this a limit of cgroup v1 means none: the largest number of whole pages.
-constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;
-
-// The number behind `key` in a file of lines "key number" or "key: number kB".
+// The number behind `key` in a file.
 std::optional<std::uint64_t> number_of(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string word;
-    std::uint64_t number = 0;
-    if (words >> word >> number && word == key) return number;
-  }
-  return {};
-}
-
-std::optional<std::uint64_t> number_in(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t number = 0;
-  return file >> number ? std::optional(number) : std::nullopt;
+  const auto numbers = numbers_in_file(path);
+  const auto found = numbers.find(key);
+  return found != numbers.end() ? std::optional(found->second) : std::nullopt;
 }
 
 void look_for_limit(const MemoryCgroup& hierarchy, MemoryCounters& counters) {
   const char* const limit_file = hierarchy.is_unified ? "memory.max" : "memory.limit_in_bytes";
-  const auto look_at = [&](std::string_view path) {
-    const std::string file = fmt::format("{}{}/{}", hierarchy.mount, path, limit_file);
-    const auto limit = number_in(file);
-    if (!limit || *limit >= kNoLimit || (counters.limit && *limit >= *counters.limit)) return;
+  for (const std::string& folder : cgroup_folders(hierarchy.mount, hierarchy.path)) {
+    const std::string file = fmt::format("{}/{}", folder, limit_file);
+    const auto limit = number_in_file(file);
+    if (!limit || *limit >= kNoMemoryLimit || (counters.limit && *limit >= *counters.limit))
+      continue;
     counters.limit = limit;
     counters.limit_source = file;
-  };
-  for (std::string_view path = hierarchy.path; path.size() > 1;
-       path = path.substr(0, path.rfind('/'))) {
-    look_at(path);
   }
-  look_at("");
 }
 
 }  // namespace
@@ -103,9 +83,7 @@ MemoryCounters read_memory_counters(const std::string& cgroups, const std::strin
   MemoryCounters counters;
   counters.machine_kills = number_of(proc + "/vmstat", "oom_kill");
   counters.machine_bytes = number_of(proc + "/meminfo", "MemTotal:").value_or(0) * 1024;
-  std::stringstream membership;
-  membership << std::ifstream(proc + "/self/cgroup").rdbuf();
-  const auto hierarchy = memory_cgroup(cgroups, membership.str());
+  const auto hierarchy = memory_cgroup(cgroups, cgroup_text(proc + "/self"));
   if (!hierarchy) return counters;
   const std::string folder = hierarchy->mount + (hierarchy->path == "/" ? "" : hierarchy->path);
   counters.cgroup_kills = number_of(folder + "/memory.events", "oom_kill");

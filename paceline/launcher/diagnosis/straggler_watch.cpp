@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -108,9 +107,8 @@ ActivityCounters activity_of(pid_t pid) {
       counters.ready += ready * kNanoseconds;
     }
   }
-  std::stringstream membership;
-  membership << std::ifstream(fmt::format("/proc/{}/cgroup", pid)).rdbuf();
-  counters.throttled = throttled_seconds("/sys/fs/cgroup", membership.str());
+  counters.throttled =
+      throttled_seconds("/sys/fs/cgroup", cgroup_text(fmt::format("/proc/{}", pid)));
   return counters;
 }
 

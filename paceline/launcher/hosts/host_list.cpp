@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <sys/socket.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/socket.h"
@@ -42,12 +42,10 @@ bool only(const std::string& text, std::string_view also) {
 }
 
 int parse_count(const std::string& text, const std::string& name, const std::string& where) {
-  int value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool good = status == std::errc() && stop == text.data() + text.size();
-  check(good && value >= 1 && value <= kMaxSlots, "{}: {} '{}' is not a whole number from 1 to {}",
-        where, name, shown(text), kMaxSlots);
-  return value;
+  const auto value = parse_number<int>(text, 1, kMaxSlots);
+  check(value.has_value(), "{}: {} '{}' is not a whole number from 1 to {}", where, name,
+        shown(text), kMaxSlots);
+  return *value;
 }
 
 // "name", "name:4", "user@name", "[v6]", "[v6]:4".
@@ -118,11 +116,8 @@ bool is_host_name(const std::string& name) {
 std::vector<Host> parse_host_list(const std::string& text, const std::string& where) {
   std::vector<Host> hosts;
   std::set<std::string> names;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const auto comma = std::min(text.find(',', begin), text.size());
-    add(hosts, names, parse_host(text.substr(begin, comma - begin), where), where);
-    begin = comma + 1;
-  }
+  for (const std::string_view host : split(text, ','))
+    add(hosts, names, parse_host(std::string(host), where), where);
   return hosts;
 }
 

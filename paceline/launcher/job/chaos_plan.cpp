@@ -1,12 +1,12 @@
 #include "paceline/launcher/job/chaos_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <csignal>
 #include <sstream>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline::launcher {
 namespace {
@@ -18,21 +18,18 @@ constexpr const char* kForm = "KIND[:rank=N][:rate=1/15s|:every=15s][:for=5s][@3
 
 double seconds_of(std::string text, const std::string& item) {
   if (text.ends_with('s')) text.pop_back();
-  double value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(status == std::errc() && stop == text.data() + text.size() && value >= kShortest &&
-            value <= kLongest,
+  const auto value = parse_number<double>(text, kShortest, kLongest);
+  check(value.has_value(),
         "--chaos: '{}': '{}' is not a number of seconds from 0.001 to 1e7; a fault is {}", item,
         text, kForm);
-  return value;
+  return *value;
 }
 
 std::uint64_t number_of(const std::string& text, const std::string& item) {
-  std::uint64_t value = 0;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(status == std::errc() && stop == text.data() + text.size() && value <= 1'000'000'000,
-        "--chaos: '{}': '{}' is not a whole number; a fault is {}", item, text, kForm);
-  return value;
+  const auto value = parse_number<std::uint64_t>(text, 0, 1'000'000'000);
+  check(value.has_value(), "--chaos: '{}': '{}' is not a whole number; a fault is {}", item, text,
+        kForm);
+  return *value;
 }
 
 // 1/15s, 4/60s: so many in that time.

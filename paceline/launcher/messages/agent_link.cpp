@@ -48,9 +48,8 @@ AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(sock
 
 // False when there is nothing now.
 bool AgentLink::shake_hands() {
-  std::array<std::byte, 64> buffer;
-  const auto wanted = std::min(buffer.size(), handshake_->wanted());
-  const ssize_t got = receive_some(socket_.get(), std::span(buffer).first(wanted));
+  std::vector<std::byte> answer;
+  const ssize_t got = handshake_->receive(socket_, answer);
   if (got < 0 && errno == EAGAIN) return false;
   if (got <= 0) {
     fail(ErrorCode::kPeerLost,
@@ -58,7 +57,7 @@ bool AgentLink::shake_hands() {
          "(PACELINE_SECRET_FILE must be the same on every node), or no agent at all",
          peer_);
   }
-  output_.add(handshake_->feed({buffer.data(), static_cast<std::size_t>(got)}));
+  output_.add(std::move(answer));
   flush();
   if (handshake_->done()) handshake_.reset();
   return true;
@@ -188,12 +187,10 @@ void AgentCall::go_on_connecting() {
 
 void AgentCall::shake_hands() {
   while (!handshake_->done()) {
-    std::array<std::byte, 64> buffer;
-    const auto room = std::span(buffer).first(std::min(buffer.size(), handshake_->wanted()));
-    const ssize_t got = receive_some(socket_.get(), room);
+    std::vector<std::byte> answer;
+    const ssize_t got = handshake_->receive(socket_, answer);
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) return hang_up();
-    const auto answer = handshake_->feed(room.first(static_cast<std::size_t>(got)));
     if (!answer.empty() && !send_now(socket_, answer)) return hang_up();
   }
   link_ = std::make_unique<AgentLink>(std::move(socket_));

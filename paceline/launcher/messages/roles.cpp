@@ -1,13 +1,13 @@
 #include "paceline/launcher/messages/roles.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline::launcher {
 
@@ -50,13 +50,10 @@ void check_name(const std::string& name, const std::string& source) {
 }
 
 int count_of(const std::string& part, std::string_view digits, const std::string& source) {
-  int count = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [read, error] = std::from_chars(digits.data(), end, count);
-  const bool is_number = !digits.empty() && is_digit(digits.front()) && read == end;
-  check(is_number && error == std::errc() && count >= 1 && count <= kMostRanks,
-        "{}: '{}': a role has from 1 to {} ranks, as in trainer=2", source, part, kMostRanks);
-  return count;
+  const auto count = parse_number<int>(digits, 1, kMostRanks);
+  check(count.has_value(), "{}: '{}': a role has from 1 to {} ranks, as in trainer=2", source, part,
+        kMostRanks);
+  return *count;
 }
 
 std::vector<std::string> names_of(const Roles& roles) {

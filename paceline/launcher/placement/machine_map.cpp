@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/placement/core_division.h"
 
@@ -100,10 +101,6 @@ class Mapper {
   const std::vector<int> given_;
   std::map<int, std::vector<int>> ranks_;  // by cpu
 };
-
-std::string counted(std::size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 }  // namespace
 

@@ -11,10 +11,6 @@
 namespace paceline::launcher {
 namespace {
 
-std::string counted(int count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::vector<int> cpus_of(const Cores& cores) {
   std::vector<int> cpus;
   for (const Core& core : cores) cpus.insert(cpus.end(), core.cpus.begin(), core.cpus.end());

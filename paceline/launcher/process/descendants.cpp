@@ -1,7 +1,6 @@
 #include "paceline/launcher/process/descendants.h"
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
 
@@ -63,15 +63,13 @@ Children own_children(const std::vector<pid_t>& spared) {
   const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
   if (!proc) return children;
   while (const dirent* entry = readdir(proc.get())) {
-    const char* end = entry->d_name + std::strlen(entry->d_name);
-    pid_t pid = 0;
-    const auto [stop, status] = std::from_chars(entry->d_name, end, pid);
-    if (status != std::errc() || stop != end || parent_of(entry->d_name) != getpid()) continue;
-    if (std::find(spared.begin(), spared.end(), pid) != spared.end() ||
+    const auto pid = parse_number<pid_t>(entry->d_name);
+    if (!pid || parent_of(entry->d_name) != getpid()) continue;
+    if (std::find(spared.begin(), spared.end(), *pid) != spared.end() ||
         is_shared_connection(entry->d_name)) {
       children.spares_some = true;
     } else {
-      children.rest.push_back(pid);
+      children.rest.push_back(*pid);
     }
   }
   return children;

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+#include <limits>
 #include <optional>
 #include <sstream>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/planning/schedules/simulate.h"
 
 namespace paceline::pipeline {
@@ -14,14 +15,7 @@ namespace paceline::pipeline {
 namespace {
 
 constexpr std::string_view kLetters = "FBIW";
-
-std::optional<int> parse_number(std::string_view text) {
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < 0) return std::nullopt;
-  return value;
-}
+constexpr int kLargest = std::numeric_limits<int>::max();
 
 }  // namespace
 
@@ -34,8 +28,8 @@ std::string to_string(const Action& action) {
 Action parse_action(std::string_view text) {
   const std::size_t at = text.find_first_of(kLetters);
   if (at != std::string_view::npos) {
-    const auto stage = parse_number(text.substr(0, at));
-    const auto micro_batch = parse_number(text.substr(at + 1));
+    const auto stage = parse_number<int>(text.substr(0, at), 0, kLargest);
+    const auto micro_batch = parse_number<int>(text.substr(at + 1), 0, kLargest);
     if (stage && micro_batch) {
       return {static_cast<ActionKind>(kLetters.find(text[at])), *stage, *micro_batch};
     }

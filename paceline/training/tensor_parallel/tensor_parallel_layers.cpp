@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
@@ -140,18 +141,6 @@ void SpreadLinearImpl::pretty_print(std::ostream& stream) const {
   stream << "paceline::SpreadLinear(in_features=" << options_.in_features()
          << ", out_features=" << options_.out_features() << ")";
 }
-
-namespace {
-
-// SplitMix64: neighbouring numbers become unlike ones.
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
 
 at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
                         bool is_training) {

@@ -12,6 +12,8 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/socket.h"
 
+#include "tests/harness/server_handshake.h"
+
 namespace paceline {
 namespace {
 
@@ -32,7 +34,7 @@ TEST(Handshake, accepts_the_same_secret_and_context) {
   const auto pair = connect_pair();
   const auto secret = Secret::generate();
   auto server = std::async(std::launch::async, [&] {
-    authenticate_as_server(pair.server, secret, "store", Deadline::after(5s));
+    harness::authenticate_as_server(pair.server, secret, "store", Deadline::after(5s));
   });
   EXPECT_NO_THROW(authenticate_as_client(pair.client, secret, "store", Deadline::after(5s)));
   EXPECT_NO_THROW(server.get());
@@ -41,7 +43,8 @@ TEST(Handshake, accepts_the_same_secret_and_context) {
 TEST(Handshake, refuses_another_secret_on_both_ends) {
   const auto pair = connect_pair();
   auto server = std::async(std::launch::async, [&, fd = pair.server.get()] {
-    authenticate_as_server(pair.server, Secret::generate(), "store", Deadline::after(200ms));
+    harness::authenticate_as_server(pair.server, Secret::generate(), "store",
+                                    Deadline::after(200ms));
   });
   EXPECT_THROW(
       authenticate_as_client(pair.client, Secret::generate(), "store", Deadline::after(5s)), Error);
@@ -52,7 +55,7 @@ TEST(Handshake, refuses_another_context) {
   const auto pair = connect_pair();
   const auto secret = Secret::generate();
   auto server = std::async(std::launch::async, [&] {
-    authenticate_as_server(pair.server, secret, "generation 1", Deadline::after(200ms));
+    harness::authenticate_as_server(pair.server, secret, "generation 1", Deadline::after(200ms));
   });
   EXPECT_THROW(authenticate_as_client(pair.client, secret, "generation 0", Deadline::after(5s)),
                Error);
@@ -62,7 +65,8 @@ TEST(Handshake, refuses_another_context) {
 TEST(Handshake, a_silent_stranger_is_dropped_at_the_deadline) {
   const auto pair = connect_pair();
   try {
-    authenticate_as_server(pair.server, Secret::generate(), "store", Deadline::after(50ms));
+    harness::authenticate_as_server(pair.server, Secret::generate(), "store",
+                                    Deadline::after(50ms));
     FAIL() << "a silent peer was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);

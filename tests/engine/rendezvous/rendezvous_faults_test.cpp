@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/rendezvous/arrival.h"
 #include "paceline/engine/rendezvous/meeting_point.h"
 #include "paceline/engine/store/memory_store.h"
@@ -179,9 +180,9 @@ TEST(Arrival, names_the_missing_ranks_while_it_waits) {
 }
 
 TEST(Arrival, describes_ranks_shortly) {
-  EXPECT_EQ(describe_ranks({}), "");
-  EXPECT_EQ(describe_ranks({3}), "3");
-  EXPECT_EQ(describe_ranks({0, 1, 2, 5, 6, 9}), "0-2, 5, 6, 9");
+  EXPECT_EQ(format_ranks({}), "");
+  EXPECT_EQ(format_ranks({3}), "3");
+  EXPECT_EQ(format_ranks({0, 1, 2, 5, 6, 9}), "0-2, 5, 6, 9");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include "paceline/engine/rpc/setup.h"
 
 #include "tests/engine/rpc/job.h"
+#include "tests/harness/server_handshake.h"
 
 namespace paceline::rpc::rogue {
 namespace {
@@ -304,28 +305,27 @@ class RogueCallee : public Rogue {
     self.unix_name = "paceline-" + random_hex(16);
     listener_ = std::make_shared<Fd>(listen_unix(self.unix_name));
     Directory(job_.options().store, kDefaultLease).enter(self);
-    thread_ = start_thread(
-        "rogue", [this, self, opens, answer, door = listener_](const std::stop_token& stop) {
-          const auto deadline = Deadline::after(20s);
-          try {
-            Fd socket = accept_connection(*door, deadline);
-            authenticate_as_server(socket, key(), connection_context(self, false), deadline);
-            ByHand peer(std::move(socket));
-            auto frame = peer.receive(FrameKind::kOpen);
-            if (frame && opens) {
-              peer.send({.kind = FrameKind::kOpened,
-                         .time_left_ms = 10'000,
-                         .max_calls = 100,
-                         .session = 5,
-                         .method = 1 << 20});
-              frame = peer.receive(FrameKind::kRequest);
-            }
-            if (frame) answer(peer, *frame);
-            while (!stop.stop_requested() && !peer.has_ended())
-              peer.receive(Deadline::after(100ms));
-          } catch (const Error&) {  // it has left
-          }
-        });
+    thread_ = start_thread("rogue", [this, self, opens, answer,
+                                     door = listener_](const std::stop_token& stop) {
+      const auto deadline = Deadline::after(20s);
+      try {
+        Fd socket = accept_connection(*door, deadline);
+        harness::authenticate_as_server(socket, key(), connection_context(self, false), deadline);
+        ByHand peer(std::move(socket));
+        auto frame = peer.receive(FrameKind::kOpen);
+        if (frame && opens) {
+          peer.send({.kind = FrameKind::kOpened,
+                     .time_left_ms = 10'000,
+                     .max_calls = 100,
+                     .session = 5,
+                     .method = 1 << 20});
+          frame = peer.receive(FrameKind::kRequest);
+        }
+        if (frame) answer(peer, *frame);
+        while (!stop.stop_requested() && !peer.has_ended()) peer.receive(Deadline::after(100ms));
+      } catch (const Error&) {  // it has left
+      }
+    });
   }
   std::string name() const { return "rogue" + std::to_string(num_rogues_); }
 

@@ -16,6 +16,7 @@
 #include "paceline/engine/store/tcp_store_server.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/server_handshake.h"
 #include "tests/harness/stopped_process.h"
 
 namespace paceline {
@@ -90,7 +91,7 @@ TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_se
     Fd listener = listen_tcp(endpoint);
     auto accepted = std::async(std::launch::async, [&] {
       Fd connection = accept_connection(listener, Deadline::after(20s));
-      authenticate_as_server(connection, secret, kStoreContext, Deadline::after(20s));
+      harness::authenticate_as_server(connection, secret, kStoreContext, Deadline::after(20s));
       wait_ready(connection.get(), POLLIN, Deadline::after(20s));
       return connection;
     });

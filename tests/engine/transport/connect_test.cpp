@@ -15,6 +15,7 @@
 #include "paceline/engine/transport/control_messages.h"
 
 #include "tests/engine/transport/connect_fixture.h"
+#include "tests/harness/server_handshake.h"
 #include "tests/harness/wait_until.h"
 
 namespace paceline {
@@ -230,8 +231,8 @@ TEST_P(TcpConnectTest, a_rank_that_is_turned_away_in_the_handshake_calls_again) 
     Fd caller = accept_connection(tcp, Deadline::after(10s));
     ASSERT_TRUE(caller) << call;
     if (call < 2) continue;
-    authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 2",
-                           Deadline::after(10s));
+    harness::authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 2",
+                                    Deadline::after(10s));
     channels.push_back(std::move(caller));
   }
   EXPECT_TRUE(second.get()->throw_if_failed().empty());

@@ -17,6 +17,7 @@
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/transport/formation/acceptor.h"
 
+#include "tests/harness/server_handshake.h"
 #include "tests/harness/stopped_process.h"
 
 namespace paceline {
@@ -61,7 +62,7 @@ class DialerTest : public testing::TestWithParam<bool> {
   }
   Fd answer(const Door& door) const {
     Fd caller = accept_connection(door.of(GetParam()), Deadline::after(10s));
-    authenticate_as_server(caller, secret_, "door", Deadline::after(10s));
+    harness::authenticate_as_server(caller, secret_, "door", Deadline::after(10s));
     return caller;
   }
   static std::vector<NewChannel> turn(Dialer& dialer, Vigil* vigil = nullptr) {
@@ -195,7 +196,7 @@ TEST_P(DialerTest, a_rank_that_was_stopped_while_it_called_does_not_call_the_pee
     later.local = listen_unix(door.unix_name);
     later.tcp = listen_tcp(door.endpoint);
     called = accept_connection(later.of(GetParam()), Deadline::after(10s));
-    if (called) authenticate_as_server(called, secret_, "door", Deadline::after(10s));
+    if (called) harness::authenticate_as_server(called, secret_, "door", Deadline::after(10s));
   }));
 }
 

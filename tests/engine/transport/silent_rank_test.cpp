@@ -10,6 +10,7 @@
 #include "paceline/engine/core/system/socket.h"
 
 #include "tests/engine/transport/connect_fixture.h"
+#include "tests/harness/server_handshake.h"
 
 namespace paceline {
 namespace {
@@ -79,8 +80,8 @@ TEST_P(SilentRankTest, a_rank_that_does_not_answer_hides_no_death) {
   mine.timeout = 60s;
   auto third = std::async(std::launch::async, [&] { connect_mesh(mine, secret_); });
   Fd caller = accept_connection(dying.of(GetParam()), Deadline::after(10s));
-  authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 3",
-                         Deadline::after(10s));
+  harness::authenticate_as_server(caller, secret_.derive("mesh"), "mesh world generation 3 of 3",
+                                  Deadline::after(10s));
   for (Fd* fd : {&dying.local, &dying.tcp, &caller}) fd->reset();
   try {
     third.get();

@@ -4,6 +4,7 @@
 
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 namespace {
@@ -22,17 +23,6 @@ std::string names_for(Device device) {
     if (info.device == device) names += (names.empty() ? "" : ", ") + info.name;
   }
   return names;
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (;;) {
-    const std::size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
 }
 
 const char* label(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
@@ -82,7 +72,8 @@ BackendChoice parse_backend_choice(const std::string& text) {
   BackendChoice choice;
   if (text.empty()) return choice;
   bool has_cpu = false;
-  for (const std::string& part : split(text, ',')) {
+  for (const std::string_view view : split(text, ',')) {
+    const std::string part(view);
     const std::size_t colon = part.find(':');
     const bool names_device = colon != std::string::npos;
     const BackendInfo info = find_backend(names_device ? part.substr(colon + 1) : part, text);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/collective.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline::flight {
 
@@ -187,16 +188,7 @@ std::string other_side(const FlightOperation& operation, const GroupPositions* g
 
 std::string ranks_text(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i;
-    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
-    if (i > 0) text += ", ";
-    text += fmt::to_string(ranks[i]);
-    if (end > i) text += fmt::format("-{}", ranks[end]);
-    i = end + 1;
-  }
-  return text;
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranges(ranks, ", ", 2);
 }
 
 std::string short_text(const FlightOperation& operation) {

@@ -1,7 +1,6 @@
 #include "paceline/engine/collectives/group/device_mesh.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <set>
 
@@ -10,6 +9,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 namespace {
@@ -124,18 +124,14 @@ std::string hint(const std::vector<MeshAxis>& axes, const Hosts& hosts) {
 
 std::vector<MeshAxis> parse_mesh(std::string_view text) {
   std::vector<MeshAxis> axes;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view part = text.substr(begin, end - begin);
+  for (const std::string_view part : split(text, ',')) {
     const std::size_t equals = part.find('=');
     const std::string_view number =
         equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
-    int size = 0;
-    const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), size);
-    check(error == std::errc() && stop == number.data() + number.size(),
-          "mesh: '{}' in '{}' is not NAME=SIZE; write, for example, dp=2,tp=1", part, text);
-    axes.push_back({std::string(part.substr(0, equals)), size});
-    begin = end + 1;
+    const auto size = parse_number<int>(number);
+    check(size.has_value(), "mesh: '{}' in '{}' is not NAME=SIZE; write, for example, dp=2,tp=1",
+          part, text);
+    axes.push_back({std::string(part.substr(0, equals)), *size});
   }
   require_axes(axes);
   return axes;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -20,6 +19,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
@@ -166,12 +166,10 @@ bool is_set(const char* name) {
 // PACELINE_TCP_STREAMS; 1 when it is not set.
 int tcp_streams_from_environment() {
   const std::string value = process_environment()("PACELINE_TCP_STREAMS").value_or("1");
-  int streams = 0;
-  const auto end = value.data() + value.size();
-  const auto read = std::from_chars(value.data(), end, streams);
-  check(read.ec == std::errc() && read.ptr == end && streams >= 1 && streams <= kMaxStreams,
-        "PACELINE_TCP_STREAMS={}: it is a number from 1 to {}", value, kMaxStreams);
-  return streams;
+  const auto streams = parse_number<int>(value, 1, kMaxStreams);
+  check(streams.has_value(), "PACELINE_TCP_STREAMS={}: it is a number from 1 to {}", value,
+        kMaxStreams);
+  return *streams;
 }
 
 // PACELINE_TIMEOUT; empty when it is not set.
@@ -180,14 +178,12 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
   constexpr double kMost = 1e9;
   const auto value = process_environment()("PACELINE_TIMEOUT");
   if (!value) return {};
-  const auto end = value->data() + value->size();
-  double seconds = 0;
-  const auto read = std::from_chars(value->data(), end, seconds);
-  check(read.ec == std::errc() && read.ptr == end && seconds >= kLeast && seconds <= kMost,
+  const auto seconds = parse_number<double>(*value, kLeast, kMost);
+  check(seconds.has_value(),
         "PACELINE_TIMEOUT={}: it is a number of seconds, from {:g} to {:g}, that each operation of "
         "a group may take",
         *value, kLeast, kMost);
-  return std::chrono::milliseconds(std::llround(seconds * 1e3));
+  return std::chrono::milliseconds(std::llround(*seconds * 1e3));
 }
 
 // The group's settings from the environment, where the caller gives none.

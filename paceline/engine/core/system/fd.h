@@ -1,6 +1,6 @@
 #pragma once
 
-// An owned file descriptor, closed when it goes out of scope.
+// An owned file descriptor, and descriptors that travel over Unix sockets.
 
 #include <cstddef>
 #include <span>
@@ -11,6 +11,7 @@
 
 namespace paceline {
 
+// A file descriptor, closed when it goes out of scope.
 class Fd {
  public:
   Fd() = default;
@@ -42,8 +43,8 @@ class Fd {
 
 inline constexpr std::size_t kMostDescriptors = 8;  // of one call
 
-// What sendmsg() returns; it never waits. The descriptors go with the first byte. Requires: there
-// is a byte.
+// Returns what sendmsg() returns; it never waits. The descriptors go with the first byte. Requires:
+// there is a byte.
 ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
                               std::span<const int> descriptors);
 
@@ -51,7 +52,7 @@ enum class Wait : bool { kNo, kYes };
 
 struct Received {
   ssize_t bytes = 0;  // what recvmsg() returned: also 0 at the end, or -1 and errno
-  // That came; those behind the room that `into` had were closed.
+  // How many arrived; those for which `into` had no room were closed.
   std::size_t descriptors = 0;
   bool is_cut = false;  // more bytes or descriptors came than there was room for
 };

@@ -9,10 +9,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/openat2.h>
 #include <stdio.h>
+#include <strings.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/authentication.h"
@@ -88,17 +87,6 @@ bool may_own(uid_t owner, const std::string& folder) {
 }
 
 Fd open_without_links(const std::string& path, int flags, mode_t mode) {
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.mode = (flags & O_CREAT) != 0 ? mode : 0;
-  how.resolve = RESOLVE_NO_SYMLINKS;
-  Fd file(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how)));
-  // A container's filter that does not know the call answers EPERM.
-  if (file || (errno != ENOSYS && errno != EPERM)) return file;
-  return open_step_by_step(path, flags, mode);
-}
-
-Fd open_step_by_step(const std::string& path, int flags, mode_t mode) {
   if (path.empty()) return refused(ENOENT);
   constexpr int kFolder = O_PATH | O_DIRECTORY;
   const auto names = components_of(path);
@@ -191,14 +179,8 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-char lower(char letter) {
-  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-}
-
-// `words` are in lower case.
 bool begins_with(std::string_view text, std::string_view words) {
-  return text.size() >= words.size() &&
-         std::ranges::equal(text.substr(0, words.size()), words, {}, lower);
+  return text.size() >= words.size() && ::strncasecmp(text.data(), words.data(), words.size()) == 0;
 }
 
 bool is_lfs_pointer(std::string_view text) {

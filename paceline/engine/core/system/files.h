@@ -1,9 +1,10 @@
 #pragma once
 
-// Opening files in folders in which others may have put something under the name that is expected:
-// a symbolic link, a FIFO, a device, a second name of another file. A program that follows such a
-// link writes, empties or removes what it points to, with the rights of the user who runs it; one
-// that opens a FIFO waits for its other end.
+// Opening, replacing and recognising files that other people or programs may have made. Somebody
+// may have put something else under the name that is expected: a symbolic link, a FIFO, a device, a
+// second name of another file. A program that follows such a link writes, empties or removes what
+// it points to, with the rights of the user who runs it; one that opens a FIFO waits for its other
+// end.
 //
 // All of these set errno as open() does. describe_refusal() puts their own refusals into words.
 //
@@ -22,8 +23,6 @@ namespace paceline {
 
 // Opens as open() does, but no component of `path` may be a symbolic link: ELOOP. Close-on-exec.
 Fd open_without_links(const std::string& path, int flags, mode_t mode = 0);
-// Does the same on a kernel without openat2() (before 5.6), with a call for each component.
-Fd open_step_by_step(const std::string& path, int flags, mode_t mode = 0);
 
 // Returns a path without symbolic links to what a user's path names: the path itself if it has no
 // links, otherwise what realpath() gives, as far as it exists.
@@ -51,7 +50,6 @@ std::string describe_refusal(int error_number);
 // and then takes its place by a rename. A link that stands in that place is replaced, not followed.
 //
 // Thread safety: none.
-
 class FileDraft {
  public:
   // Error(kSystem) when it cannot be made. `mode` is subject to the umask.
@@ -77,14 +75,11 @@ class FileDraft {
 // was there stays.
 void replace_file(const std::string& path, std::string_view text, mode_t mode = 0666);
 
-// What the first bytes of a file that somebody else made say about it: that it is not the file
-// that was meant, or how its text is encoded. Readers of data sets, weights, images and texts ask
-// before they interpret anything.
-//
-// Thread safety: pure functions.
+// Readers of data sets, weights, images and texts look at the first bytes of a file before they
+// interpret anything: it may not be the file that was meant.
 
-// What an unfinished download leaves in a file's place, as a phrase that says what to do: "a
-// pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
+// The thing that an unfinished download leaves in a file's place, as a phrase that says what to do:
+// "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
 std::string_view mistaken_file(std::span<const std::byte> head);
 
 // The number of bytes before a text begins: 3 for UTF-8's byte order mark, otherwise 0.

@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/system/socket.h"
 
 namespace paceline {
 
@@ -110,28 +112,6 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-std::vector<std::string_view> items_of(std::string_view list) {
-  std::vector<std::string_view> items;
-  while (!list.empty()) {
-    const auto end = std::min(list.find(','), list.size());
-    if (end > 0) items.push_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return items;
-}
-
-// Empty for anything but an address that other hosts may reach.
-std::string text_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address->sa_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  } else if (address->sa_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (!IN6_IS_ADDR_LINKLOCAL(&v6)) inet_ntop(AF_INET6, &v6, text, sizeof text);
-  }
-  return text;
-}
-
 // The first interface of `there` that `fits`, in the preferred family if it can be had.
 template <class Fits>
 const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
@@ -161,8 +141,8 @@ std::vector<InterfaceAddress> interface_addresses() {
   std::vector<InterfaceAddress> there;
   for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
-    const std::string address = text_of(entry->ifa_addr);
-    if (address.empty()) continue;
+    const std::string address = address_text(entry->ifa_addr);
+    if (address.empty() || is_link_local(address)) continue;
     there.push_back({entry->ifa_name, address, entry->ifa_addr->sa_family == AF_INET6,
                      (entry->ifa_flags & IFF_LOOPBACK) != 0});
   }
@@ -173,7 +153,8 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
                            bool prefer_v6) {
   const bool excludes = wanted.starts_with('^');
   const bool is_exact = wanted.starts_with('=');
-  const auto items = items_of(excludes || is_exact ? wanted.substr(1) : wanted);
+  auto items = split(excludes || is_exact ? wanted.substr(1) : wanted, ',');
+  std::erase(items, "");
   const auto begins_with_one = [&](const InterfaceAddress& one) {
     return std::any_of(items.begin(), items.end(),
                        [&](std::string_view item) { return one.interface.starts_with(item); });

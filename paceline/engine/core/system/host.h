@@ -1,6 +1,8 @@
 #pragma once
 
-// Where this process runs, as far as it decides how two processes can reach each other.
+// The identity of this host and this process, and the addresses under which others reach the host.
+//
+// Thread safety: free functions without state; const methods.
 
 #include <cstdint>
 #include <optional>
@@ -20,7 +22,7 @@ std::string process_token();
 std::string host_name();
 // Different after every start of the machine.
 std::string boot_id();
-// Numbers of processes mean the same in two processes with the same one.
+// Two processes in the same one understand each other's process numbers.
 std::string pid_namespace();
 
 struct ProcessStatus {
@@ -32,14 +34,11 @@ std::optional<ProcessStatus> process_status(pid_t pid);
 // The numbers of the processors this thread may run on, ascending.
 std::vector<int> allowed_cpus();
 
-// Which process made an object. A child made by fork() has a copy of the object but none of its
+// The process that made an object. A child made by fork() has a copy of the object but none of its
 // threads, and must not speak for its parent over descriptors that both hold.
 //
 // is_this() costs a load: the kernel wipes one page of every child, and a process that finds it
 // wiped marks it as its own. (Linux before 4.14, which cannot, costs a system call each time.)
-//
-// Thread safety: const methods are safe.
-
 class OwnerProcess {
  public:
   OwnerProcess() : pid_(current()) {}
@@ -53,10 +52,6 @@ class OwnerProcess {
   pid_t pid_;
 };
 
-// Under which of its addresses this host takes part in a job that spans hosts.
-//
-// Thread safety: free functions.
-
 struct InterfaceAddress {
   std::string interface;  // "eth0"
   std::string address;    // numeric
@@ -64,15 +59,16 @@ struct InterfaceAddress {
   bool is_loopback = false;
 };
 
-// Of the interfaces that are up, in the kernel's order; without those that are valid on one link
-// only. Error(kSystem).
+// The addresses of the interfaces that are up, in the kernel's order, without addresses that are
+// valid on one link only. Error(kSystem).
 std::vector<InterfaceAddress> interface_addresses();
 
-// The address to use. `wanted` is as NCCL_SOCKET_IFNAME has it: "eth,ib" are beginnings of names,
-// the first that fits an interface counts; "=eth0,eth1" are whole names; "^docker,virbr" are
-// beginnings of what is not to be taken. Empty: the first interface that is not loopback, 127.0.0.1
-// when there is none. Of an interface's addresses one of the preferred family is taken, if it has
-// one. Error(kInvalid) names the interfaces that there are.
+// The address under which this host takes part in a job that spans hosts. `wanted` is as
+// NCCL_SOCKET_IFNAME has it: "eth,ib" are beginnings of names, the first that fits an interface
+// counts; "=eth0,eth1" are whole names; "^docker,virbr" are beginnings of what is not to be taken.
+// Empty: the first interface that is not loopback, 127.0.0.1 when there is none. Of an interface's
+// addresses one of the preferred family is taken, if it has one. Error(kInvalid) names the
+// interfaces that there are.
 std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
                            bool prefer_v6);
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -222,6 +223,11 @@ bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline)
 
 // It returns its error, and leaves errno as it was.
 bool reserve_file(int fd, std::size_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    errno = EFBIG;
+    return false;
+  }
   int error = 0;
   do {
     error = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));

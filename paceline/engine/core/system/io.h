@@ -6,8 +6,8 @@
 // on until everything has been moved, and the caller of a `_some` function expects fewer bytes and
 // EAGAIN. SIGPIPE is never raised by a socket.
 //
-// Nothing here throws, logs or allocates. What has no deadline may be called in a signal handler
-// and before main(); what has one keeps a Vigil, which takes a mutex.
+// These functions neither throw, log nor allocate. Those without a Deadline may be called in a
+// signal handler and before main(); those with one take a mutex (Vigil).
 //
 // Thread safety: free functions; one reader and one writer of a descriptor at a time.
 
@@ -55,8 +55,9 @@ bool write_whole(int fd, std::span<const std::byte> bytes, Deadline deadline = D
 bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes);
 bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
-// Takes the room of the file's first `bytes` now: to touch a mapping of them is then no SIGBUS,
-// even when the disk or the memory is full. False and errno otherwise.
+// Reserves the file's first `bytes` now: touching a mapping of them is then no SIGBUS, even when
+// the disk or the memory is full. False and errno otherwise: EFBIG, without the signal SIGXFSZ,
+// above the limit of ulimit -f.
 bool reserve_file(int fd, std::size_t bytes);
 
 // A descriptor that gives one record a call (signalfd, timerfd, eventfd): false when it has none.
@@ -64,14 +65,11 @@ template <class Record>
 bool read_record(int fd, Record& record) {
   return read_some(fd, std::as_writable_bytes(std::span(&record, 1))) == sizeof record;
 }
-// Wakes whoever waits for an eventfd.
+// Wakes the threads that wait for an eventfd.
 void ring(int eventfd);
 
-// Bytes on their way into a socket on which no thread may wait: it takes some now, and the rest
-// once poll() reports room (POLLOUT).
-//
-// Thread safety: none.
-
+// The output buffer of a non-blocking socket: it sends some bytes now, and the rest once poll()
+// reports room (POLLOUT). Thread safety: none.
 class SendQueue {
  public:
   bool empty() const { return sent_ == bytes_.size(); }
@@ -88,18 +86,16 @@ class SendQueue {
 };
 
 // A program may be started with standard streams closed (`>&-`). What it opens next would get their
-// numbers, and a socket with the number of stdout would get everything that is printed.
-
-// Holds the numbers of the standard streams that are closed: reading finds the end, and writing
-// fails as before (EBADF), so that lost output is noticed. To be called before anything is opened;
+// numbers, and a socket with the number of stdout would get everything that is printed. This call
+// holds the numbers of the standard streams that are closed: reading finds the end, and writing
+// fails as before (EBADF), so that lost output is noticed. Call it before anything is opened;
 // later calls do nothing.
 void hold_standard_streams() noexcept;
 
-// Whether a line may be written over itself, or only plain lines.
-
-// True when `fd` is the terminal that this process was started from and TERM names one that knows
-// escape codes. paceline run and Open MPI's mpirun give their ranks a terminal of their own making,
-// whatever their output goes to: that is not the terminal they were started from.
+// Whether a line may be written over itself: true when `fd` is the terminal that this process was
+// started from and TERM names one that knows escape codes. paceline run and Open MPI's mpirun give
+// their ranks a terminal of their own making, whatever their output goes to: that is not the
+// terminal they were started from.
 bool can_draw_on(int fd);
 
 }  // namespace paceline

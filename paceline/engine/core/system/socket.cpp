@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -22,6 +21,7 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline {
@@ -109,29 +109,23 @@ Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_atte
   }
 }
 
-std::string address_text(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-  if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6)) {
-    constexpr int kPrefix = 12;  // an IPv4 address on a socket of both families
-    return inet_ntop(AF_INET, v6.s6_addr + kPrefix, text, sizeof text);
-  }
-  if (address.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof text);
-  } else if (address.ss_family == AF_INET6) {
-    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, text,
-              sizeof text);
-  }
-  return text;
+const sockaddr* generic(const sockaddr_storage& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+// Null for a name.
+AddressList numeric_address(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  const bool is_address = getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0;
+  return {is_address ? list : nullptr, &freeaddrinfo};
 }
 
 // "0.0.0.0" and "::", in any form.
 bool is_unspecified(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
-  const AddressList owner(list, &freeaddrinfo);
+  const AddressList list = numeric_address(host);
+  if (!list) return false;
   if (list->ai_family == AF_INET) {
     return reinterpret_cast<const sockaddr_in*>(list->ai_addr)->sin_addr.s_addr == INADDR_ANY;
   }
@@ -185,6 +179,22 @@ sockaddr_storage local_socket_address(const Fd& socket) {
 
 }  // namespace
 
+std::string address_text(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address->sa_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    constexpr int kPrefix = 12;  // before an IPv4 address on a socket of both families
+    if (IN6_IS_ADDR_V4MAPPED(&v6)) {
+      inet_ntop(AF_INET, v6.s6_addr + kPrefix, text, sizeof text);
+    } else {
+      inet_ntop(AF_INET6, &v6, text, sizeof text);
+    }
+  }
+  return text;
+}
+
 std::string parse_host(const std::string& text, const std::string& what) {
   const bool in_brackets = text.size() > 2 && text.front() == '[' && text.back() == ']';
   std::string host = in_brackets ? text.substr(1, text.size() - 2) : text;
@@ -199,20 +209,17 @@ std::string parse_host(const std::string& text, const std::string& what) {
 Endpoint parse_endpoint(const std::string& text, const std::string& what) {
   const auto colon = text.rfind(':');
   Endpoint endpoint;
-  unsigned port = 0;
-  bool good = colon != std::string::npos && colon > 0;
-  if (good) {
+  std::optional<std::uint16_t> port;
+  if (colon != std::string::npos && colon > 0) {
     endpoint.host = text.substr(0, colon);
     const bool is_v6 = endpoint.host.find(':') != std::string::npos;
     check(!is_v6 || (endpoint.host.front() == '[' && endpoint.host.back() == ']'),
           "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT", what, text);
-    const char* end = text.data() + text.size();
-    const auto [stop, status] = std::from_chars(text.data() + colon + 1, end, port);
-    good = status == std::errc() && stop == end && port <= 65535;
+    port = parse_number<std::uint16_t>(std::string_view(text).substr(colon + 1));
   }
-  check(good, "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
+  check(port.has_value(), "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
   endpoint.host = parse_host(endpoint.host, what);
-  endpoint.port = static_cast<std::uint16_t>(port);
+  endpoint.port = *port;
   return endpoint;
 }
 
@@ -231,14 +238,7 @@ std::string why_unresolved(const std::string& host) {
   }
 }
 
-bool is_numeric(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* list = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
-  freeaddrinfo(list);
-  return true;
-}
+bool is_numeric(const std::string& host) { return numeric_address(host) != nullptr; }
 
 bool is_loopback(const std::string& host) {
   in_addr v4{};
@@ -300,11 +300,8 @@ bool leads_elsewhere(const std::string& host, const std::vector<std::string>& ad
 Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog) {
   std::vector<std::string> addresses;
   const auto list = resolve(endpoint, 0);
-  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
-    sockaddr_storage address{};
-    std::memcpy(&address, one->ai_addr, one->ai_addrlen);
-    addresses.push_back(address_text(address));
-  }
+  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next)
+    addresses.push_back(address_text(one->ai_addr));
   if (!leads_elsewhere(endpoint.host, addresses)) return listen_tcp(endpoint, backlog);
   return listen_on_all(endpoint.port, backlog);
 }
@@ -330,7 +327,9 @@ Fd listen_unix(const std::string& name, int backlog) {
 }
 
 std::uint16_t local_port(const Fd& socket) { return port_of(local_socket_address(socket)); }
-std::string local_address(const Fd& socket) { return address_text(local_socket_address(socket)); }
+std::string local_address(const Fd& socket) {
+  return address_text(generic(local_socket_address(socket)));
+}
 
 Endpoint peer_endpoint(const Fd& socket) {
   sockaddr_storage address{};
@@ -338,7 +337,7 @@ Endpoint peer_endpoint(const Fd& socket) {
   if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     fail(ErrorCode::kPeerLost, "the other end of a connection is gone: {}", std::strerror(errno));
   }
-  return {address_text(address), port_of(address)};
+  return {address_text(generic(address)), port_of(address)};
 }
 
 std::string peer_name(const Fd& socket) {
@@ -348,7 +347,7 @@ std::string peer_name(const Fd& socket) {
     return "an unknown peer";
   }
   if (address.ss_family == AF_UNIX) return "a local process";
-  return to_string(Endpoint{address_text(address), port_of(address)});
+  return to_string(Endpoint{address_text(generic(address)), port_of(address)});
 }
 
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {

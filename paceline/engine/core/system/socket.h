@@ -35,6 +35,8 @@ std::string parse_host(const std::string& text, const std::string& what);
 // "host:port" or "[v6]:port". Error(kInvalid) otherwise, as above.
 Endpoint parse_endpoint(const std::string& text, const std::string& what);
 std::string to_string(const Endpoint& endpoint);
+// The numeric address in a socket address, without the port; empty for other kinds.
+std::string address_text(const sockaddr* address);
 // Why `host` has no address now: "the address 'h' does not resolve: ..."; empty when it has one.
 // May take as long as the system's resolver waits for its servers.
 std::string why_unresolved(const std::string& host);
@@ -60,12 +62,12 @@ Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
 // has that address. Where this host does not have it, as behind a Kubernetes Service, NAT or a
 // published port, it listens on all addresses, with a warning.
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
-// Whether `host`, which resolves to `addresses` here, is a name that leads elsewhere to another
-// address than here.
+// Whether `host`, which resolves to `addresses` here, is a name that resolves to loopback on this
+// machine ("127.0.1.1 box" in Debian's /etc/hosts), so that other machines see another address.
 bool leads_elsewhere(const std::string& host, const std::vector<std::string>& addresses);
 // Listens under a name in Linux's abstract namespace: visible inside the network namespace, gone
 // with the last descriptor, so that nothing is left behind by any death. It has no permissions of
-// its own; authenticate what connects (handshake.h).
+// its own; authenticate what connects (authentication.h).
 Fd listen_unix(const std::string& name, int backlog = 1024);
 // The port that a listening socket got.
 std::uint16_t local_port(const Fd& socket);
@@ -83,7 +85,7 @@ std::string peer_name(const Fd& socket);
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
 
-// One attempt to connect, for who must not wait: each of the addresses in turn.
+// A connect that does not wait: it tries each address of the name in turn.
 class ConnectAttempt {
  public:
   // Error(kInvalid) for a name without an address, which may take as long as the resolver waits.
@@ -128,12 +130,9 @@ bool wait_ready(int fd, short events, Deadline deadline);
 void send_all(const Fd& socket, std::span<const std::byte> bytes, Deadline deadline);
 void receive_all(const Fd& socket, std::span<std::byte> bytes, Deadline deadline);
 
-// Who is at the other end of a Unix socket, as the kernel knows it: of a connection that was
-// accepted, who connected; of one that was made, who listens. Anybody can take a name in the
-// abstract namespace, so whoever connects to one looks here before it says anything.
-//
-// Thread safety: a free function, also for signal handlers.
-
+// The process at the other end of a Unix socket, as the kernel knows it: the one that connected, or
+// the one that listens. Anybody can take a name in the abstract namespace, so a process that
+// connects to one looks here before it sends anything. May be called in signal handlers.
 std::optional<ucred> peer_credentials(int socket);
 
 }  // namespace paceline

@@ -1,6 +1,6 @@
 #pragma once
 
-// A named std::jthread: the name shows in gdb, top -H and /proc. Joined when it goes out of scope.
+// Threads: started with a name, and asleep on a word that several processes may share.
 
 #include <atomic>
 #include <chrono>
@@ -13,6 +13,7 @@
 
 namespace paceline {
 
+// A named std::jthread: the name shows in gdb, top -H and /proc. Joined when it goes out of scope.
 // Requires: `name` has at most 15 characters (the kernel's limit). `body` must not throw.
 template <class Body>
 std::jthread start_thread(std::string name, Body body) {
@@ -27,9 +28,8 @@ std::jthread start_thread(std::string name, Body body) {
       });
 }
 
-// Sleeping on a word of memory that several processes may share (Linux futex). The word carries the
-// state; the futex only saves the waiter from spinning. Spurious returns are allowed: the caller
-// loops on its own condition.
+// Linux futex. The state is in the word itself, which callers check in a loop, as wake-ups may be
+// spurious.
 
 // Sleeps while `word` equals `expected`, at most for `timeout`.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,

@@ -1,7 +1,6 @@
 #include "paceline/engine/core/system/topology.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include <hwloc.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline {
 
@@ -162,7 +162,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// What is left of `core` when only `given` counts, or only the rest.
+// The cpus of `core` that are in `given`, or the others.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {
@@ -182,9 +182,7 @@ std::vector<int> given_cpus(hwloc_topology_t machine) {
 }
 
 std::optional<CpuQuota> quota_of_this_process() {
-  std::ostringstream membership;
-  membership << std::ifstream("/proc/self/cgroup").rdbuf();
-  const auto cgroup = cgroup_cpu_quota("/sys/fs/cgroup", membership.str());
+  const auto cgroup = cgroup_cpu_quota("/sys/fs/cgroup", cgroup_text());
   const auto slurm = slurm_cpu_quota([](const char* name) { return std::getenv(name); });
   if (!cgroup || !slurm) return cgroup ? cgroup : slurm;
   return cgroup->cpus <= slurm->cpus ? cgroup : slurm;
@@ -263,17 +261,11 @@ namespace {
 
 constexpr int kHighestCpu = 65535;
 
-std::optional<int> parse_cpu(std::string_view text) {
-  int cpu = -1;
-  const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), cpu);
-  const bool good = status == std::errc() && stop == text.data() + text.size();
-  return good && cpu >= 0 && cpu <= kHighestCpu ? std::optional(cpu) : std::nullopt;
-}
-
 bool append_range(std::string_view text, std::vector<int>& cpus) {
   const auto dash = text.find('-');
-  const auto first = parse_cpu(text.substr(0, dash));
-  const auto last = dash == text.npos ? first : parse_cpu(text.substr(dash + 1));
+  const auto first = parse_number<int>(text.substr(0, dash), 0, kHighestCpu);
+  const auto last =
+      dash == text.npos ? first : parse_number<int>(text.substr(dash + 1), 0, kHighestCpu);
   if (!first || !last || *first > *last) return false;
   for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
   return true;
@@ -281,25 +273,12 @@ bool append_range(std::string_view text, std::vector<int>& cpus) {
 
 }  // namespace
 
-std::string format_cpu_list(const std::vector<int>& cpus) {
-  std::string text;
-  for (std::size_t i = 0; i < cpus.size();) {
-    std::size_t end = i;
-    while (end + 1 < cpus.size() && cpus[end + 1] == cpus[end] + 1) ++end;
-    if (!text.empty()) text += ',';
-    text += end == i ? fmt::to_string(cpus[i]) : fmt::format("{}-{}", cpus[i], cpus[end]);
-    i = end + 1;
-  }
-  return text;
-}
+std::string format_cpu_list(const std::vector<int>& cpus) { return format_ranges(cpus, ",", 2); }
 
 std::optional<std::vector<int>> parse_cpu_list(const std::string& text) {
   std::vector<int> cpus;
-  for (std::string_view rest = text;;) {
-    const auto comma = rest.find(',');
-    if (!append_range(rest.substr(0, comma), cpus)) return {};
-    if (comma == rest.npos) break;
-    rest.remove_prefix(comma + 1);
+  for (const std::string_view part : split(text, ',')) {
+    if (!append_range(part, cpus)) return {};
   }
   std::sort(cpus.begin(), cpus.end());
   cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());

@@ -57,7 +57,8 @@ struct Topology {
   int num_usable_cores() const;
 };
 
-// What this process was given. Error(kSystem) when hwloc cannot read the machine.
+// The part of the machine that this process was given. Error(kSystem) when hwloc cannot read the
+// machine.
 Topology discover_topology();
 
 // Another machine: a file that `lstopo FILE.xml` wrote (the name ends in .xml), or a description in
@@ -69,20 +70,16 @@ Topology load_topology(const std::string& description);
 // ascending.
 Topology restrict_topology(const Topology& topology, const std::vector<int>& cpus);
 
-// Sets of cpus as text, the way the kernel and taskset write them: "0-3,8".
-
-// Requires: ascending.
+// A set of cpus as the kernel and taskset write it: "0-3,8". Requires: ascending.
 std::string format_cpu_list(const std::vector<int>& cpus);
 
-// Ascending, each once. Nothing when the text is not such a list, or names a cpu above 65535.
+// The cpus of such a text, ascending, each once. Nothing when the text is not such a list, or names
+// a cpu above 65535.
 std::optional<std::vector<int>> parse_cpu_list(const std::string& text);
 
-// Which package (CPU package) processors belong to, as the kernel says it in sysfs: a file for each
-// processor, far cheaper than a whole topology. Thread safety: pure.
-
 // The kernel's number of the one package that all of `cpus` are on; empty where they are on
-// several, where there are none, and where the kernel does not say. `directory` holds
-// cpuN/topology/.
+// several, where there are none, and where the kernel does not say. It reads one file of sysfs for
+// each cpu, far cheaper than a whole topology. `directory` holds cpuN/topology/.
 std::optional<int> package_of(std::span<const int> cpus,
                               const std::string& directory = "/sys/devices/system/cpu");
 

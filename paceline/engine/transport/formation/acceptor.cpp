@@ -21,9 +21,8 @@ using namespace std::chrono_literals;
 constexpr auto kHandshakeTimeout = 3s;
 constexpr auto kFirstWordTimeout = 1s;  // when there is no room
 
-// The bytes that are there, at most as many as fit; 0 when none are.
-std::size_t take_some(const Fd& socket, std::span<std::byte> into) {
-  const ssize_t got = receive_some(socket.get(), into);
+// How many bytes a receive_some() took; 0 when none were there.
+std::size_t taken(const Fd& socket, ssize_t got) {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && errno == EAGAIN) return 0;
   fail(ErrorCode::kPeerLost, "{} hung up", peer_name(socket));
@@ -57,7 +56,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-// Of hundreds of callers most have nothing to say at any time, so those are not even asked.
+// Most of hundreds of callers have nothing to say at any time, so only the ready ones are read.
 std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
   std::vector<NewChannel> channels;
   auto entry = entries.begin();
@@ -121,12 +120,10 @@ void Acceptor::let_in(bool is_local) {
 bool Acceptor::advance(Caller& caller) {
   answer(caller);
   while (!caller.handshake.done()) {
-    std::array<std::byte, 64> buffer;
-    const auto room = std::span(buffer).first(std::min(buffer.size(), caller.handshake.wanted()));
-    const std::size_t got = take_some(caller.socket, room);
-    if (got == 0) break;
+    std::vector<std::byte> reply;
+    if (taken(caller.socket, caller.handshake.receive(caller.socket, reply)) == 0) break;
     caller.has_spoken = true;
-    caller.unsent.add(caller.handshake.feed(room.first(got)));
+    caller.unsent.add(std::move(reply));
     answer(caller);
   }
   if (caller.handshake.done() && read_hello(caller)) return caller.unsent.empty();
@@ -144,7 +141,8 @@ void Acceptor::answer(Caller& caller) {
 
 bool Acceptor::read_hello(Caller& caller) {
   while (caller.got < kHelloSize) {
-    const std::size_t got = take_some(caller.socket, std::span(caller.hello).subspan(caller.got));
+    const auto room = std::span(caller.hello).subspan(caller.got);
+    const std::size_t got = taken(caller.socket, receive_some(caller.socket.get(), room));
     if (got == 0) return false;
     caller.got += got;
   }

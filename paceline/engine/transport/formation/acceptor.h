@@ -1,12 +1,13 @@
 #pragma once
 
-// The callers at a rank's door while a group forms. Each proves that it knows the secret and says
-// which channel of which rank it is, all at the same time, so that silent strangers do not hold up
-// the group. A caller that fails is disconnected with a warning.
+// Accepts the connections of the higher ranks while a group forms, at this rank's "doors": its
+// listening sockets. Each caller proves that it knows the secret and says which channel of which
+// rank it is, all at the same time, so that silent strangers do not hold up the group. A caller
+// that fails is disconnected with a warning.
 //
-// Of callers that have proved nothing yet each door lets in at most kMaxStrangers; the kernel keeps
-// the others waiting. A handshake has 3 s; when others wait, one that has sent nothing is dropped
-// after 1 s. A caller that was only too slow may call again.
+// Each door has at most kMaxStrangers connections that have not proved anything yet; the kernel's
+// backlog holds the others. A handshake may take 3 s; when others wait, a connection that has sent
+// nothing is closed after 1 s. A caller that was only too slow may call again.
 //
 // Thread safety: none.
 

@@ -68,7 +68,7 @@ class Connector {
           options_.self(), options_.name, options_.link.tcp_streams, kMaxStreams);
   }
 
-  // What it published.
+  // Returns the published address.
   std::string listen_and_publish() {
     PeerAddress self;
     self.host = host_token();
@@ -287,7 +287,7 @@ class Connector {
                       std::move(cipher));
   }
 
-  // Part of its keys: an attacker who changes on the way what a connection is for breaks it.
+  // A part of the connection's keys: if an attacker changes on the way what it is for, it breaks.
   std::string key_use_of(const NewChannel& made) const {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }

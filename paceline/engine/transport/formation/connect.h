@@ -42,9 +42,9 @@ struct ConnectOptions {
   // Neither throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
-  // For a group whose ranks are connected already, in another group: called some ten times a second
-  // while some are missing; throws that group's failure, otherwise returns which ranks of this one
-  // have left it in order. May be left out.
+  // For a subgroup: checks the group that it was split from, about ten times a second while ranks
+  // are missing. Throws that group's failure; returns the ranks of this group that have left the
+  // other one in order. May be left out.
   std::function<std::vector<int>()> look_after_parent;
 
   int in_world(int member) const {

@@ -118,15 +118,13 @@ void Dial::refused(int error) {
 void Dial::shake_hands() {
   send();
   while (!handshake_->done()) {
-    std::array<std::byte, 64> buffer;
-    const auto room = std::span(buffer).first(std::min(buffer.size(), handshake_->wanted()));
-    const ssize_t got = receive_some(socket_.get(), room);
+    std::vector<std::byte> answer;
+    const ssize_t got = handshake_->receive(socket_, answer);
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {
       fail(ErrorCode::kPeerLost, "it hung up in the handshake: {}",
            got == 0 ? "the connection was closed" : std::strerror(errno));
     }
-    auto answer = handshake_->feed(room.first(static_cast<std::size_t>(got)));
     if (answer.empty()) continue;
     unsent_.add(std::move(answer));
     unsent_.add(hello());

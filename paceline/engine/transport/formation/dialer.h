@@ -1,10 +1,7 @@
 #pragma once
 
-// One call to a peer's door while a group forms, until the channel stands. Never waits.
-//
-// A rank listens before others know its address, so one that refuses for some seconds is dead. A
-// rank that is turned away in the handshake calls again, for up to 30 s: the other end may have had
-// too many callers, or was slow.
+// Connects to the lower ranks while a group forms, many at the same time: the other end of
+// acceptor.h. A peer's control channel comes first, the others once that stands.
 //
 // Thread safety: none.
 
@@ -40,9 +37,14 @@ struct Callee {
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
 };
 
+// One call to a peer's door while a group forms, until the channel stands. Never waits.
+//
+// A rank listens before others know its address, so one that refuses for some seconds is dead. A
+// rank that is turned away in the handshake calls again, for up to 30 s: the other end may have had
+// too many callers, or was slow.
 class Dial {
  public:
-  // Of rank `rank`. `callee` and `secret` must outlive this object.
+  // `rank` is this rank. `callee` and `secret` must outlive this object.
   Dial(int rank, const Callee& callee, Channel channel, const Secret& secret);
 
   const Callee& callee() const { return callee_; }
@@ -85,11 +87,7 @@ class Dial {
   Milliseconds connect_pause_, call_pause_;
 };
 
-// A rank's calls to its peers while a group forms, many at the same time: the other end of
-// acceptor.h. A peer's control channel comes first, the others once that stands.
-//
-// Thread safety: none.
-
+// All calls of a rank.
 class Dialer {
  public:
   // More would only wait at the other ends.

@@ -57,7 +57,7 @@ constexpr std::chrono::nanoseconds kReadingPause = 900ms;
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
 constexpr std::chrono::nanoseconds kLookPause = 100ms;
 constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
-// What is asked for at once; a store's reply has a limit.
+// The bytes that one call asks for; a store's reply has a limit.
 constexpr std::size_t kBytesAtOnce = 4 << 20;
 
 class Fetcher {
@@ -89,7 +89,7 @@ class Fetcher {
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
     while (!take(missing, std::min(put_off(deadline_).remaining(), slice))) {
       if (next_reading.expired() || put_off(deadline_).expired()) {
-        // What is there may say why the others are missing.
+        // The addresses that were published may say why the others are missing.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
         next_reading = Deadline::after(kReadingPause);

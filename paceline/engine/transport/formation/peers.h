@@ -1,7 +1,9 @@
 #pragma once
 
-// What all ranks of a group must have chosen alike before they connect: each compares its own
-// choices with every address it finds.
+// The other ranks while a group forms: their addresses, whether all chose alike, and which of them
+// gave up, died or left.
+//
+// Thread safety: none.
 
 #include <chrono>
 #include <functional>
@@ -20,28 +22,24 @@
 
 namespace paceline {
 
-// Error(kInvalid) that names `peer` and what it chose otherwise: members, transport, encryption,
+// Every rank compares its own choices with every address it finds, before it connects.
+// Error(kInvalid) names `peer` and what it chose otherwise: members, transport, encryption,
 // streams.
 void require_agreement(const ConnectOptions& mine, int peer, const PeerAddress& theirs);
 
-// The addresses that the ranks of a group have published, and what they must agree on.
-
 using LookAround = std::function<void(const std::vector<int>& missing)>;
 
-// Of all ranks, in their order; `own` is this rank's as it published it. While some are missing,
-// calls `look_around` with them, which may throw: once a second, and as long as there is a parent
-// to look after up to ten times. Error(kInvalid) when ranks name other members, chose other
-// transports or only some of them encrypt: as soon as two of them show it, whichever others are
-// missing; kTimeout names a rank that did not arrive.
+// The addresses of all ranks, in their order; `own` is this rank's as it published it. While some
+// are missing, calls `look_around` with them, which may throw: once a second, and as long as there
+// is a parent to look after up to ten times. Error(kInvalid) when ranks name other members, chose
+// other transports or only some of them encrypt: as soon as two of them show it, whichever others
+// are missing; kTimeout names a rank that did not arrive.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
                                          Deadline deadline, const LookAround& look_around);
 
 // While a group forms: a rank that gives up tells the others, and those that wait find out that
 // a rank has died, given up or left, over the connections that exist, by what is published
 // (ConnectOptions::give_up), or from the group that this one is made of.
-//
-// Thread safety: none.
-
 class FormationWatch {
  public:
   // For the reason of what this rank has seen itself.
@@ -54,12 +52,12 @@ class FormationWatch {
   // as the connections stand, so that a rank that sees them close can read why. `wire` may be null.
   void give_up(Wire* wire, const Error& error) const;
 
-  // What follows throws Error(kPeerLost) or Error(kAborted) for what it finds.
+  // The next functions throw Error(kPeerLost) or Error(kAborted) for what they find.
 
-  // What is published, at most after `wait`.
+  // Looks at the published failures, at most after `wait`.
   void require_nobody_gave_up(std::chrono::milliseconds wait) const;
-  // For a rank that waits for `missing`: the same about once a second, the parent group each time;
-  // says once, after 10 s, which ranks are missing.
+  // Called while ranks are missing: checks the published failures about once a second, and the
+  // parent group at every call; warns once, after 10 s, which ranks are missing.
   void look(const std::vector<int>& missing);
   // Looks without reading at what a peer, or each, has said: what comes after the group has formed
   // is the mesh's. Requires: it is connected.

@@ -46,36 +46,8 @@ Loaded::Loaded() {
     return;
   }
 #define PACELINE_FIND(library, name) \
-  if (!find(library, #name, api.name)) why = "libucp.so.0 has no " #name
-  PACELINE_FIND(ucp, ucp_get_version_string);
-  PACELINE_FIND(ucp, ucp_config_read);
-  PACELINE_FIND(ucp, ucp_config_release);
-  PACELINE_FIND(ucp, ucp_init_version);
-  PACELINE_FIND(ucp, ucp_cleanup);
-  PACELINE_FIND(ucp, ucp_worker_create);
-  PACELINE_FIND(ucp, ucp_worker_destroy);
-  PACELINE_FIND(ucp, ucp_worker_progress);
-  PACELINE_FIND(ucp, ucp_worker_get_efd);
-  PACELINE_FIND(ucp, ucp_worker_arm);
-  PACELINE_FIND(ucp, ucp_worker_get_address);
-  PACELINE_FIND(ucp, ucp_worker_release_address);
-  PACELINE_FIND(ucp, ucp_ep_create);
-  PACELINE_FIND(ucp, ucp_ep_close_nbx);
-  PACELINE_FIND(ucp, ucp_stream_send_nbx);
-  PACELINE_FIND(ucp, ucp_stream_recv_data_nb);
-  PACELINE_FIND(ucp, ucp_stream_data_release);
-  PACELINE_FIND(ucp, ucp_request_check_status);
-  PACELINE_FIND(ucp, ucp_request_free);
-  PACELINE_FIND(ucs, ucs_status_string);
-  PACELINE_FIND(uct, uct_query_components);
-  PACELINE_FIND(uct, uct_release_component_list);
-  PACELINE_FIND(uct, uct_component_query);
-  PACELINE_FIND(uct, uct_md_config_read);
-  PACELINE_FIND(uct, uct_config_release);
-  PACELINE_FIND(uct, uct_md_open);
-  PACELINE_FIND(uct, uct_md_close);
-  PACELINE_FIND(uct, uct_md_query_tl_resources);
-  PACELINE_FIND(uct, uct_release_tl_resource_list);
+  if (!find(library, #name, api.name)) why = "libucp.so.0 has no " #name;
+  PACELINE_UCX_FUNCTIONS(PACELINE_FIND)
 #undef PACELINE_FIND
 }
 

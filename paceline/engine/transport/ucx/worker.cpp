@@ -89,8 +89,8 @@ std::string Worker::address() {
 }
 
 // Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
-// That is tried again with each peer: UCX counts the endpoints that two workers make, those that it
-// refuses too, and joins those with the same number, so both ends must fail alike.
+// The choice is tried again with each peer: UCX counts the endpoints that two workers make, those
+// that it refuses too, and joins those with the same number, so both ends must fail alike.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
   Link& link = this->link(peer);
@@ -222,7 +222,7 @@ ssize_t Worker::receive(int peer, std::span<std::byte> into) {
   return with_errno(link.has_failed || link.endpoint == nullptr ? ECONNRESET : EAGAIN);
 }
 
-// Of the chunk that came first: enough for the beginning of a message, which is sent in one piece.
+// Looks at the first chunk only: enough for the beginning of a message, which is sent in one piece.
 ssize_t Worker::peek(int peer, std::span<std::byte> into) {
   const std::lock_guard lock(mutex_);
   Link& link = this->link(peer);
@@ -254,7 +254,7 @@ void Worker::give_up_sends() {
     return std::any_of(links_.begin(), links_.end(),
                        [&](const auto& link) { return is_sending(*link); });
   };
-  // What says why is short, and may be on its way.
+  // The notice that says why is short, and may be on its way.
   const auto deadline = Deadline::after(kLastWordsLimit);
   while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
   is_dead_ = is_dead_ || some_are_sending();

@@ -49,7 +49,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // By which others reach it.
+  // The address by which others reach it.
   std::string address();
   void connect(int peer, const std::string& address);
 
@@ -87,7 +87,7 @@ class Worker {
   void take_status(Link& link, ucs_status_ptr_t status);
   void advance(Link& link);
   bool fetch(Link& link);
-  // What they have received and not given is gone.
+  // Bytes that were received and not taken are lost.
   template <class Choose>
   void close(const Choose& is_chosen);
 

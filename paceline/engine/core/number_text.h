@@ -1,0 +1,44 @@
+#pragma once
+
+// Numbers in texts that people or other programs wrote: one number, and lists of them.
+//
+// Thread safety: pure functions.
+
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <type_traits>
+#include <vector>
+
+namespace paceline {
+
+// The number that is all of `text`; nothing where it is something else, or too large for T.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data(), end, value);
+  return status == std::errc() && stop == end ? std::optional(value) : std::nullopt;
+}
+// As above, for a number from `least` to `most`; never NaN.
+template <class T>
+std::optional<T> parse_number(std::string_view text, std::type_identity_t<T> least,
+                              std::type_identity_t<T> most) {
+  const auto value = parse_number<T>(text);
+  return value && *value >= least && *value <= most ? value : std::nullopt;
+}
+
+// The parts between the separators, empty ones as well: one part more than there are separators.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+// "0-3, 7" of ascending numbers: a dash joins `least_joined` or more that follow one another.
+std::string format_ranges(std::span<const int> numbers, std::string_view separator,
+                          std::size_t least_joined);
+// Ranks as messages list them, in any order: "0-3, 7", and "0, 1" for two neighbours.
+std::string format_ranks(std::vector<int> ranks);
+
+}  // namespace paceline
