@@ -142,7 +142,7 @@ struct ScheduleSpec {
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts
   std::size_t chunk = 0;               // elements; of the algorithms that cut
-  const Hosts* hosts = nullptr;        // for the hierarchy; packages, in shared memory
+  const Hosts* hosts = nullptr;        // for the hierarchy
 
   // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
   // `to`. For operations on blocks; rooted ones have `from` or `to` as root.

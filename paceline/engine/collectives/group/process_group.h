@@ -486,14 +486,14 @@ struct InitOptions {
 // loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
 // what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
-// many connections for each pair when they say 1; PACELINE_BY_PACKAGE=1 sets
-// PlanningOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
-// GroupOptions::timeout when they leave it empty (an empty variable is none); PACELINE_FLIGHT_DIR
-// says where operations are recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all
-// ranks or for none, where spans are (engine/telemetry/timeline.h). What is wrong with these or the
-// options is told to the other ranks, where they meet: their Error(kInvalid) too. Errors: those of
-// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
-// build lacks, kInvalid when the ranks chose different ones.
+// many connections for each pair when they say 1; PACELINE_TIMEOUT (seconds, from 0.001 to a
+// billion) is GroupOptions::timeout when they leave it empty (an empty variable is none);
+// PACELINE_FLIGHT_DIR says where operations are recorded (flight/group_flight.h),
+// PACELINE_TIMELINE_DIR, set for all ranks or for none, where spans are
+// (engine/telemetry/timeline.h). What is wrong with these or the options is told to the other
+// ranks, where they meet: their Error(kInvalid) too. Errors: those of rendezvous(), connect_mesh()
+// and parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the
+// ranks chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

@@ -13,7 +13,6 @@
 #include "paceline/engine/collectives/backends/paceline/point_to_point.h"
 #include "paceline/engine/collectives/backends/paceline/shared_executor.h"
 #include "paceline/engine/collectives/backends/paceline/symmetric_regions.h"
-#include "paceline/engine/collectives/planning/package_plan.h"
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/transport/exchange.h"
 #include "paceline/engine/transport/mesh.h"
@@ -28,18 +27,11 @@ struct EngineOptions {
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// Whose memory this rank maps; kAll is the same on every rank.
-enum class Sharing { kNobodys, kOfSome, kOfAll };
-
-struct Agreement {
-  Planner planner;
-  std::optional<PackagePlan> packages;  // of kOfAll, where by_package is set
-};
-
-// Collective; a group of one sends nothing. Error(kInvalid) when the planning options differ from
-// those of rank 0, others as MessageExecutor::run() throws them.
-Agreement agree(Mesh& mesh, Exchange& exchange, Sharing sharing, const EngineOptions& options,
-                Deadline deadline);
+// The planner that all ranks choose by. Collective; a group of one sends nothing. `shares_memory`:
+// this rank maps the memory of the other ranks of its host. Error(kInvalid) when the planning
+// options differ from those of rank 0, others as MessageExecutor::run() throws them.
+Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
+                         const EngineOptions& options, Deadline deadline);
 
 // Gives every rank the bytes of all, one rank's after the other.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
@@ -56,7 +48,7 @@ class PacelineBackend : public Backend {
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
-  const Hosts& hosts() const override { return agreed_.planner.hosts(); }
+  const Hosts& hosts() const override { return planner_.hosts(); }
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
@@ -95,7 +87,7 @@ class PacelineBackend : public Backend {
   Exchange exchange_;
   const std::unique_ptr<GroupShare> group_share_;  // when all ranks are on one host
   const std::unique_ptr<HostShare> host_share_;    // when only some are
-  const Agreement agreed_;
+  const Planner planner_;
   std::optional<SharedExecutor> shared_;                // with a group share
   std::optional<MessageExecutor> messages_;             // without
   const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and waiting threads

@@ -49,32 +49,26 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
     route.way = SharedRoute::Way::kSmall;
   } else {
     route.way = SharedRoute::Way::kLarge;
-    route.is_by_package = terms.packages != nullptr && terms.packages->chooses(request.op);
   }
   return route;
 }
 
 std::string explain_route(const SharedTerms& terms, const PlanRequest& request) {
   const SharedRoute route = choose_route(terms, request);
-  const char* const staged =
-      route.is_by_package ? "by_package" : (route.is_one_shot ? "one_shot" : "direct");
-  const char* const in_place = route.is_by_package ? "by_package" : "direct";
+  const char* const staged = route.is_one_shot ? "one_shot" : "direct";
   std::string how;
   if (route.way == SharedRoute::Way::kTiny) {
     how =
         fmt::format("{}; by way of the staging area, up to {} KiB", staged, most_tiny(terms) >> 10);
   } else {
     how = fmt::format(
-        "{}; read and written in place when all buffers lie in symmetric memory, otherwise {}by "
-        "way "
-        "of a staging area of {} KiB",
-        in_place, staged == std::string_view(in_place) ? "" : fmt::format("{} ", staged),
-        GroupShare::kAreaBytes >> 10);
+        "direct; read and written in place when all buffers lie in symmetric memory, otherwise "
+        "{}by "
+        "way of a staging area of {} KiB",
+        route.is_one_shot ? "one_shot " : "", GroupShare::kAreaBytes >> 10);
   }
-  const bool asks_plan = terms.packages != nullptr && route.way == SharedRoute::Way::kLarge;
-  return fmt::format("{} among {} in shared memory: {}\n{}", describe(request),
-                     counted(terms.world_size, "rank"), how,
-                     asks_plan ? terms.packages->explain(request) : "");
+  return fmt::format("{} among {} in shared memory: {}\n", describe(request),
+                     counted(terms.world_size, "rank"), how);
 }
 
 SharedPlan SharedPlans::make(const Collective& call) const {

@@ -8,15 +8,13 @@
 #include <vector>
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
-#include "paceline/engine/collectives/planning/package_plan.h"
 #include "paceline/engine/collectives/selection/planner.h"
 
 namespace paceline {
 
 struct SharedTerms {
   int world_size = 1;
-  bool shares_cores = false;              // more ranks than cores: they wait longer for each other
-  const PackagePlan* packages = nullptr;  // null: not asked for
+  bool shares_cores = false;  // more ranks than cores: they wait longer for each other
 };
 
 struct SharedRoute {
@@ -25,7 +23,6 @@ struct SharedRoute {
   enum class Way { kTiny, kSmall, kLarge };
   Way way = Way::kTiny;
   bool is_one_shot = false;  // when staged: every rank reduces everything itself
-  bool is_by_package = false;
 };
 
 SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
