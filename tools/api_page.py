@@ -17,7 +17,9 @@ PAGE = ROOT / "docs" / "api.md"
 UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
 ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
-        "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h", "paceline/engine/core/dtype.h",
+        "paceline/engine/collectives/group/group_options.h", "paceline/engine/collectives/group/operations.h",
+        "paceline/engine/collectives/selection/planner.h",
+        "paceline/engine/collectives/work.h", "paceline/engine/core/dtype.h",
         "paceline/files/images/image_pipeline.h", "paceline/files/images/image_pipeline.h", "paceline/files/images/encoded_image.h", "paceline/files/images/image.h",
         "paceline/files/images/image_files.h", "paceline/files/images/image_pipeline.h",
         "paceline/training/optim/optimizer.h", "paceline/training/optim/update_rules.h", "paceline/training/optim/lr_schedules.h",
