@@ -2,10 +2,11 @@
 
 // A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a group's
 // collectives. What it does differently, or not at all, Paceline's engine does beside it
-// (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
+// (connect_backend.h): ranks meet, compare their calls, notice deaths, send messages.
 //
-// A leaf is a folder with NAME_library.h and NAME_library.cpp, which is compiled where the library
-// was found (cmake/PacelineBackends.cmake), and an entry in library_list.cpp.
+// A library is a folder NAME/ with NAME_library.cpp, compiled where the library was found
+// (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
+// library_list.cpp. Behind the interface stand the parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>

@@ -54,6 +54,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
         const StoreUse use(rendezvous_.hosted, name_, world_ranks_);
         if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
+                                             .group_hash = name_hash_,
                                              .rank = rank_,
                                              .world_ranks = world_ranks_,
                                              .choice = options_.backend,

@@ -134,22 +134,53 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// What the ranks of a group on one host share: a control block and two staging areas of each, and a
-// barrier. Every collective enters here: the ranks announce their calls, wait for each other and
-// compare.
+// What ranks of one host share: of each rank a control block, two areas of scratch and the rings of
+// its messages, and a barrier of them all.
 //
-// The areas are used in turn, one for each piece of a call, so that no phase is needed for
-// "everybody is done": a rank that arrives at the next phase has finished with the last area but
-// one.
+// Pieces of calls use the two areas in turn, so that no extra barrier is needed before an area is
+// written again: when all ranks have met in piece n, no rank reads the area of piece n - 1 any
+// more, so piece n + 1 may write it.
 //
 // Thread safety: none; one executor owns it.
+class SharedAreas {
+ public:
+  // For the messages of the ranks: the memory behind the areas.
+  RingMemory ring_memory() const { return {blocks_, ring_offset()}; }
 
-class GroupShare {
+  // Returns the piece's turn.
+  unsigned begin_piece() { return ++turn_; }
+  // Of the piece begun last, or of one that began at `turn`: that one or the one before.
+  std::byte* area(int rank) const { return area(rank, turn_); }
+  std::byte* area(int rank, unsigned turn) const {
+    return blocks_->of(rank) + kControlBytes + (turn & 1) * area_bytes_;
+  }
+
+ protected:
+  // Collective among the ranks of this host. Error(kSystem) on every one of them when memory is
+  // lacking. Requires: mesh.shared_memory(), and `mesh` outlives this object.
+  SharedAreas(Mesh& mesh, std::size_t area_bytes, Pages::When pages, Deadline deadline);
+
+  Mesh& mesh_;
+
+ private:
+  static constexpr std::size_t kControlBytes = 4096;
+  static_assert(sizeof(ControlBlock) <= kControlBytes);
+  std::size_t ring_offset() const { return kControlBytes + 2 * area_bytes_; }
+
+  const std::size_t area_bytes_;
+  const std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
+  unsigned turn_ = 0;
+
+ protected:
+  PhaseBarrier barrier_;
+};
+
+// The areas of a group whose ranks are all on one host. Every collective enters here: the ranks
+// announce their calls, wait for each other and compare.
+class GroupShare : public SharedAreas {
  public:
   static constexpr std::size_t kAreaBytes = 256 << 10;  // two of them stay in a core's L2 cache
 
-  // Collective. Error(kSystem) on every rank when memory is lacking. Requires:
-  // mesh.shared_memory(), and `mesh` outlives this object.
   GroupShare(Mesh& mesh, Deadline deadline);
 
   // Says what this rank is about to do and waits for all others, which must be about to do the
@@ -167,49 +198,17 @@ class GroupShare {
     barrier_.arrive_and_wait(operation.fingerprint, operation.wait);
   }
 
-  // For the messages of the ranks, behind what this takes.
-  RingMemory ring_memory() const { return {blocks_, kRingOffset}; }
-
-  // Returns the piece's turn.
-  unsigned begin_piece() { return ++turn_; }
-  // Of the piece begun last, or of one that began at `turn`: that one or the one before.
-  std::byte* area(int rank) const { return area(rank, turn_); }
-  std::byte* area(int rank, unsigned turn) const {
-    return blocks_->of(rank) + kControlBytes + (turn & 1) * kAreaBytes;
-  }
-
  private:
-  static constexpr std::size_t kControlBytes = 4096;
-  static constexpr std::size_t kRingOffset = kControlBytes + 2 * kAreaBytes;
-  static_assert(sizeof(ControlBlock) <= kControlBytes);
-
-  Mesh& mesh_;
-  std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
-  PhaseBarrier barrier_;
   std::vector<Announcement> announced_;
-  unsigned turn_ = 0;
 };
 
-// What the ranks of one host share in a group that spans hosts: scratch that all of them read, and
-// a barrier. Two areas are used in turn, a piece of a call each: a rank that meets in the next
-// piece has finished with the last, so the area of the last but one is free.
-//
-// Thread safety: none; one executor owns it.
-
-class HostShare {
+// The areas of the ranks of one host in a group that spans hosts.
+class HostShare : public SharedAreas {
  public:
   static constexpr std::size_t kAreaBytes = 4 << 20;
 
-  // Collective among the ranks of this host. Error(kSystem) on every one of them when there is no
-  // memory. Requires: mesh.shared_memory().
   HostShare(Mesh& mesh, Deadline deadline);
 
-  // For the messages of the ranks, behind what this takes.
-  RingMemory ring_memory() const { return {blocks_, kRingOffset}; }
-
-  void begin_piece() { ++turn_; }
-  // Of the piece under way.
-  std::byte* area(int rank) const;
   // Waits for the other ranks of the host; at the first meeting of a collective they compare their
   // calls. `while_waiting` is called every few milliseconds. Errors as PhaseBarrier and
   // require_same().
@@ -217,15 +216,7 @@ class HostShare {
             const std::function<void()>& while_waiting);
 
  private:
-  static constexpr std::size_t kControlBytes = 4096;
-  static constexpr std::size_t kRingOffset = kControlBytes + 2 * kAreaBytes;
-  static_assert(sizeof(ControlBlock) <= kControlBytes);
-
-  Mesh& mesh_;
-  std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
-  PhaseBarrier barrier_;
   std::uint32_t announced_ = 0;  // sequence number
-  unsigned turn_ = 0;
 };
 
 }  // namespace paceline

@@ -105,6 +105,36 @@ Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> a
   return call;
 }
 
+Statement Statement::accept(std::string_view text) {
+  Statement statement;
+  text.copy(statement.text, sizeof statement.text - 1);
+  return statement;
+}
+
+Statement Statement::refuse(const Error& error) {
+  Statement statement = accept(error.what());
+  statement.good = false;
+  statement.code = static_cast<std::uint8_t>(error.code());
+  return statement;
+}
+
+std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
+                                         const std::function<void(const Collective& call)>& run) {
+  std::vector<Statement> all(world_size, mine);
+  if (world_size > 1) {
+    run(all_gather_of(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))));
+  }
+  for (Statement& theirs : all) theirs.text[sizeof theirs.text - 1] = '\0';
+  return all;
+}
+
+std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].good) return rank;
+  }
+  return {};
+}
+
 // All ranks choose by the same numbers: the hierarchy only if every host shares memory.
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline) {
@@ -204,7 +234,7 @@ void PacelineBackend::guarded(Operation&& operation) {
   try {
     operation();
   } catch (...) {
-    rethrow_aborting(*mesh_, [this](const Error& cause) { abort(cause); });
+    rethrow_aborting(*mesh_, [this](const Error& cause) { PacelineBackend::abort(cause); });
   }
 }
 
@@ -302,7 +332,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
       // Every rank already knows of the allocation failure, and the group goes on.
-      if (error.code() != ErrorCode::kSystem) abort(error);
+      if (error.code() != ErrorCode::kSystem) PacelineBackend::abort(error);
       throw;
     }
   }
@@ -321,22 +351,13 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
 // Every rank learns all ranks' results, and comes to the same verdict.
 void PacelineBackend::require_no_problem(const std::optional<Error>& own,
                                          const Fingerprint& fingerprint, const WaitOptions& wait) {
-  using Words = std::array<char, 256>;
-  Words mine{};
-  if (own) std::string(own->what()).copy(mine.data(), mine.size() - 1);
-  std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
-  if (mesh_->world_size() > 1) {
-    const Collective call =
-        all_gather_of(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-    guarded([&] { execute(call, fingerprint, wait); });
-  }
-  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
-    Words& problem = all[static_cast<std::size_t>(rank)];
-    problem.back() = '\0';
-    if (problem.front() == '\0') continue;
-    fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
-         mesh_->self(), mesh_->describe(rank), problem.data());
-  }
+  const auto all = statements_of_all(
+      own ? Statement::refuse(*own) : Statement(), static_cast<std::size_t>(mesh_->world_size()),
+      [&](const Collective& call) { guarded([&] { execute(call, fingerprint, wait); }); });
+  const auto refused = first_refusal(all);
+  if (!refused) return;
+  fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
+       mesh_->self(), mesh_->describe(static_cast<int>(*refused)), all[*refused].text);
 }
 
 // Over sockets no memory is copied before it is sent.

@@ -1,12 +1,17 @@
 #pragma once
 
-// What the ranks of a group settle before they can do anything else: the numbers by which all of
-// them choose algorithms, and which ranks share memory. Whatever carries out calls is made from
-// the result.
+// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
+// group that spans hosts; all types and operations. The ranks first settle the numbers by which all
+// of them choose algorithms, and which ranks share memory; the executors are made from the result.
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/backends/paceline/message_executor.h"
@@ -36,8 +41,24 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 // Gives every rank the bytes of all, one rank's after the other.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
 
-// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
-// group that spans hosts; all types and operations.
+// What a rank tells the others about something that it tried: that it succeeded, with a text for
+// the others to compare, or its error.
+struct Statement {
+  bool good = true;
+  std::uint8_t code = 0;
+  char text[510] = {};
+
+  static Statement accept(std::string_view text);
+  static Statement refuse(const Error& error);
+};
+static_assert(sizeof(Statement) == 512);
+
+// All ranks' statements, from which all come to the same verdict. `run` carries out a collective; a
+// group of one needs none.
+std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
+                                         const std::function<void(const Collective& call)>& run);
+// The first rank that refused.
+std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {
  public:
