@@ -82,7 +82,6 @@ struct ConstBuffer {
 // map. Collectives on it read the peers' bytes in place, with no copy in or out.
 //
 // A value that shares ownership: the memory lives as long as any copy, also beyond its group.
-
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;

@@ -82,9 +82,9 @@ struct Target {
 struct Schedule {
   std::vector<Step> steps;
   std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
-  // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
-  // taken while earlier pieces are under way, so that the network does not pause between them. The
-  // same part of the algorithm on every rank.
+  // The first num_ahead steps (sends and receives only) of the next piece may be taken while this
+  // one is under way, so that the network does not pause between pieces. All ranks cut their
+  // schedule at the same point of the algorithm.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;

@@ -19,7 +19,7 @@ struct Position {
   const Flight* flight = nullptr;
   int group_rank = 0;
   const FlightOperation* last = nullptr;  // the last collective that it finished
-  const FlightOperation* open = nullptr;  // the first after it
+  const FlightOperation* open = nullptr;  // the first after `last` that it began and did not finish
   // Its collective with this number; null when it has none, or the ring has forgotten it.
   const FlightOperation* at(std::uint32_t sequence) const;
   bool has_passed(std::uint32_t sequence) const {
@@ -82,7 +82,7 @@ std::string agreed_text(const FlightOperation& operation, const GroupPositions* 
 // "3.1 s", "0.002 s".
 std::string seconds_text(double seconds);
 
-// Where a rank is that is not where the others wait for it.
+// Where a rank is that does not arrive where the others wait for it.
 
 // What it waits in, or failed in, beside the collectives of the position's group; null: nothing.
 const FlightOperation* unfinished_elsewhere(const Position& position);

@@ -68,7 +68,6 @@ void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte*
 const char* reduce_kernel_name();
 
 // The reduce kernel's variants, one per instruction set; reduce.cpp chooses.
-
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;

@@ -1,5 +1,5 @@
-// Eight floats at a time, from and to 16-bit floats by AVX2 and F16C: with the bits of elements.h.
-// See reduce_avx512.cpp.
+// The kernel for AVX2 and F16C: eight floats at a time, from and to 16-bit floats with the bits of
+// elements.h.
 #define PACELINE_KERNEL avx2
 
 #include <cstddef>

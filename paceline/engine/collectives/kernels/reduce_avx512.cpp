@@ -1,13 +1,7 @@
-// Sixteen floats at a time, from and to 16-bit floats by AVX-512: with the bits of elements.h.
-// Text for reduce_kernel.h, which needs of each instruction set that has more than one lane, for
-// float, Half and Brain,
-//   Lanes load(const T* from);       // kLanes elements at any address, widened
-//   void store(Lanes value, T* to);  // rounded
-// where Lanes has a float's operators.
-//
-// Where the processor's own conversions serve, they are used: VCVTPH2PS and VCVTPS2PH, which take
-// subnormal numbers as they are whatever the thread's mode. Those of AVX-512 BF16 are not
-// (kernels/reduce.h).
+// The kernel for AVX-512: sixteen floats at a time, from and to 16-bit floats with the bits of
+// elements.h. Where the processor's own conversions serve, they are used: VCVTPH2PS and VCVTPS2PH,
+// which take subnormal numbers as they are whatever the thread's mode. Those of AVX-512 BF16 are
+// not (kernels/reduce.h).
 #define PACELINE_KERNEL avx512
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// One element at a time, by elements.h: the compiler's vectors are all that this kernel has. See
-// reduce_avx512.cpp.
+// The kernel for any processor: one element at a time, by elements.h; the compiler's vectors are
+// all that it has.
 #define PACELINE_KERNEL portable
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 // What communication costs on a machine: the numbers by which the planner chooses and the simulator
 // predicts. The defaults are those of an ordinary server with a 10 Gbit/s network; `paceline bench
-// --calibrate` measures them (group/calibration.h). A value; times in seconds, rates in bytes a
+// --calibrate` measures them (calibration.h). A value; times in seconds, rates in bytes a
 // second.
 
 #include <string>
@@ -34,7 +34,6 @@ struct CostModel {
 
 // What each algorithm costs the busiest rank or host: the formulas that the planner's prediction is
 // made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come to the same.
-
 struct Effort {
   double rounds = 0;
   double messages = 0;

@@ -32,7 +32,6 @@ struct PlanningOptions {
 // (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
 // Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
 // it to a factor of 4.
-
 struct PlanRequest {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;

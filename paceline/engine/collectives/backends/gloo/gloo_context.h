@@ -40,7 +40,6 @@ class GlooStore : public gloo::rendezvous::Store {
 // within kSlice and ends the wait.
 //
 // One thread, which sleeps while nothing runs. Thread safety: Scopes come one at a time.
-
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -82,7 +81,6 @@ class RunWatch {
 // from here and is in a list while it exists.
 //
 // Thread safety: end_waits() may be called at any time, from any thread.
-
 class AbortableContext : public gloo::rendezvous::Context {
  public:
   using gloo::rendezvous::Context::Context;

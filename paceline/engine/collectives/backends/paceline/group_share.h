@@ -1,21 +1,7 @@
 #pragma once
 
-// The ranks of one host in step: a counter of phases per rank in shared memory. A rank arrives at a
-// phase by raising its own counter, and passes when every peer's counter has reached it. Everything
-// a rank wrote before it arrived is visible to all that passed.
-//
-// Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
-// that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
-// slices it looks for dead peers, abort notices and the deadline.
-//
-// A rank that gives up at a phase, having arrived there, says so in its block: one that arrives
-// later must not pass as if the others had waited.
-//
-// Memory ordering: counters, `sleepers` and `given_up` are written and read with sequential
-// consistency (on x86-64 and ARM a read costs the same as with acquire). So either the waiter sees
-// the new phase, or the arriving rank sees the waiter's entry in `sleepers` and wakes it; and
-// either a rank that gives up sees that the last rank has arrived after all, or that rank sees that
-// it has given up.
+// What the ranks of one host share, and how they keep in step: PhaseBarrier, and the control blocks
+// and staging areas (GroupShare, HostShare) that it guards.
 
 #include <atomic>
 #include <cstddef>
@@ -50,10 +36,10 @@ struct Announcement {
   SharedPlace output;
 };
 
-// The head of every rank's block of shared memory. Two announcements, used in turn: no rank can be
-// two collectives ahead. Two others for calls outside the group's numbering, which all have number
-// 0. A digest of each, and whether the rank has given up, lie beside the phase, so that peers that
-// need no more fetch one cache line.
+// The head of every rank's block of shared memory. announcements[0..1] are those of even and odd
+// collectives, [2..3] likewise those of calls outside the group's numbering, which all have number
+// 0; see invariant (3) of PhaseBarrier. A digest of each, and whether the rank has given up, lie
+// beside the phase, so that peers that need no more fetch one cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
   std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
@@ -63,6 +49,45 @@ struct ControlBlock {
   alignas(128) Announcement announcements[4];
 };
 
+// The ranks of one host in step: each has a counter of phases in shared memory. A rank arrives at a
+// phase by raising its own counter, and passes when every peer's counter has reached it.
+//
+// Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
+// that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
+// slices it looks for dead peers, abort notices and the deadline.
+//
+// Invariants. phase, given_up, entered, digests and announcements are written by their own rank
+// alone; sleepers by every rank that waits for it. Counters of phases are compared by their signed
+// difference, because they wrap around.
+//
+// (1) No two ranks are more than one phase apart: a rank stores n in `phase` only after it has
+//     passed n - 1, and so after every other has stored n - 1.
+// (2) A rank that has passed phase n sees everything that the others wrote before they arrived
+//     there: the store of `phase` releases it, the load in has_arrived() acquires it. This is what
+//     makes digests, announcements, staging areas and results in symmetric memory safe to read,
+//     none of which is atomic.
+// (3) What a rank read after phase n may be overwritten by its owner after phase n + 1: the reads
+//     come before the reader's store of n + 1, and the owner overwrites after it has seen that
+//     store. Announcements are read between the first phase of a collective and the reader's next
+//     arrival, so collective s + 2 may use the place of s: between them every rank has met in s + 1,
+//     here or by its messages. Staging areas: see SharedAreas.
+// (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
+// one
+//     adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so the
+//     waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
+//     release would not do: each of them could then read the old value. If `phase` changes after the
+//     waiter's load, the kernel finds another value than the one to sleep on, and returns.
+// (5) If a rank gives up phase n before another has arrived there, that other one does not pass n
+// as
+//     if the first had waited. The first stores `given_up`, then loads the phases; a late rank
+//     stores its phase, then loads `given_up` of every peer. Sequential consistency again: one of
+//     them sees the other's store. If the first sees that all have arrived after all, it takes the
+//     give-up back and passes; a rank that saw it meanwhile fails the group, which near a deadline
+//     is an error too many, never a wrong result.
+// (6) `entered` is read for messages only, and relaxed: a value that is out of date makes a message
+//     less exact.
+//
+// On x86-64 and ARM a sequentially consistent load costs the same as an acquiring one.
 class PhaseBarrier {
  public:
   // Requires: `blocks` begin with a zeroed ControlBlock per rank; both outlive this object.
@@ -116,13 +141,12 @@ class PhaseBarrier {
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // of the collective under way
   std::optional<Deadline> answers_until_;  // once its deadline has passed
-  const bool asks_;                        // there are others that those of this host may wait for
+  const bool asks_;  // the group spans hosts: a rank of this host may wait for one of another
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };
 
 // One call of a collective among ranks that map each other's memory, with all that its steps need.
-
 struct SharedOperation {
   const Collective& call;
   const Fingerprint& fingerprint;

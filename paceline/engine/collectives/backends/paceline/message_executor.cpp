@@ -22,8 +22,9 @@ constexpr std::size_t kPieceBytes = 16 << 20;
 // least, over each connection that carries their data; and how many pieces are begun at a time.
 // Long enough to make system calls cheap, and together enough to fill a link; short enough that all
 // connections of a link get the same share of it, and that what is on its way stays in the cache.
-// By what is begun, and no more, the connections can be apart at the end, where a link that has
-// sent everything idles while another still receives (benchmarks/hosts.md).
+// The fewer pieces are begun at a time, the less one connection can run ahead of another: at the
+// end a link that has sent everything would idle while another still receives
+// (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;

@@ -10,7 +10,8 @@ namespace paceline {
 
 namespace {
 
-// Of what goes to several places, it stays in a core's cache from one to the next.
+// What goes to several places is copied in parts of this size, which stay in a core's cache from
+// one place to the next.
 constexpr std::size_t kHandedBytes = 64 << 10;
 
 }  // namespace
@@ -167,7 +168,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// The group runs the body, and has all ranks meet again.
+// Finds the ranks' buffers. The group then runs the body, and has all ranks meet again.
 void SharedExecutor::enter_visit(const SharedOperation& operation) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
   visited_.clear();
@@ -177,7 +178,7 @@ void SharedExecutor::enter_visit(const SharedOperation& operation) {
   }
 }
 
-// Without looking where the buffers lie.
+// Always staged: does not check whether the buffers are symmetric.
 void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& schedule) {
   const SharedPiece piece{operation, schedule, share_.begin_piece()};
   runner_.prepare(piece);
@@ -246,7 +247,7 @@ void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRo
   } while (begin < longest);
 }
 
-// Of each block, where there are some.
+// `count`: the elements of each block, if the call has blocks.
 ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
   return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
 }

@@ -50,7 +50,6 @@ class SymmetricRegistry {
 // are in this process.
 //
 // Thread safety: none; one executor owns it.
-
 class SymmetricRegions {
  public:
   // Requires: mesh.shared_memory(), and `mesh` outlives this object.
