@@ -15,12 +15,13 @@
 //
 // All receives are begun before the first send; a send waits for the block that it passes on.
 //
-// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives one of block r - s -
-// 2 and adds its own contribution to that. The sum of block c begins as the contribution of rank c
-// + 1, travels around, and ends on rank c: it is added up in the order c + 1, c + 2, ..., c. It has
-// the same bits on every rank and in every run with that number of ranks, but not those of the
-// other algorithms. What arrives first is a contribution, what arrives later a partial. The rank's
-// own sums take turns in two places, because the last one may still be on its way.
+// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives one of the block
+// before that and adds its own contribution to it. The sum of block c begins as the contribution of
+// the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c + 2,
+// ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
+// those of the other algorithms. What arrives first is a contribution, what arrives later a
+// partial. The rank's own sums take turns in two places, because the last one may still be on its
+// way.
 //
 // Bruck's all_to_all (Bruck et al., "Efficient algorithms for all-to-all communications in
 // multiport message-passing systems", 1997): a block that has to go the distance d (to rank r + d)

@@ -9,14 +9,14 @@
 // again.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
-// wait, and both change together under its mutex when a call is added or taken out.
+// wait. A call that waits is counted together with its entry into the queue, under the queue's
+// mutex, and counts until it has ended.
 //
 // (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
-// 0
-//     to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls that
-//     count wait, so none runs. A running call counts and is not in the queue, so while it runs
-//     under_way_ is at least 1, which refuses the first, and larger than calls.size(), which refuses
-//     the second.
+//     0 to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls
+//     that count wait, so none runs. A running call counts and is not in the queue, so while it
+//     runs under_way_ is at least 1, which refuses the first, and larger than calls.size(), which
+//     refuses the second.
 // (2) Calls do not overtake each other. A call gets 0 to 1 only when none waits; otherwise it goes
 //     behind those that wait.
 // (3) An operation sees what the one before it wrote. Every end of an operation is a fetch_sub with

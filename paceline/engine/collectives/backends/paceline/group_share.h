@@ -69,21 +69,19 @@ struct ControlBlock {
 // (3) What a rank read after phase n may be overwritten by its owner after phase n + 1: the reads
 //     come before the reader's store of n + 1, and the owner overwrites after it has seen that
 //     store. Announcements are read between the first phase of a collective and the reader's next
-//     arrival, so collective s + 2 may use the place of s: between them every rank has met in s + 1,
-//     here or by its messages. Staging areas: see SharedAreas.
+//     arrival, so collective s + 2 may use the place of s: between them every rank has met in
+//     s + 1, here or by its messages. Staging areas: see SharedAreas.
 // (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
-// one
-//     adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so the
-//     waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
-//     release would not do: each of them could then read the old value. If `phase` changes after the
-//     waiter's load, the kernel finds another value than the one to sleep on, and returns.
-// (5) If a rank gives up phase n before another has arrived there, that other one does not pass n
-// as
-//     if the first had waited. The first stores `given_up`, then loads the phases; a late rank
-//     stores its phase, then loads `given_up` of every peer. Sequential consistency again: one of
-//     them sees the other's store. If the first sees that all have arrived after all, it takes the
-//     give-up back and passes; a rank that saw it meanwhile fails the group, which near a deadline
-//     is an error too many, never a wrong result.
+//     rank adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so
+//     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
+//     release would not do: each of them could then read the old value. If `phase` changes after
+//     the waiter's load, the kernel finds another value than the one to sleep on, and returns.
+// (5) A rank that arrives at phase n after another has given it up does not pass, as it would if
+//     that one had waited. The rank that gives up stores `given_up`, then loads the phases; the
+//     late rank stores its phase, then loads `given_up` of every peer. Sequential consistency
+//     again: one of them sees the other's store. If the first sees that all have arrived after all,
+//     it takes the give-up back and passes. A rank that saw it meanwhile fails the group, which is
+//     an error too many near a deadline, never a wrong result.
 // (6) `entered` is read for messages only, and relaxed: a value that is out of date makes a message
 //     less exact.
 //

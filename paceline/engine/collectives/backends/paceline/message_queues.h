@@ -91,8 +91,7 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 // (4) A message takes the first receive in receives_ that asks for it, when its head is read or,
 //     where it was begun as unexpected, when it is complete. receives_ is in the order of posting.
 // (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
-// in
-//     the stream, and so does everything that its sender sends after it, until a receive asks for it.
+//     in the stream, and so does all that its sender sends after it, until a receive asks for it.
 // (6) A payload that is offered (DirectRead) stays where it is until the receiver has taken or
 //     refused it, or the sender withdraws it; a refused one follows its head through the stream.
 //

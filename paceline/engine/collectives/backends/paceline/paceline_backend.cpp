@@ -234,6 +234,7 @@ void PacelineBackend::guarded(Operation&& operation) {
   try {
     operation();
   } catch (...) {
+    // The engine's own part: no library of a LibraryBackend has begun what failed here.
     rethrow_aborting(*mesh_, [this](const Error& cause) { PacelineBackend::abort(cause); });
   }
 }

@@ -112,7 +112,7 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
   sources_.resize(step.num_operands);
   for (std::size_t i = 0; i < step.num_operands; ++i) {
     const Operand& operand = piece.schedule.operands[step.first_operand + i];
-    sources_[i] = {address(operand.place, operand.owner), operand.num_ranks, false};
+    sources_[i] = {address(operand.place, operand.owner), operand.num_ranks};
   }
   aim(piece, step);
   reduce_partials(sources_, targets_, step.count, call.dtype, call.reduce_op, ReduceResult::kFinal,
