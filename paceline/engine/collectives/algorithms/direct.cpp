@@ -3,7 +3,8 @@
 //
 // Words. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
 // contribution arrives: that of rank q begins at q times the length of the receiver's chunk in its
-// scratch. A rank's own slot stays empty, because its contribution is read from its input.
+// scratch. A rank's own slot gets no contribution, because that is read from its input; a reduce
+// keeps its result there.
 //
 // all_reduce, as three ranks do it (A, B and C are the ranks' inputs, the digits chunks):
 //

@@ -163,8 +163,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   return mesh;
 }
 
-// For what is done once the members are connected: a rank that lost one of them says which; here
-// what this rank was doing is added.
+// Runs what is left to do once the members are connected. An error of the mesh says which member is
+// lost; what this rank was doing is added here.
 template <class Body>
 auto while_forming(const BackendOptions& options, Body&& body) {
   try {

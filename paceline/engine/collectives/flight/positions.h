@@ -74,7 +74,7 @@ std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
 // `group` says which ranks of the world a root and the other side of a message are; may be null.
 std::string full_text(const FlightOperation& operation, const GroupPositions* group);
-// Of an operation of `flight`, in whichever of `groups` it is.
+// The same for an operation of `flight`, in whichever of `groups` it is.
 std::string full_text(const FlightOperation& operation, const Flight& flight,
                       std::span<const GroupPositions> groups);
 // Two ranks agree on an operation exactly when their texts are equal. `group` as above.

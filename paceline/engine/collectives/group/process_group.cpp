@@ -205,7 +205,8 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   if (has_both) require_apart_or_in_place(*this, call, input, output);
 }
 
-// Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
+// Refuses `blocks` times `count` elements that no memory can hold, so that no product or sum of a
+// call's counts overflows.
 void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
                                        int blocks) const {
   std::size_t bytes = 0;

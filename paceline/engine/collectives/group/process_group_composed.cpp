@@ -112,7 +112,7 @@ namespace {
 
 using Stream = std::vector<CoalescedSegment>;
 
-// Of one window, over all that a rank gives or gets.
+// The most bytes of a window, over all that a rank gives and gets.
 constexpr std::size_t kWindowBytes = 4 << 20;
 
 // Copies the stream's bytes [begin, begin + bytes) to or from `flat`.
@@ -269,7 +269,7 @@ void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& 
 
 namespace {
 
-// Of one rank's block, in bytes.
+// The most bytes of a rank's block that travel at a time.
 constexpr std::size_t kPieceBytes = 1 << 20;
 
 }  // namespace

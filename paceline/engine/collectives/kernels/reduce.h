@@ -95,7 +95,7 @@ struct ReduceVariant {
   void (*reduce)(const ReduceArguments& arguments);
 };
 
-// Those that this processor can run, the fastest first and the portable one last.
+// The variants that this processor can run, the fastest first and the portable one last.
 std::vector<ReduceVariant> reduce_variants();
 
 }  // namespace paceline

@@ -37,7 +37,8 @@ std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
 class ProcessGroup;
 
-// By which the repetitions of one quantity differed, as a part of it; "network rate", "copy", ...
+// By how much the repetitions of one quantity differed, as a part of it; "network rate", "copy",
+// ...
 struct QuantitySpread {
   std::string_view quantity;
   double spread = 0;

@@ -26,8 +26,8 @@ struct CostModel {
   double copy_bytes_per_s = 8e9;
   double meet_s = 1.5e-6;  // for the ranks of a host to wait for each other in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
-  // By which the repetitions of the measurement differed: of the quantity that was worst, as a part
-  // of it. 0.1 is steady, 1 a machine that does something else meanwhile.
+  // By how much the repetitions of the worst quantity differed, as a part of it. 0.1 is steady, 1 a
+  // machine that does something else meanwhile.
   double spread = 0;
   bool operator==(const CostModel&) const = default;
 };

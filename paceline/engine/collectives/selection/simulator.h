@@ -42,7 +42,7 @@ struct SimulationOptions {
   std::function<std::optional<std::size_t>(int rank)> input_in_output;
   // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
   bool hosts_are_alike = false;
-  // Of all simulated ranks together; more are refused.
+  // The most steps of all simulated ranks together; more are refused.
   std::size_t most_steps = kMostSteps;
   // A send lasts until it has been received: what schedules must survive. Otherwise the network
   // holds any number of bytes.

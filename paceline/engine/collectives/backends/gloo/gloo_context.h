@@ -1,6 +1,7 @@
 #pragma once
 
-// Paceline's store as Gloo's, for the time in which its ranks connect.
+// What Gloo needs of Paceline: a store through which its ranks connect, and waits that end when a
+// peer dies.
 
 #include <atomic>
 #include <chrono>
@@ -19,6 +20,7 @@
 
 namespace paceline {
 
+// Paceline's store as Gloo's, for the time in which its ranks connect.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   // Requires: `context` outlives this object.

@@ -93,8 +93,8 @@ class PhaseBarrier {
 
   // Says what this rank is about to do. Call before the first arrive_and_wait() of a collective.
   void announce(const Announcement& announcement);
-  // Whether a peer announced the same fingerprint (but for one chance in 2^64); what it announced.
-  // Of the collective announced last. Requires: passed a phase since.
+  // Whether a peer announced the same fingerprint (but for one chance in 2^64), and what it
+  // announced, for the collective announced last. Requires: passed a phase since.
   bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
@@ -171,7 +171,8 @@ class SharedAreas {
 
   // Returns the piece's turn.
   unsigned begin_piece() { return ++turn_; }
-  // Of the piece begun last, or of one that began at `turn`: that one or the one before.
+  // The area of the piece begun last; or of the piece at `turn`, which is that one or the one
+  // before.
   std::byte* area(int rank) const { return area(rank, turn_); }
   std::byte* area(int rank, unsigned turn) const {
     return blocks_->of(rank) + kControlBytes + (turn & 1) * area_bytes_;

@@ -125,7 +125,7 @@ Candidate MessageExecutor::plan_for(const Collective& call) {
   return plans_[key] = planner_.choose({call.op, call.dtype, call.count});
 }
 
-// What is carried out at a time, of each block. Only what needs scratch is cut.
+// How many elements of each block are carried out at a time. Only a call that needs scratch is cut.
 std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
   if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
   const std::size_t whole = std::max<std::size_t>(1, call.count);
@@ -371,8 +371,8 @@ void MessageExecutor::finish(Operation& operation) {
   transfers_.clear();
 }
 
-// What is expected must be the same call; what is not may belong to a later one, but never be
-// another call with this one's number.
+// An expected message must belong to the same call; another may belong to a later one, but never to
+// a different call with this one's number.
 Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
   return [this, &operation](int peer, const MessageHeader& header, bool expected) {
     const Fingerprint& mine = operation.fingerprint;

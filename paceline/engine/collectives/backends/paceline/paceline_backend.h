@@ -28,7 +28,7 @@ struct EngineOptions {
   PlanningOptions planning;
   std::uint32_t generation = 0;  // as in later fingerprints
   std::uint64_t group = 0;
-  // Of all groups of this rank; never null.
+  // Shared by all groups of this rank; never null.
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 

@@ -70,7 +70,7 @@ class SharedRunner {
   std::array<std::vector<Bases>, 2> bases_of_turns_;
   std::vector<Bases>* bases_ = nullptr;  // of the piece under way
   std::size_t element_ = 0;              // its size in bytes
-  // Of the step under way.
+  // What the step under way reads, and where it writes.
   std::vector<ReduceSource> sources_;
   std::vector<std::byte*> targets_;
 };
@@ -95,7 +95,7 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Of the visit that was run last: every rank's buffer, or none of them.
+  // Every rank's buffer of the visit that was run last, or none.
   const std::vector<std::byte*>& visited() const { return visited_; }
   // Whether this rank's memory lies in what allocate() gave, of this group or one it was made of.
   bool is_symmetric(const void* data, std::size_t bytes) {
