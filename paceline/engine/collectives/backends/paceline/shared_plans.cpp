@@ -63,8 +63,7 @@ std::string explain_route(const SharedTerms& terms, const PlanRequest& request) 
   } else {
     how = fmt::format(
         "direct; read and written in place when all buffers lie in symmetric memory, otherwise "
-        "{}by "
-        "way of a staging area of {} KiB",
+        "{}by way of a staging area of {} KiB",
         route.is_one_shot ? "one_shot " : "", GroupShare::kAreaBytes >> 10);
   }
   return fmt::format("{} among {} in shared memory: {}\n", describe(request),
