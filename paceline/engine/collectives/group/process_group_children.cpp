@@ -21,7 +21,7 @@ namespace paceline {
 
 namespace {
 
-std::vector<int> in_world(const ProcessGroup& group, const std::vector<int>& ranks) {
+std::vector<int> world_numbers_of(const ProcessGroup& group, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) {
     numbers.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
@@ -81,7 +81,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   });
   if (meeting.hosted) {
     for (const auto& [other, members] : groups) {
-      if (other >= 0) meeting.hosted->begin(name + std::to_string(other), in_world(*this, members));
+      if (other >= 0)
+        meeting.hosted->begin(name + std::to_string(other), world_numbers_of(*this, members));
     }
   }
   return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
@@ -225,7 +226,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, cons
     }
   };
   try {
-    return std::make_shared<ProcessGroup>(meeting, name, in_world(*this, ranks), options,
+    return std::make_shared<ProcessGroup>(meeting, name, world_numbers_of(*this, ranks), options,
                                           Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
     // A member's process is gone: the other ranks of this group learn of it from the rank that
