@@ -23,15 +23,6 @@ struct PlanningOptions {
   std::optional<CostModel> costs;
 };
 
-// Chooses the algorithm of a collective by predicting what each would cost.
-//
-// The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
-// messages, bytes through a host's network interface and through sockets inside a host, bytes read
-// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
-// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
-// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
-// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
-// it to a factor of 4.
 struct PlanRequest {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
@@ -45,6 +36,15 @@ struct Candidate {
   double seconds = 0;
 };
 
+// Chooses the algorithm of a collective by predicting what each would cost.
+//
+// The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
+// messages, bytes through a host's network interface and through sockets inside a host, bytes read
+// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
+// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
+// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
+// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
+// it to a factor of 4.
 class Planner {
  public:
   // `shares_memory`: the ranks of each host do, so that there is a hierarchy.

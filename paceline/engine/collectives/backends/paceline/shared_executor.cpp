@@ -194,7 +194,7 @@ void SharedExecutor::run_small(const SharedOperation& operation, const SharedPla
   if (!is_shared(announcement)) runner_.prepare(piece);
   share_.enter_with_places(operation, announcement);
   const auto announced = share_.announced();
-  if (regions_.hold_all(operation, announced)) return run_in_place(operation, plan.route);
+  if (regions_.hold_all(operation, announced)) return run_in_place(operation);
   if (std::any_of(announced.begin(), announced.end(), is_shared)) {
     if (is_shared(announcement)) runner_.prepare(piece);
     share_.meet(operation);
@@ -204,11 +204,11 @@ void SharedExecutor::run_small(const SharedOperation& operation, const SharedPla
 
 void SharedExecutor::run_large(const SharedOperation& operation, const SharedRoute& route) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
-  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation, route);
+  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation);
   run_staged(operation, route);
 }
 
-void SharedExecutor::run_in_place(const SharedOperation& operation, const SharedRoute& route) {
+void SharedExecutor::run_in_place(const SharedOperation& operation) {
   const auto& call = operation.call;
   if (has_counts(call.op)) {
     const BlockTable blocks = BlockTable::of(call, terms_.world_size);

@@ -106,7 +106,7 @@ class SharedExecutor {
   void run_tiny(const SharedOperation& operation, const Schedule& schedule);
   void run_small(const SharedOperation& operation, const SharedPlan& plan);
   void run_large(const SharedOperation& operation, const SharedRoute& route);
-  void run_in_place(const SharedOperation& operation, const SharedRoute& route);
+  void run_in_place(const SharedOperation& operation);
   void run_staged(const SharedOperation& operation, const SharedRoute& route);
 
   ScheduleSpec spec_of(const Collective& call, std::size_t count) const;
