@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "api.md"
 UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
 ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
+        "paceline/engine/collectives/group/group_options.h", "paceline/engine/collectives/group/operations.h",
         "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h",
         "paceline/engine/core/dtype.h", "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/directory.h",
         "paceline/engine/rpc/handlers.h", "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h",

@@ -29,8 +29,8 @@ namespace paceline::bench {
 // Another library, a trace of every call.
 inline constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                       "PACELINE_TIMELINE_DIR"};
-inline constexpr std::array<std::string_view, 7> kHeldVariables = {
-    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
+inline constexpr std::array<std::string_view, 6> kHeldVariables = {
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS",
     "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
 
 struct OwnVariables {

@@ -31,14 +31,12 @@ struct KillSetting {
   int world;
   std::string over = {};  // UCX's transports
   int tcp_streams = 1;
-  bool by_package = false;  // the ranks' halves are declared to be on two packages
 };
 
 std::string name_of(const testing::TestParamInfo<KillSetting>& info) {
   return std::string(name_of(info.param.transport)) + info.param.over + "_" +
          std::to_string(info.param.world) +
-         (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "") +
-         (info.param.by_package ? "_by_package" : "");
+         (info.param.tcp_streams > 1 ? "_streams" + std::to_string(info.param.tcp_streams) : "");
 }
 
 std::vector<KillSetting> settings() {
@@ -50,16 +48,7 @@ std::vector<KillSetting> settings() {
     all.push_back({TransportKind::kUcx, world, "tcp"});
     if (harness::can_use_ucx_posix()) all.push_back({TransportKind::kUcx, world, "posix"});
   }
-  all.push_back({.transport = TransportKind::kShm, .world = 4, .by_package = true});
   return all;
-}
-
-// Of large sums by package nearly all the time goes by in the phases between the first and the
-// last.
-void put_on_packages(const KillSetting& setting, int rank, GroupOptions& group) {
-  if (!setting.by_package) return;
-  group.planning.package = 2 * rank / setting.world;
-  group.planning.by_package = true;
 }
 
 enum class Load { kSmall, kStaged, kSymmetric, kMessages };
@@ -102,14 +91,12 @@ class KillTest : public testing::TestWithParam<KillSetting> {
 
   // Kills `victim` and says how long each survivor took to notice.
   void kill_one(int victim, Load load) {
-    const auto [transport, world, over, tcp_streams, by_package] = GetParam();
+    const auto [transport, world, over, tcp_streams] = GetParam();
     SharedCounter running;
     Clock::time_point killed;
     const auto results = run_process_ranks(
         world, [&](ProcessGroup& group) { return sum_for_ever(group, load, running); },
-        {.transport = transport,
-         .tcp_streams = tcp_streams,
-         .adjust = [](int rank, GroupOptions& group) { put_on_packages(GetParam(), rank, group); }},
+        {.transport = transport, .tcp_streams = tcp_streams},
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
           // Any moment of a collective is as likely as any other.
@@ -164,14 +151,12 @@ TEST_P(KillTest, every_survivor_of_a_killed_rank_names_it_at_once) {
 }
 
 TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
-  const auto [transport, world, over, tcp_streams, by_package] = GetParam();
+  const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // no rank survives
   SharedCounter running;
   const auto results = run_process_ranks(
       world, [&](ProcessGroup& group) { return sum_for_ever(group, Load::kStaged, running); },
-      {.transport = transport,
-       .tcp_streams = tcp_streams,
-       .adjust = [](int rank, GroupOptions& group) { put_on_packages(GetParam(), rank, group); }},
+      {.transport = transport, .tcp_streams = tcp_streams},
       [&](const std::vector<pid_t>& pids) {
         running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
         ::kill(pids[0], SIGKILL);
@@ -188,7 +173,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
 
 // A survivor that was computing when the others had already failed and left still learns who died.
 TEST_P(KillTest, a_survivor_that_arrives_late_names_the_dead_rank_and_not_another_survivor) {
-  const auto [transport, world, over, tcp_streams, by_package] = GetParam();
+  const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // there is no other survivor
   const int late = 1;
   const int victim = world - 1;

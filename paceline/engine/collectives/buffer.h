@@ -1,6 +1,7 @@
 #pragma once
 
-// A typed view of contiguous elements that a collective reads or fills. A value; it owns nothing.
+// What collectives read and fill: a view of contiguous elements (Buffer, ConstBuffer), and memory
+// that all ranks of a host map (SymmetricBuffer).
 
 #include <atomic>
 #include <concepts>
@@ -43,6 +44,7 @@ constexpr Dtype dtype_of() {
 // Whose memory it is. The numbers are part of the wire format.
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
+// A typed view of elements that a collective fills. A value; it owns nothing.
 struct Buffer {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -60,6 +62,7 @@ struct Buffer {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
+// A typed view of elements that a collective reads.
 struct ConstBuffer {
   const std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -82,7 +85,6 @@ struct ConstBuffer {
 // map. Collectives on it read the peers' bytes in place, with no copy in or out.
 //
 // A value that shares ownership: the memory lives as long as any copy, also beyond its group.
-
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;

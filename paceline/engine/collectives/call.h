@@ -54,12 +54,12 @@ struct Call {
   ConstBuffer input = {};  // of a send: the message
   Buffer output = {};      // of a receive: where it goes
   ReduceOp reduce_op = ReduceOp::kSum;
-  // Of a mean: what the sum is divided by, where that is not the number of ranks; the same on all.
+  // What a mean divides by, if not by the number of ranks; the same on all ranks.
   std::optional<std::uint32_t> divisor = {};
   int root = 0;  // a rank of the group, not of the world; likewise peer
   int peer = 0;  // of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
-  // Of a send: travel with the message; without them it can go to no MessagePlace.
+  // A send's: they travel with the message, which without them can go to no MessagePlace.
   std::optional<std::span<const std::int64_t>> sizes = {};
   std::shared_ptr<MessagePlace> place = {};  // of a receive: instead of output
   // all_gather_v: what each rank gives; reduce_scatter_v: what it gets; all_to_all_v: what this

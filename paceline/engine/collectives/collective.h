@@ -46,7 +46,9 @@ struct Collective {
   std::uint32_t layout = 0;              // a hash of what else the ranks must agree on
   std::uint32_t shape = 0;               // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes
-  std::optional<Op> part_of = {};  // what it is called, when `op` is only how it is carried out
+  // The user's operation (new_group, split) that this internal collective is a part of; errors and
+  // records show it instead of `op`.
+  std::optional<Op> part_of = {};
 };
 
 // How far into the longer of a rank's two buffers the shorter one begins when they share memory, in

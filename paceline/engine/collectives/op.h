@@ -32,7 +32,7 @@ enum class Op : std::uint8_t {
   kNewGroup = 15,  // the ranks compare which members they name
   kSplit = 16,
   kTakeTurns = 17,  // in a library that serves one group of a process at a time
-  kVisit = 18,      // a body runs on every rank's buffers (visit.h)
+  kVisit = 18,      // a body runs on every rank's buffers (call.h)
 };
 
 // How many elements a rank gives or gets, by the call's `count` and `counts` (collective.h).
@@ -142,7 +142,6 @@ constexpr bool gets_blocks(Op op) {
 }
 
 // How elements of all ranks become one. The numbers are part of the wire format.
-
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMean = 1,  // the sum, divided by the number of ranks or Call::divisor; floating point only

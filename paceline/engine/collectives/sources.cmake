@@ -1,5 +1,4 @@
 set(SOURCES
-  algorithms/by_package.cpp
   algorithms/direct.cpp
   algorithms/hierarchy.cpp
   algorithms/in_shared_memory.cpp
@@ -34,7 +33,6 @@ set(SOURCES
   kernels/reduce_portable.cpp
   memory/one_copy.cpp
   memory/symmetric_arena.cpp
-  planning/package_plan.cpp
   selection/algorithm.cpp
   selection/calibration.cpp
   selection/planner.cpp

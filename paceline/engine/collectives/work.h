@@ -1,12 +1,7 @@
 #pragma once
 
-// The place of a collective on a device's memory among the device's other work. A device carries
-// out later, stream by stream, what threads have given it; an *event* marks a place in a stream,
-// and a stream can be told to wait for one. Neither makes a thread wait.
-//
-// The layer that knows the caller's streams implements this
-// (paceline/training/tensor/tensor_view.h); the device's library asks for it. Events are the
-// device's own (cudaEvent_t), untyped: the engine knows no CUDA.
+// An operation under way (Work), and the place of an operation on a device's memory among the
+// device's other work (DeviceOrder).
 
 #include <atomic>
 #include <chrono>
@@ -29,6 +24,14 @@ namespace paceline {
 // The last owner destroys the event.
 using DeviceEvent = std::shared_ptr<void>;
 
+// The place of a collective on a device's memory among the device's other work. A device carries
+// out later, stream by stream, what threads have given it; an *event* marks a place in a stream,
+// and a stream can be told to wait for one. Neither makes a thread wait.
+//
+// The layer that knows the caller's streams implements this
+// (paceline/training/tensor/tensor_view.h); the device's library asks for it. Events are the
+// device's own (cudaEvent_t), untyped: the engine knows no CUDA.
+//
 // Thread safety: every method may be called from any thread.
 class DeviceOrder {
  public:
@@ -41,17 +44,6 @@ class DeviceOrder {
   virtual void wait_for(void* event) const = 0;
 };
 
-// An operation under way. The caller keeps the buffers alive until it has completed.
-//
-// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
-// when the device has been given all of it: from then on the caller can go on giving the device
-// work that comes after it, so wait() ends there, with the calling thread's stream behind the
-// operation. The second is when the result is there: then it has completed. What goes wrong between
-// the two finishes the group, so that the next call throws it.
-//
-// Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
-// operation.
-
 class Work;
 
 // Moves operations that advance only while a thread waits for them.
@@ -62,6 +54,16 @@ class Progress {
   virtual void progress(const Work& work, Deadline limit) = 0;
 };
 
+// An operation under way. The caller keeps the buffers alive until it has completed.
+//
+// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
+// when the device has been given all of it: from then on the caller can go on giving the device
+// work that comes after it, so wait() ends there, with the calling thread's stream behind the
+// operation. The second is when the result is there: then it has completed. What goes wrong between
+// the two finishes the group, so that the next call throws it.
+//
+// Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
+// operation.
 class Work {
  public:
   // `describe` is asked for the words of a time-out's message; `order` is null but for device

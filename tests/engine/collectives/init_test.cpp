@@ -73,8 +73,7 @@ TEST(Init, a_variable_that_cannot_be_names_the_rank_itself_and_what_there_is) {
   const Variable records("PACELINE_FLIGHT_DIR", directory.path());
   for (const Case& one : {Case{"PACELINE_TRANSPORT", "foo", "auto, shm, tcp, loopback or ucx"},
                           Case{"PACELINE_TCP_STREAMS", "99", "from 1 to 16"},
-                          Case{"PACELINE_ENCRYPT", "yes", "0 or 1"},
-                          Case{"PACELINE_BY_PACKAGE", "maybe", "it is 0 or 1"}}) {
+                          Case{"PACELINE_ENCRYPT", "yes", "0 or 1"}}) {
     const Variable wrong(one.name, one.value);
     const auto errors = errors_of_two();
     for (const int rank : {0, 1}) {
@@ -126,7 +125,7 @@ TEST(Init, an_error_found_while_forming_is_reported_to_the_others) {
 
 TEST(Init, an_empty_variable_is_none) {
   for (const char* name : {"PACELINE_TRANSPORT", "PACELINE_TCP_STREAMS", "PACELINE_ENCRYPT",
-                           "PACELINE_BY_PACKAGE", "PACELINE_TIMEOUT", "PACELINE_BACKEND"}) {
+                           "PACELINE_TIMEOUT", "PACELINE_BACKEND"}) {
     const Variable empty(name, "");
     for (const auto& error : errors_of_two()) EXPECT_EQ(error, "") << name;
   }
@@ -136,10 +135,9 @@ TEST(Init, ranks_that_differ_in_what_chooses_algorithms_are_shown_both) {
   for (const auto& error :
        errors_of_two({GroupOptions{.timeout = 20s, .planning = {.algorithm = Algorithm::kDirect}},
                       GroupOptions{.timeout = 20s,
-                      .planning = {.algorithm = Algorithm::kTree, .by_package = true}}})) {
-    EXPECT_THAT(error, HasSubstr("algorithm tree, allows_any_order false, by_package true here"));
-    EXPECT_THAT(error,
-                HasSubstr("algorithm direct, allows_any_order false, by_package false there"));
+                      .planning = {.algorithm = Algorithm::kTree, .allows_any_order = true}}})) {
+    EXPECT_THAT(error, HasSubstr("algorithm tree, allows_any_order true here"));
+    EXPECT_THAT(error, HasSubstr("algorithm direct, allows_any_order false there"));
   }
 }
 

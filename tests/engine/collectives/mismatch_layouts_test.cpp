@@ -1,7 +1,6 @@
-// Calls that do not match, between ranks that are declared to be on several hosts or several
-// packages: every mismatch in every layout, with the first and the last rank as the odd one in
-// turns, so that each layout meets both. Two ranks alone make no hierarchy, and fewer than four no
-// sum by package.
+// Calls that do not match, between ranks that are declared to be on several hosts: every mismatch
+// in every layout, with the first and the last rank as the odd one in turns, so that each layout
+// meets both. Two ranks alone make no hierarchy.
 
 #include <iostream>
 
@@ -9,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/collectives/host_layouts.h"
-#include "tests/engine/collectives/made_up_packages.h"
 #include "tests/engine/collectives/mismatches.h"
 
 namespace paceline {
@@ -70,31 +68,6 @@ TEST(HostsMismatchAsPlanned, is_a_typed_error_on_every_rank_at_once) {
   expect_all_noticed(run);
   print_noticed();
 }
-
-class PackagesMismatchTest : public testing::TestWithParam<TransportKind> {
- protected:
-  static void TearDownTestSuite() { print_noticed(); }
-};
-
-TEST_P(PackagesMismatchTest, is_a_typed_error_on_every_rank_at_once) {
-  MismatchRun run{.world = 4,
-                  .least = 10'000,  // smaller ones are never by package
-                  .over = "packages",
-                  .options = on_packages(kTwoOfTwo)};
-  run.options.transport = GetParam();
-  run.inspect = [least = run.least](const ProcessGroup& group) {
-    for (const Op op : {Op::kAllReduce, Op::kReduce, Op::kReduceScatter}) {
-      for (const std::size_t count : {least, least + 9'000'000}) {
-        EXPECT_THAT(group.explain(op, Dtype::kFloat32, count), HasSubstr("memory: by_package;"));
-      }
-    }
-  };
-  expect_all_noticed(run);
-}
-
-INSTANTIATE_TEST_SUITE_P(Transports, PackagesMismatchTest,
-                         testing::Values(TransportKind::kLoopback, TransportKind::kShm),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace
 }  // namespace paceline

@@ -1,8 +1,8 @@
 #pragma once
 
 // Pairs of calls that do not match, and what every group must make of each: a typed error on every
-// rank at once, never a wrong sum, never a hang. Suites run them over transports, algorithms, hosts
-// and packages.
+// rank at once, never a wrong sum, never a hang. Suites run them over transports, algorithms and
+// hosts.
 
 #include <chrono>
 #include <functional>

@@ -300,8 +300,6 @@ class SharedScheduleRun : public ScheduleData {
             meetings + 1);
     }
   }
-  // Bytes that ranks read of ranks on other hosts.
-  std::uint64_t crossed() const { return crossed_; }
 
  private:
   struct Use {
@@ -313,25 +311,9 @@ class SharedScheduleRun : public ScheduleData {
 
   void will_read(int rank, const std::byte* data, std::size_t bytes) override {
     uses_.push_back({rank, data, data + bytes, false});
-    const auto& host_of = test_.hosts.host_of;
-    const int owner = owner_of(data);
-    if (host_of[static_cast<std::size_t>(owner)] != host_of[static_cast<std::size_t>(rank)]) {
-      crossed_ += bytes;
-    }
   }
   void will_write(int rank, const std::byte* data, std::size_t bytes) override {
     uses_.push_back({rank, data, data + bytes, true});
-  }
-  int owner_of(const std::byte* data) const {
-    for (std::size_t rank = 0; rank < inputs_.size(); ++rank) {
-      for (const auto* all : {&inputs_, &outputs_, &scratch_, &partials_}) {
-        const Bytes& bytes = (*all)[rank];
-        if (data >= bytes.data() && data < bytes.data() + bytes.size()) {
-          return static_cast<int>(rank);
-        }
-      }
-    }
-    throw Error(ErrorCode::kInvalid, "nobody's memory");
   }
   void require_no_race() const {
     for (const Use& a : uses_) {
@@ -345,7 +327,6 @@ class SharedScheduleRun : public ScheduleData {
   }
 
   std::vector<Use> uses_;  // since the last meeting
-  std::uint64_t crossed_ = 0;
 };
 
 }  // namespace paceline

@@ -12,7 +12,6 @@ namespace paceline {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 using Way = SharedRoute::Way;
 
 constexpr std::size_t kKiB = 1024;
@@ -62,21 +61,6 @@ TEST(SharedRoute, explain_tells_of_the_way_that_is_taken) {
   EXPECT_THAT(told(2, 1 << 20), HasSubstr("otherwise one_shot by way of a staging area"));
   EXPECT_THAT(told(3, 6 * kKiB), HasSubstr("otherwise one_shot by way of a staging area"));
   EXPECT_THAT(told(3, 1 << 20), HasSubstr("otherwise by way of a staging area"));
-}
-
-TEST(SharedRoute, large_sums_go_by_package_where_the_plan_says_so) {
-  const PackagePlan plan({0, 0, 1, 1});
-  const SharedTerms terms{.world_size = 4, .packages = &plan};
-  EXPECT_TRUE(choose_route(terms, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}).is_by_package);
-  EXPECT_FALSE(choose_route(terms, {Op::kAllReduce, Dtype::kFloat32, 16}).is_by_package);
-  EXPECT_FALSE(choose_route(terms, {Op::kBroadcast, Dtype::kFloat32, 1 << 20}).is_by_package);
-  EXPECT_THAT(explain_route(terms, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}),
-              HasSubstr("shared memory: by_package; "));
-  const PackagePlan none({0, 0, 1, PackagePlan::kUnknown});
-  const SharedTerms unknown{.world_size = 4, .packages = &none};
-  EXPECT_FALSE(choose_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}).is_by_package);
-  EXPECT_THAT(explain_route(unknown, {Op::kAllReduce, Dtype::kFloat32, 1 << 20}),
-              Not(HasSubstr("by_package;")));
 }
 
 std::size_t elements_moved(const SharedPlan& plan) {

@@ -1,3 +1,25 @@
+// The direct algorithms: every range travels straight from the rank that has it to the rank that
+// needs it.
+//
+// Words. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
+// contribution arrives: that of rank q begins at q times the length of the receiver's chunk in its
+// scratch. A rank's own slot gets no contribution, because that is read from its input; a reduce
+// keeps its result there.
+//
+// all_reduce, as three ranks do it (A, B and C are the ranks' inputs, the digits chunks):
+//
+//             rank 0             rank 1             rank 2
+//   sends     A1, A2             B0, B2             C0, C1
+//   reduces   A0 + B0 + C0       A1 + B1 + C1       A2 + B2 + C2
+//   sends     sum 0 to both      sum 1 to both      sum 2 to both
+//
+// The first half is a reduce_scatter, the second an all_gather. A reduce sees all contributions to
+// its chunk at once, in rank order, so the order of the sum does not depend on how the buffer is
+// cut. n/p x (p-1) bytes are combined per rank.
+//
+// All sends come first, to the next rank first, and receives in the same order: the steps are only
+// begun, so every pair of ranks exchanges at the same time (schedule.h).
+
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 

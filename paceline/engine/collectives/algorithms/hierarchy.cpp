@@ -1,3 +1,30 @@
+// The hierarchy: shared memory inside a host, messages between hosts.
+//
+// Words. A buffer is cut into *lanes*, one for each rank of the smallest host; the rank at position
+// l of every host *carries* lane l: it alone exchanges that lane with other hosts. A *subtree* is a
+// part of the promised tree of ranks that lies on one host, as large as possible.
+//
+// all_reduce: the ranks put their input into scratch, which the ranks of their host can read; the
+// carrier of a lane adds up its host's contributions to it, exchanges the sums with the lane's
+// carriers on the other hosts, and leaves the result in its scratch, from where the host's ranks
+// fetch it. They meet between these steps.
+//
+// The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees by itself.
+// Where each host has a power of two of neighbouring ranks that is one partial sum per host; for 3
+// neighbouring ranks two; for ranks dealt out in turn one for each rank, and nothing is saved.
+// Partial sums of 16-bit types travel in float32.
+//
+// Between up to 4 hosts a carrier sends straight to the others, n(h-1)/h bytes of each lane there
+// and back for h hosts; with more hosts of one power-of-two partial each, it halves and doubles
+// (recursive.cpp). broadcast goes from host to host in a binomial tree.
+//
+// all_gather and reduce_scatter have blocks instead of lanes. What a rank gives to the ranks of
+// another host, or they to it, goes through one rank there, which their positions on their hosts
+// say. all_gather: a rank sends its block to one rank of each other host, from whose scratch the
+// ranks of that host fetch it. reduce_scatter: for each rank of another host one rank of this host
+// adds up what its host gives to that rank, subtree by subtree, and sends the sums. So a rank that
+// has most of the elements does most of its host's sending, or gets most of it.
+
 #include <algorithm>
 #include <numeric>
 #include <utility>

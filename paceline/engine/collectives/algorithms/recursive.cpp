@@ -1,3 +1,29 @@
+// Recursive halving and doubling: neighbours first, then pairs of neighbours, and so on, so that
+// every sum on the way is an aligned subtree of ranks and the promised order is kept. (The usual
+// textbook order, farthest first, would not keep it.)
+//
+// Words. A *team* is the list of ranks that take part, a member's *index* its position there; a
+// *leaf* is a member's contribution, which for a hierarchy is a host's sum. In *level* k the
+// *partner* of a member is the one whose index differs in bit k. The *owners* are the first 2^m
+// members, the largest power of two; each ends with one *range* of the sum.
+//
+// Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds the
+// two. all_gather: in round k a rank gets the 2^k blocks that follow its own from the rank 2^k
+// further (Bruck et al., 1997).
+//
+// Halving. In level k partners share their two sums of 2^k members: the one whose bit is 0 adds the
+// lower half of their range, the other the upper, so an owner sends n/2, n/4, ... bytes. all_reduce
+// then doubles back what it halved, the last level first (Rabenseifner, "Optimization of collective
+// reduction operations", 2004). The ranges of four owners, in quarters of the buffer:
+//
+//             owner 0   owner 1   owner 2   owner 3
+//   level 0    0 1       2 3       0 1       2 3
+//   level 1    0         2         1         3
+//
+// Members beyond the owners add up among themselves in the same way, hand their sums to the members
+// before them (hand_over()), which finish, and get the result directly. A partial sum of a 16-bit
+// type is sent in float32, twice the bytes.
+
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 namespace paceline {

@@ -1,3 +1,33 @@
+// The ring, and Bruck's all_to_all.
+//
+// In the ring every rank r sends to the *next*, r + 1, and receives from the *previous*, r - 1
+// (both around the end), p - 1 times. A *block* is what one rank gives or gets; all_reduce makes
+// blocks of its buffer (chunk_of()), reduces them so that rank r has the sum of block r, and
+// gathers the sums.
+//
+// all_gather: in step s rank r sends block r - s, and receives block r - s - 1, which it sends in
+// the next step. Rank 1 of four:
+//
+//   step   sends   receives
+//    0       1        0
+//    1       0        3
+//    2       3        2
+//
+// All receives are begun before the first send; a send waits for the block that it passes on.
+//
+// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives one of the block
+// before that and adds its own contribution to it. The sum of block c begins as the contribution of
+// the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c + 2,
+// ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
+// those of the other algorithms. What arrives first is a contribution, what arrives later a
+// partial. The rank's own sums take turns in two places, because the last one may still be on its
+// way.
+//
+// Bruck's all_to_all (Bruck et al., "Efficient algorithms for all-to-all communications in
+// multiport message-passing systems", 1997): a block that has to go the distance d (to rank r + d)
+// travels by the binary digits of d. In the round of digit 2^k every rank sends all blocks whose
+// distance has that digit, packed into one message, to rank r + 2^k.
+
 #include <functional>
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"

@@ -93,7 +93,7 @@ std::size_t Hosts::local_index(int rank) const {
                                   local.begin());
 }
 
-// Of an operation with unequal counts.
+// The number of a block in the table of an operation with unequal counts.
 std::size_t ScheduleSpec::block_number(int from, int to) const {
   const auto sender = static_cast<std::size_t>(from);
   const auto receiver = static_cast<std::size_t>(to);

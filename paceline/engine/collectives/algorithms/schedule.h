@@ -82,9 +82,9 @@ struct Target {
 struct Schedule {
   std::vector<Step> steps;
   std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
-  // Pieces of the same call may overlap: the first `num_ahead` steps, sends and receives only, are
-  // taken while earlier pieces are under way, so that the network does not pause between them. The
-  // same part of the algorithm on every rank.
+  // The first num_ahead steps (sends and receives only) of the next piece may be taken while this
+  // one is under way, so that the network does not pause between pieces. All ranks cut their
+  // schedule at the same point of the algorithm.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
@@ -142,7 +142,7 @@ struct ScheduleSpec {
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts
   std::size_t chunk = 0;               // elements; of the algorithms that cut
-  const Hosts* hosts = nullptr;        // for the hierarchy; packages, in shared memory
+  const Hosts* hosts = nullptr;        // for the hierarchy
 
   // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
   // `to`. For operations on blocks; rooted ones have `from` or `to` as root.

@@ -2,9 +2,8 @@
 
 // Which bytes of a rank are on their way, so that steps in order can overlap with the sends and
 // receives before them: a read waits for what is being received there, a write also for what is
-// being sent from there. Of what is half through, only the rest counts.
-//
-// Thread safety: none.
+// being sent from there. Of a transfer that is half done, the bytes already moved are free.
+// Scoreboard is for executors, RangesInUse for the simulator. Thread safety: none.
 
 #include <algorithm>
 #include <cstdint>
@@ -60,13 +59,9 @@ class Scoreboard {
   std::vector<Pending> pending_;
 };
 
-// Which bytes of a rank are on their way, as Scoreboard
-// (engine/collectives/algorithms/scoreboard.h), for the simulator's ranks with thousands of
-// messages under way: found by search, and in use as a whole until they are not.
-//
-// Cost: a logarithm of their number, as long as ranges are about equally long.
-// Thread safety: none.
-
+// As Scoreboard, for the simulator's ranks with thousands of messages under way: ranges are found
+// by search, and are in use as a whole until they are not. Cost: a logarithm of their number, as
+// long as ranges are about equally long.
 class RangesInUse {
  public:
   using Bytes = Scoreboard::Bytes;

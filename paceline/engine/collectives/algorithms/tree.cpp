@@ -1,3 +1,24 @@
+// Binomial trees, and the chain.
+//
+// Broadcast. The *distance* of a rank is its number counted from the root, around the end. A rank
+// at distance d gets the buffer from the one at d less its lowest set bit, its *parent*, and then
+// hands it to those at d + 2^k for all 2^k below that bit, the farthest first. With eight ranks:
+//
+//   round 1   0 -> 4
+//   round 2   0 -> 2   4 -> 6
+//   round 3   0 -> 1   2 -> 3   4 -> 5   6 -> 7
+//
+// Reduce. The same tree upwards, over the numbers of ranks instead of distances, whatever the root:
+// a rank whose lowest set bit is 2^k adds up what covers the ranks [r, r + 2^k), its *width*, and
+// hands it to rank r - 2^k. So every partial sum is a subtree of the promised order, and rank 0 has
+// the whole one, which it passes on if it is not the root. The sum of a single rank is its
+// contribution, of the element's type; a wider one is a partial, in the accumulator's.
+//
+// The chain. The root sends the buffer in chunks to the next rank, which passes each on as soon as
+// it has it. Ranks of one host stand beside each other in the chain, so that each byte enters a
+// host once. All receives are begun before the first send; a send waits for the chunk that it
+// passes on.
+
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
 

@@ -21,48 +21,44 @@ namespace {
 
 constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kNap{50};
-// How often it looks for dead peers and at the deadline.
-constexpr std::chrono::milliseconds kLookAtPeers{2};
-
-void look(Mesh& mesh, Vigil& vigil, Deadline& deadline, const std::string& what,
-          AwakeClock::time_point begin) {
-  mesh.throw_if_failed();
-  if (vigil.sees_passed(deadline)) {
-    const std::chrono::duration<double> waited = AwakeClock::now() - begin;
-    fail(ErrorCode::kTimeout,
-         "{}: {} of group {} timed out after {:.1f} s, though every rank had begun it; {}",
-         mesh.self(), what, mesh.name(), waited.count(), kAdviceForLate);
-  }
-}
-
-}  // namespace
-
-void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
-                const std::string& what) {
-  const auto awake_begin = AwakeClock::now();
-  const auto begin = Deadline::Clock::now();
-  auto next_look = begin + kLookAtPeers;
-  Vigil vigil;
-  while (!done()) {
-    const auto now = Deadline::Clock::now();
-    if (now >= next_look) {
-      look(mesh, vigil, deadline, what, awake_begin);
-      next_look = now + kLookAtPeers;
-    }
-    if (now - begin > kSpin) {
-      std::this_thread::sleep_for(kNap);
-    } else if (mesh.oversubscribed()) {
-      std::this_thread::yield();
-    }
-  }
-}
-
-namespace {
-
-// How long a wait may go without a look at the deadline and at the peers.
+// How long a wait may go without a look at the peers and at the deadline.
 constexpr std::chrono::milliseconds kLook{2};
 
 }  // namespace
+
+void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadline,
+                const std::function<std::string(double seconds)>& late) {
+  const auto begin = AwakeClock::now();
+  for (Vigil vigil; !attempt();) {
+    mesh.throw_if_failed();
+    if (!vigil.sees_passed(deadline)) continue;
+    const std::chrono::duration<double> waited = AwakeClock::now() - begin;
+    throw Error(ErrorCode::kTimeout, late(waited.count()));
+  }
+}
+
+void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
+                const std::string& what) {
+  const auto begin = Deadline::Clock::now();
+  const auto poll_for_a_while = [&] {
+    const auto until = Deadline::Clock::now() + kLook;
+    while (!done()) {
+      const auto now = Deadline::Clock::now();
+      if (now >= until) return false;
+      if (now - begin > kSpin) {
+        std::this_thread::sleep_for(kNap);
+      } else if (mesh.oversubscribed()) {
+        std::this_thread::yield();
+      }
+    }
+    return true;
+  };
+  wait_until(poll_for_a_while, mesh, deadline, [&](double seconds) {
+    return fmt::format(
+        "{}: {} of group {} timed out after {:.1f} s, though every rank had begun it; {}",
+        mesh.self(), what, mesh.name(), seconds, kAdviceForLate);
+  });
+}
 
 struct BlockingCalls::Exchange {
   std::mutex mutex;  // of all that follows
@@ -161,8 +157,6 @@ void BlockingCalls::rethrow() {
 
 namespace {
 
-// How long a wait may go without a look at the peers.
-constexpr std::chrono::milliseconds kLookAtTurn{2};
 // A call that was given up may still return: its peers may have begun it.
 constexpr std::chrono::seconds kGrace{3};
 
@@ -190,19 +184,19 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
 }
 
 std::shared_ptr<ProcessTurn> wait_for_turn(Mesh& mesh, Deadline deadline, const std::string& what) {
-  const auto begin = AwakeClock::now();
-  for (Vigil vigil;;) {
-    if (auto taken = ProcessTurn::take(kLookAtTurn)) return taken;
-    mesh.throw_if_failed();
-    require_not_lost(mesh, what);
-    if (vigil.sees_passed(deadline)) {
-      fail(ErrorCode::kTimeout,
-           "{}: {} of group {} timed out after {:.1f} s: another group of this process (pid {}) is "
-           "inside the library, which serves one at a time",
-           mesh.self(), what, mesh.name(),
-           std::chrono::duration<double>(AwakeClock::now() - begin).count(), getpid());
-    }
-  }
+  std::shared_ptr<ProcessTurn> taken;
+  const auto take = [&] {
+    taken = ProcessTurn::take(kLook);
+    if (!taken) require_not_lost(mesh, what);
+    return taken != nullptr;
+  };
+  wait_until(take, mesh, deadline, [&](double seconds) {
+    return fmt::format(
+        "{}: {} of group {} timed out after {:.1f} s: another group of this process (pid {}) is "
+        "inside the library, which serves one at a time",
+        mesh.self(), what, mesh.name(), seconds, getpid());
+  });
+  return taken;
 }
 
 }  // namespace

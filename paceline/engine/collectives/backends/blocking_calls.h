@@ -1,8 +1,8 @@
 #pragma once
 
-// Gloo and oneCCL write to their sockets without MSG_NOSIGNAL, so a peer's death would end this
-// process by SIGPIPE. While a guard lives, this thread, and every thread that it starts, gets EPIPE
-// instead; the process's own handling of the signal stays.
+// What it takes to live with libraries that block: waits that end when a peer dies or time is over,
+// a thread for calls without a deadline, turns for a library that serves one group at a time, and a
+// guard against SIGPIPE.
 
 #include <chrono>
 #include <csignal>
@@ -19,6 +19,9 @@
 
 namespace paceline {
 
+// Gloo and oneCCL write to their sockets without MSG_NOSIGNAL, so a peer's death would end this
+// process by SIGPIPE. While a guard lives, this thread, and every thread that it starts, gets EPIPE
+// instead; the process's own handling of the signal stays.
 class BrokenPipeGuard {
  public:
   BrokenPipeGuard() {
@@ -46,10 +49,15 @@ class BrokenPipeGuard {
   bool was_pending_ = false;
 };
 
-// Waits for a library's operation that can only be asked whether it is done.
+// Calls `attempt`, which may block for some milliseconds, until it returns true. The mesh's
+// failures end the wait, and so does the deadline: Error(kTimeout) with the text that `late` makes
+// of the seconds waited.
+void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadline,
+                const std::function<std::string(double seconds)>& late);
 
-// Polls; after 0.5 ms with naps of 50 us between. Error(kTimeout), which says `what` timed out, and
-// the mesh's failures end the wait within milliseconds.
+// Waits for a library's operation that can only be asked whether it is done: polls, after 0.5 ms
+// with naps of 50 us between. Error(kTimeout), which says `what` timed out, and the mesh's failures
+// end the wait within milliseconds.
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what);
 
@@ -58,10 +66,9 @@ void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline
 //
 // A call that was given up goes on, with all that it captured, until the library lets go of it or
 // the process ends; without its BlockingCalls no one owns the thread. There is no SIGPIPE in it,
-// nor in the threads that a library starts from it (broken_pipe_guard.h).
+// nor in the threads that a library starts from it (BrokenPipeGuard).
 //
 // Thread safety: one run() at a time.
-
 class BlockingCalls {
  public:
   explicit BlockingCalls(const std::string& thread_name);
@@ -103,7 +110,7 @@ class BlockingCalls {
 //
 // Cost: one agreement of the group's ranks a turn; when another group is inside, one more for each
 // rank.
-
+//
 // Gives the turn back when it is destroyed. Thread safety: all methods are safe.
 class ProcessTurn {
  public:

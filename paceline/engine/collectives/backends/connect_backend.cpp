@@ -4,8 +4,6 @@
 #include <cstring>
 #include <thread>
 
-#include <xxhash.h>
-
 #include "paceline/engine/collectives/backends/backend_list.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/collectives/selection/calibration.h"
@@ -24,19 +22,19 @@ constexpr std::chrono::milliseconds kLookAgain{2};
 }  // namespace
 
 const char* LibraryBackend::transport() const {
-  return libraries_.cpu ? libraries_.cpu->transport() : engine_->transport();
+  return libraries_.cpu ? libraries_.cpu->transport() : PacelineBackend::transport();
 }
 
 std::string LibraryBackend::explain(const PlanRequest& request) const {
-  if (!libraries_.cpu) return engine_->explain(request);
+  if (!libraries_.cpu) return PacelineBackend::explain(request);
   return std::string(name_of(request.op)) + ": backend " + name_ + " chooses for itself\n";
 }
 
 bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
   const Library* library = library_of(device);
-  if (library == nullptr) return engine_->supports(op, dtype, reduce_op, device);
+  if (library == nullptr) return PacelineBackend::supports(op, dtype, reduce_op, device);
   if (has_counts(op))
-    return device == Device::kCpu && engine_->supports(op, dtype, reduce_op, device);
+    return device == Device::kCpu && PacelineBackend::supports(op, dtype, reduce_op, device);
   return library->supports(op, dtype, reduce_op);
 }
 
@@ -44,14 +42,14 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
                          const WaitOptions& wait) {
   Library* library = library_of(call.device);
   const bool is_own = has_counts(call.op) || call.part_of;
-  if (library == nullptr || is_own) return engine_->run(call, fingerprint, wait);
+  if (library == nullptr || is_own) return PacelineBackend::run(call, fingerprint, wait);
   // Every rank makes this call, or none continues.
-  engine_->run({}, fingerprint, wait);
+  PacelineBackend::run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
   try {
     library->run(call, fingerprint.sequence, wait.deadline);
     // A run that was ended by abort() may look like a success.
-    if (engine_->mesh().failed()) engine_->mesh().throw_if_failed();
+    if (mesh().failed()) mesh().throw_if_failed();
   } catch (const Error& error) {
     fail_with(error);
   } catch (...) {  // no memory
@@ -65,10 +63,10 @@ void LibraryBackend::fail_with(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {
     while (error.code() != ErrorCode::kTimeout && !until.expired()) {
-      engine_->mesh().throw_if_failed();
+      mesh().throw_if_failed();
       std::this_thread::sleep_for(kLookAgain);
     }
-    engine_->mesh().throw_if_failed();
+    mesh().throw_if_failed();
   } catch (const Error& cause) {
     abort(cause);
     throw;
@@ -77,57 +75,19 @@ void LibraryBackend::fail_with(const Error& error) {
   throw Error(error);
 }
 
-WorkPtr LibraryBackend::send(const PointToPointCall& call, Deadline deadline) {
-  return engine_->send(call, deadline);
-}
-
-WorkPtr LibraryBackend::receive(const PointToPointCall& call, Deadline deadline) {
-  return engine_->receive(call, deadline);
-}
-
-SymmetricBuffer LibraryBackend::allocate_symmetric(std::size_t bytes, Pages pages,
-                                                   const Fingerprint& fingerprint,
-                                                   const WaitOptions& wait) {
-  return engine_->allocate_symmetric(bytes, pages, fingerprint, wait);
-}
-
 // To a library all memory is alike.
 bool LibraryBackend::is_symmetric(ConstBuffer buffer) {
-  return library_of(buffer.device) == nullptr && engine_->is_symmetric(buffer);
+  return library_of(buffer.device) == nullptr && PacelineBackend::is_symmetric(buffer);
 }
 
 void LibraryBackend::abort(const Error& cause) {
-  engine_->abort(cause);
+  PacelineBackend::abort(cause);
   for (Library* library : {libraries_.cpu.get(), libraries_.cuda.get()}) {
     if (library != nullptr) library->abort();
   }
 }
 
 namespace {
-
-// What a rank says about its choice: its text or, when the rank cannot have it, why.
-struct Statement {
-  bool good = true;
-  std::uint8_t code = 0;
-  char text[510] = {};
-
-  static Statement accept(const std::string& choice) {
-    Statement statement;
-    statement.set_text(choice);
-    return statement;
-  }
-  static Statement refuse(const Error& error) {
-    Statement statement;
-    statement.good = false;
-    statement.code = static_cast<std::uint8_t>(error.code());
-    statement.set_text(error.what());
-    return statement;
-  }
-  void set_text(const std::string& whole) {
-    std::memcpy(text, whole.data(), std::min(whole.size(), sizeof text - 1));
-  }
-};
-static_assert(sizeof(Statement) == 512);
 
 void require_available(const BackendChoice& choice) {
   for (const BackendInfo& info : list_backends()) {
@@ -144,13 +104,11 @@ void require_own_connections(const BackendChoice& choice, const BackendOptions& 
        choice.text());
 }
 
-std::uint64_t hash_of(const std::string& name) { return XXH3_64bits(name.data(), name.size()); }
-
 EngineOptions engine_options(const Rendezvous& rendezvous, const BackendOptions& options) {
   EngineOptions engine;
   engine.planning = options.planning;
   engine.generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
-  engine.group = hash_of(options.group);
+  engine.group = options.group_hash;
   engine.symmetric = options.symmetric;
   if (!options.planning.costs && options.rank == 0) {
     try {
@@ -205,8 +163,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   return mesh;
 }
 
-// For what is done once the members are connected: a rank that lost one of them says which; here
-// what this rank was doing is added.
+// Runs what is left to do once the members are connected. An error of the mesh says which member is
+// lost; what this rank was doing is added here.
 template <class Body>
 auto while_forming(const BackendOptions& options, Body&& body) {
   try {
@@ -226,10 +184,10 @@ using RunBeside = std::function<void(const Collective& call, Deadline deadline)>
 RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
                  const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
-  return [&engine, generation, group = hash_of(options.group)](const Collective& call,
-                                                               Deadline deadline) {
-    engine.run(call, make_fingerprint(call, 0, generation, group), {.deadline = deadline});
-  };
+  return
+      [&engine, generation, group = options.group_hash](const Collective& call, Deadline deadline) {
+        engine.run(call, make_fingerprint(call, 0, generation, group), {.deadline = deadline});
+      };
 }
 
 bool agree(const RunBeside& run, bool mine, Deadline deadline) {
@@ -246,26 +204,13 @@ bool agree(const RunBeside& run, bool mine, Deadline deadline) {
   return all == 1;
 }
 
-std::vector<Statement> exchange(const RunBeside& run, const Statement& mine,
-                                const BackendOptions& options) {
-  std::vector<Statement> all(options.world_ranks.size());
-  Collective call;
-  call.op = Op::kAllGather;
-  call.count = sizeof mine;
-  call.input = reinterpret_cast<const std::byte*>(&mine);
-  call.output = reinterpret_cast<std::byte*>(all.data());
-  run(call, Deadline::after(options.timeout));
-  return all;
-}
-
 // The same verdict on every rank, from the same statements.
 void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].good) continue;
-    const auto code = static_cast<ErrorCode>(all[rank].code);
-    const bool is_own = static_cast<int>(rank) == options.rank;
-    fail(code, "{}: forming group {} failed{}: {}", options.self(), options.group,
-         is_own ? "" : " on " + options.name_of(rank), all[rank].text);
+  if (const auto refused = first_refusal(all)) {
+    const bool is_own = static_cast<int>(*refused) == options.rank;
+    fail(static_cast<ErrorCode>(all[*refused].code), "{}: forming group {} failed{}: {}",
+         options.self(), options.group, is_own ? "" : " on " + options.name_of(*refused),
+         all[*refused].text);
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check(std::strcmp(all[rank].text, all[0].text) == 0,
@@ -328,16 +273,20 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     mine = Statement::refuse(error);
   }
   auto mesh = meet_members(rendezvous, options, prefix);
-  return while_forming(options, [&]() -> std::unique_ptr<Backend> {
-    auto engine = std::make_unique<PacelineBackend>(
-        std::move(mesh), engine_options(rendezvous, options), Deadline::after(options.timeout));
-    const auto run = beside(*engine, rendezvous, options);
-    require_agreement(exchange(run, mine, options), options);
-    if (choice == BackendChoice()) return engine;
-    auto libraries = connect_libraries(choice, rendezvous, options, prefix, *engine, run);
+  return while_forming(options, [&] {
+    auto backend = std::make_unique<LibraryBackend>(choice.text(), std::move(mesh),
+                                                    engine_options(rendezvous, options),
+                                                    Deadline::after(options.timeout));
+    const auto run = beside(*backend, rendezvous, options);
+    const auto run_now = [&](const Collective& call) {
+      run(call, Deadline::after(options.timeout));
+    };
+    require_agreement(statements_of_all(mine, options.world_ranks.size(), run_now), options);
+    if (choice == BackendChoice()) return backend;
+    backend->use(connect_libraries(choice, rendezvous, options, prefix, *backend, run));
     // Gloo ends a process whose peer closes a connection that it has not accepted yet.
-    run({}, Deadline::after(options.timeout));
-    return std::make_unique<LibraryBackend>(choice.text(), std::move(engine), std::move(libraries));
+    run_now({});
+    return backend;
   });
 }
 

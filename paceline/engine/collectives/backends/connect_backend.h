@@ -1,15 +1,9 @@
 #pragma once
 
-// A group whose collectives are carried out by other libraries, one per kind of memory, with
-// Paceline's engine beside them.
-//
-// Before a library touches a byte the ranks meet in the engine and compare their calls, so a
-// mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
-// barrier of the engine a call, and with oneCCL an agreement about turns (docs/backends.md).
-// Barriers, send and recv, symmetric memory, operations with unequal counts, what makes other
-// groups and groups of one are the engine's alone. What goes wrong inside a library is an error of
-// the group, and the engine's lifelines say which rank died.
+// Connects the ranks of a group: Paceline's engine first, over which they then compare their choice
+// of backend, then the chosen libraries.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,32 +19,39 @@
 
 namespace paceline {
 
-class LibraryBackend : public Backend {
+class FailureDomain;
+class SymmetricRegistry;
+
+// A group whose collectives are carried out by other libraries, one per kind of memory, where the
+// ranks chose any, and by Paceline's engine otherwise.
+//
+// Before a library touches a byte the ranks meet in the engine and compare their calls, so a
+// mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
+// barrier of the engine a call, and with oneCCL an agreement about turns (docs/backends.md).
+// Barriers, send and recv, symmetric memory, operations with unequal counts, what makes other
+// groups and groups of one are the engine's alone. What goes wrong inside a library is an error of
+// the group, and the engine's lifelines say which rank died.
+class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
     std::unique_ptr<Library> cpu;   // null: the engine itself
     std::unique_ptr<Library> cuda;  // null: none
   };
-  // `name` is the choice's text. Requires: the libraries are connected.
-  LibraryBackend(std::string name, std::unique_ptr<PacelineBackend> engine, Libraries libraries)
-      : name_(std::move(name)), engine_(std::move(engine)), libraries_(std::move(libraries)) {}
+  // The engine alone, until use(). `name` is the choice's text.
+  LibraryBackend(std::string name, std::unique_ptr<Mesh> mesh, const EngineOptions& options,
+                 Deadline deadline)
+      : PacelineBackend(std::move(mesh), options, deadline), name_(std::move(name)) {}
+  // Requires: the libraries are connected, and no call was made yet.
+  void use(Libraries libraries) { libraries_ = std::move(libraries); }
 
   const char* name() const override { return name_.c_str(); }
   const char* transport() const override;
-  const Hosts& hosts() const override { return engine_->hosts(); }
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
            const WaitOptions& wait) override;
-  WorkPtr send(const PointToPointCall& call, Deadline deadline) override;
-  WorkPtr receive(const PointToPointCall& call, Deadline deadline) override;
-  SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages, const Fingerprint& fingerprint,
-                                     const WaitOptions& wait) override;
   bool is_symmetric(ConstBuffer buffer) override;
-  std::vector<std::byte*> seen_by_all() const override { return engine_->seen_by_all(); }
-  std::vector<int> throw_if_failed() override { return engine_->throw_if_failed(); }
   void abort(const Error& cause) override;
-  bool failed() const override { return engine_->failed(); }
 
  private:
   Library* library_of(Device device) const {
@@ -59,18 +60,12 @@ class LibraryBackend : public Backend {
   [[noreturn]] void fail_with(const Error& error);
 
   const std::string name_;
-  const std::unique_ptr<PacelineBackend> engine_;
-  const Libraries libraries_;  // destroyed before the engine, whose mesh they look at
+  Libraries libraries_;  // destroyed before the engine, whose mesh they look at
 };
-
-// Connects the ranks of a group: Paceline's engine first, over which they then compare their choice
-// of backend, then the chosen libraries.
-
-class FailureDomain;
-class SymmetricRegistry;
 
 struct BackendOptions {
   std::string group;             // its name
+  std::uint64_t group_hash = 0;  // of the name
   int rank = 0;                  // in the group
   std::vector<int> world_ranks;  // of its members in the job
   std::string choice;            // as parse_backend_choice() takes it

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "paceline/engine/collectives/backends/blocking_calls.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/check.h"
 
 namespace paceline {
@@ -58,21 +58,19 @@ constexpr std::chrono::milliseconds kSlice{50};
 
 void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
                    Deadline deadline, const std::string& library) {
-  const auto begin = AwakeClock::now();
-  for (Vigil vigil; !store.check(keys);) {
-    mesh.throw_if_failed();
-    if (vigil.sees_passed(deadline)) {
-      const std::chrono::duration<double> waited = AwakeClock::now() - begin;
-      fail(ErrorCode::kTimeout,
-           "{}: a rank of group {} did not arrive within {:.1f} s to connect with {}", mesh.self(),
-           mesh.name(), waited.count(), library);
-    }
+  const auto wait_a_slice = [&] {
     try {
       store.wait(keys, kSlice);
+      return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout) throw;
+      return false;
     }
-  }
+  };
+  wait_until(wait_a_slice, mesh, deadline, [&](double seconds) {
+    return fmt::format("{}: a rank of group {} did not arrive within {:.1f} s to connect with {}",
+                       mesh.self(), mesh.name(), seconds, library);
+  });
 }
 
 void share_id(const LibraryContext& context, std::span<char> id, const std::string& library) {

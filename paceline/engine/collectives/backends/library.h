@@ -2,10 +2,11 @@
 
 // A third-party communication library (Gloo, MPI, oneCCL, NCCL) that moves the data of a group's
 // collectives. What it does differently, or not at all, Paceline's engine does beside it
-// (library_backend.h): ranks meet, compare their calls, notice deaths, send messages.
+// (connect_backend.h): ranks meet, compare their calls, notice deaths, send messages.
 //
-// A leaf is a folder with NAME_library.h and NAME_library.cpp, which is compiled where the library
-// was found (cmake/PacelineBackends.cmake), and an entry in library_list.cpp.
+// A library is a folder NAME/ with NAME_library.cpp, compiled where the library was found
+// (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
+// library_list.cpp. Behind the interface stand the parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -67,7 +68,7 @@ struct LibraryContext {
 
 // What every library's leaf asks about a call, and about an error's text. Thread safety: pure.
 
-// Of the call's `count` elements: the whole buffer, or one rank's block of it.
+// The bytes of `count` elements: of the whole buffer, or of one rank's block of it.
 inline std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
 
 // Where rank's block begins in a buffer that holds one of each; null stays null.
@@ -76,7 +77,7 @@ Byte* block_of(Byte* data, const Collective& call, int rank) {
   return data == nullptr ? nullptr : data + static_cast<std::size_t>(rank) * bytes_of(call);
 }
 
-// What is left, at least 1 ms: libraries take 0 for "no limit".
+// The time that is left, at least 1 ms: libraries take 0 for "no limit".
 std::chrono::milliseconds timeout_of(Deadline deadline);
 
 // Libraries have one class of exceptions for all that happens to a connection; the text tells them

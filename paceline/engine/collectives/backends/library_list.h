@@ -55,7 +55,7 @@ std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 // CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE, FI_PROVIDER_PATH). Its own key-value
 // server, by which its ranks find each other, asks for no secret. Its calls block, so a
 // thread of the group makes them (blocking_calls.h), and it serves one group of a process at a
-// time, so groups take turns (process_turn.h). A call that breaks off inside it, as it may when a
+// time, so groups take turns (ProcessTurn). A call that breaks off inside it, as it may when a
 // peer dies, ends its use in this process: other groups over it fail.
 // Thread safety: that of Library.
 

@@ -19,7 +19,7 @@ struct Position {
   const Flight* flight = nullptr;
   int group_rank = 0;
   const FlightOperation* last = nullptr;  // the last collective that it finished
-  const FlightOperation* open = nullptr;  // the first after it
+  const FlightOperation* open = nullptr;  // the first after `last` that it began and did not finish
   // Its collective with this number; null when it has none, or the ring has forgotten it.
   const FlightOperation* at(std::uint32_t sequence) const;
   bool has_passed(std::uint32_t sequence) const {
@@ -74,7 +74,7 @@ std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
 // `group` says which ranks of the world a root and the other side of a message are; may be null.
 std::string full_text(const FlightOperation& operation, const GroupPositions* group);
-// Of an operation of `flight`, in whichever of `groups` it is.
+// The same for an operation of `flight`, in whichever of `groups` it is.
 std::string full_text(const FlightOperation& operation, const Flight& flight,
                       std::span<const GroupPositions> groups);
 // Two ranks agree on an operation exactly when their texts are equal. `group` as above.
@@ -82,7 +82,7 @@ std::string agreed_text(const FlightOperation& operation, const GroupPositions* 
 // "3.1 s", "0.002 s".
 std::string seconds_text(double seconds);
 
-// Where a rank is that is not where the others wait for it.
+// Where a rank is that does not arrive where the others wait for it.
 
 // What it waits in, or failed in, beside the collectives of the position's group; null: nothing.
 const FlightOperation* unfinished_elsewhere(const Position& position);

@@ -361,7 +361,7 @@ std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
 
 namespace {
 
-// Of any group, also of one that was made again since.
+// Looks at any group, also at one that was made again since.
 bool have_finished_any(std::span<const GroupPositions> groups) {
   for (const auto& group : groups) {
     for (const auto& position : group.ranks) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Which rank keeps the others waiting: the rank that comes last, by how much, over all operations
-// that every rank still has in its ring.
+// Verdicts over the records of ranks: which rank keeps the others waiting, why an operation did not
+// end, and what there is to say when none is under way.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +15,8 @@
 
 namespace paceline::flight {
 
+// The rank that comes last, and by how much, over all operations that every rank still has in its
+// ring.
 struct Straggler {
   int rank = 0;
   std::size_t times_last = 0;
@@ -28,9 +30,8 @@ struct Straggler {
 // on one machine, otherwise the wall clock, whose error between machines counts in full.
 std::optional<Straggler> find_straggler(const GroupPositions& group);
 
-// A group that stands: its members, by what they did with the lowest operation that one of them did
-// not finish, and how long they waited in it. Values that point into the group's positions.
-
+// A stuck group, seen from its oldest unfinished collective: which ranks are inside it, which have
+// passed it, which never came. Points into the group's positions.
 struct Stand {
   const GroupPositions* group = nullptr;
   std::uint32_t sequence = 0;
@@ -56,14 +57,15 @@ std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 // Why a collective did not end, told from the members of its group: which rank called something
 // else, died, did not arrive, stopped, or failed.
 
-// Its members describe the operation differently.
+// The group's members made different calls.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// A circle: a rank that is missing in one of them is inside the next, and one that is missing in
-// the last inside the first.
+// Groups that wait for each other in a circle: a rank that is missing in one is inside the next,
+// and one that is missing in the last is inside the first.
 Explanation explain_crossing(std::span<const Stand* const> circle);
 
-// What is missing here is in no other stand. `groups`: all, for what its members do elsewhere.
+// A stuck group whose missing ranks are inside no other. `groups`: all, for what its members do
+// elsewhere.
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups);
 
 // What there is to tell when no collective is under way, in the order in which it is asked for.
@@ -77,7 +79,7 @@ std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
                                             std::span<const GroupPositions> groups);
 
-// Of the rank whose process has failed, when that is known.
+// The error of the rank whose process has failed, when that is known.
 std::optional<Explanation> find_own_words(std::span<const Flight> flights);
 
 // No rank waits: what the ranks finished last, and which kept the others waiting.

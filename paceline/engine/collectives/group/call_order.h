@@ -8,6 +8,27 @@
 // there is nothing to wait for, what is left fails, and the thread goes without touching the order
 // again.
 //
+// Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
+// wait. A call that waits is counted together with its entry into the queue, under the queue's
+// mutex, and counts until it has ended.
+//
+// (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
+//     0 to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls
+//     that count wait, so none runs. A running call counts and is not in the queue, so while it
+//     runs under_way_ is at least 1, which refuses the first, and larger than calls.size(), which
+//     refuses the second.
+// (2) Calls do not overtake each other. A call gets 0 to 1 only when none waits; otherwise it goes
+//     behind those that wait.
+// (3) An operation sees what the one before it wrote. Every end of an operation is a fetch_sub with
+//     release order, every beginning an acquire: the successful compare_exchange, or the thread's
+//     load in has_turn(). Calls that were added in between change the counter with relaxed order,
+//     but by read-modify-writes, which continue the release sequence. The relaxed load before the
+//     compare_exchange is only a hint.
+// (4) No wake-up is lost. A call that gives the turn back and leaves others waiting locks the mutex
+//     before it notifies: the thread has either not looked at the counter yet, or sleeps. If it
+//     leaves none, a call that is added later notifies by itself, and finds under_way_ ==
+//     calls.size().
+//
 // Thread safety: every method may be called from any thread.
 
 #include <atomic>
@@ -80,9 +101,7 @@ class CallOrder {
   void work_off(Queue& queue, const std::stop_token& stop);
   void drop_what_is_left();
 
-  // Calls that run or wait. The call that takes it from 0 to 1 has the turn without a lock; calls
-  // that wait are counted under the queue's, so one more there than here means that an operation
-  // runs.
+  // Calls that run or wait; see the invariants above.
   std::atomic<std::size_t> under_way_ = 0;
   const OwnerProcess owner_;
   const std::shared_ptr<Queue> queue_;  // owners: this and the thread

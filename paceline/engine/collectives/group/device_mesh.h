@@ -51,7 +51,7 @@ class DeviceMesh {
   DeviceMesh(std::shared_ptr<ProcessGroup> world, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  // Of all ranks of the mesh.
+  // The group of all ranks of the mesh.
   const std::shared_ptr<ProcessGroup>& world() const { return world_; }
   // Error(kInvalid) that lists the axes, for another name; likewise below.
   const std::shared_ptr<ProcessGroup>& group(std::string_view axis) const;

@@ -24,7 +24,8 @@ namespace paceline {
 struct ObjectOptions {
   // For the whole call, at least 1 ms; the group's when not given.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // Of one rank's object. Ranks may differ: the smallest limit counts, in a broadcast root's.
+  // The most bytes of one rank's object. Ranks may differ: the smallest limit counts, in a
+  // broadcast root's.
   std::size_t max_bytes = std::size_t{1} << 30;
 };
 

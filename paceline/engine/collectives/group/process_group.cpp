@@ -54,6 +54,7 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
         const StoreUse use(rendezvous_.hosted, name_, world_ranks_);
         if (!is_member()) return std::unique_ptr<Backend>();
         return connect_backend(rendezvous_, {.group = name_,
+                                             .group_hash = name_hash_,
                                              .rank = rank_,
                                              .world_ranks = world_ranks_,
                                              .choice = options_.backend,
@@ -77,9 +78,6 @@ std::string ProcessGroup::name_of_member(std::size_t rank) const {
   return rank_name(static_cast<int>(rank), world_ranks_[rank]);
 }
 
-// What every description of an operation begins with.
-std::string ProcessGroup::own_rank() const { return fmt::format("{}: ", self_); }
-
 // The error may never be observed.
 void ProcessGroup::warn_of_what_is_under_way() const {
   constexpr std::size_t kMostNames = 4;
@@ -87,12 +85,12 @@ void ProcessGroup::warn_of_what_is_under_way() const {
   const std::size_t count = names.size();
   if (count == 0) return;
   names.resize(std::min(count, kMostNames));
-  for (std::string& name : names) name.erase(0, own_rank().size());
-  log::warning(
-      fmt::format("{}group {} is destroyed with {} operation{} under way: {}{}; their results are "
-                  "discarded: wait() for each before destroying the group",
-                  own_rank(), name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
-                  count > names.size() ? ", ..." : ""));
+  for (std::string& name : names) name.erase(0, self_.size() + 2);  // "rank 1: "
+  log::warning(fmt::format(
+      "{}: group {} is destroyed with {} operation{} under way: {}{}; their results are "
+      "discarded: wait() for each before destroying the group",
+      self_, name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
+      count > names.size() ? ", ..." : ""));
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -100,6 +98,45 @@ bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device devic
 }
 
 // ---- collectives
+
+namespace {
+
+std::uint32_t own_divisor(const ProcessGroup& group, const Call& call) {
+  const auto op = name_of(call.op);
+  check(reduces(call.op) && call.reduce_op == ReduceOp::kMean,
+        "{}: {}: a divisor of {} without a mean: only ReduceOp::kMean has one", group.self(), op,
+        *call.divisor);
+  check(*call.divisor >= 1 && *call.divisor <= INT32_MAX,
+        "{}: {}: a mean divided by {}; give a number from 1 to 2^31 - 1", group.self(), op,
+        *call.divisor);
+  if (call.output.device != Device::kCpu || call.input.device != Device::kCpu) {
+    fail(ErrorCode::kUnsupported,
+         "{}: {}: a mean with its own divisor is for the CPU; on a device take the sum, and divide",
+         group.self(), op);
+  }
+  return *call.divisor == group.world_ranks().size() ? 0 : *call.divisor;
+}
+
+// Peers read an input while this rank writes its output.
+void require_apart_or_in_place(const ProcessGroup& group, const Collective& call, ConstBuffer input,
+                               Buffer output) {
+  const std::byte* const in = input.data;
+  const std::byte* const out = output.data;
+  if (in == out && call.op == Op::kAllReduce) return;  // the most frequent case
+  if (in + input.bytes() <= out || out + output.bytes() <= in) return;
+  const auto op = name_of(call.op);
+  const auto offset = in_place_offset(call, group.rank());
+  check(offset.has_value(), "{}: {}: input and output overlap; give it separate buffers",
+        group.self(), op);
+  const std::size_t bytes = *offset * size_of(call.dtype);
+  const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
+  check(in_place,
+        "{}: {}: input and output overlap; the shorter one must begin {} elements into the "
+        "longer one, or they must not overlap",
+        group.self(), op, *offset);
+}
+
+}  // namespace
 
 Collective ProcessGroup::make(const Call& call) const {
   const OpTraits& op = traits_of(call.op);
@@ -119,7 +156,7 @@ Collective ProcessGroup::make(const Call& call) const {
   made.root = call.root;
   made.shape = call.shape;
   made.shapes = call.shapes;
-  if (call.divisor) made.divisor = require_divisor(call);
+  if (call.divisor) made.divisor = own_divisor(*this, call);
   if (has_counts(call.op)) {
     check(call.counts.size() == world_ranks_.size(),
           "{}: {}: a list of {} counts in a group of {} ranks", self_, op.name, call.counts.size(),
@@ -138,21 +175,6 @@ Collective ProcessGroup::make(const Call& call) const {
   made.input = input_count(made, rank_, world_size()) > 0 ? call.input.data : nullptr;
   made.output = output_count(made, rank_, world_size()) > 0 ? call.output.data : nullptr;
   return made;
-}
-
-std::uint32_t ProcessGroup::require_divisor(const Call& call) const {
-  const auto op = name_of(call.op);
-  check(reduces(call.op) && call.reduce_op == ReduceOp::kMean,
-        "{}: {}: a divisor of {} without a mean: only ReduceOp::kMean has one", self_, op,
-        *call.divisor);
-  check(*call.divisor >= 1 && *call.divisor <= INT32_MAX,
-        "{}: {}: a mean divided by {}; give a number from 1 to 2^31 - 1", self_, op, *call.divisor);
-  if (call.output.device != Device::kCpu || call.input.device != Device::kCpu) {
-    fail(ErrorCode::kUnsupported,
-         "{}: {}: a mean with its own divisor is for the CPU; on a device take the sum, and divide",
-         self_, op);
-  }
-  return *call.divisor == world_ranks_.size() ? 0 : *call.divisor;
 }
 
 void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
@@ -180,10 +202,11 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   check((needed_in == 0 || input.data != nullptr) && (needed_out == 0 || output.data != nullptr),
         "{}: {}: a buffer is null", self_, op);
   require_supported(call);
-  if (has_both) require_apart_or_in_place(call, input, output);
+  if (has_both) require_apart_or_in_place(*this, call, input, output);
 }
 
-// Of `count` elements `blocks` times, so that no product or sum of a call's counts overflows.
+// Refuses `blocks` times `count` elements that no memory can hold, so that no product or sum of a
+// call's counts overflows.
 void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
                                        int blocks) const {
   std::size_t bytes = 0;
@@ -195,25 +218,6 @@ void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::
        "{}: {} of {} x {} in group {} of {}: that is more than memory can hold", self_, what,
        name_of(dtype), count == SIZE_MAX ? "2^64 and more" : std::to_string(count), name_,
        world_size());
-}
-
-// Peers read an input while this rank writes its output.
-void ProcessGroup::require_apart_or_in_place(const Collective& call, ConstBuffer input,
-                                             Buffer output) const {
-  const std::byte* const in = input.data;
-  const std::byte* const out = output.data;
-  if (in == out && call.op == Op::kAllReduce) return;  // the most frequent case
-  if (in + input.bytes() <= out || out + output.bytes() <= in) return;
-  const auto op = name_of(call.op);
-  const auto offset = in_place_offset(call, rank_);
-  check(offset.has_value(), "{}: {}: input and output overlap; give it separate buffers", self_,
-        op);
-  const std::size_t bytes = *offset * size_of(call.dtype);
-  const bool in_place = input.bytes() > output.bytes() ? in + bytes == out : out + bytes == in;
-  check(in_place,
-        "{}: {}: input and output overlap; the shorter one must begin {} elements into the "
-        "longer one, or they must not overlap",
-        self_, op, *offset);
 }
 
 void ProcessGroup::require_supported(const Collective& call) const {
@@ -364,7 +368,7 @@ WorkPtr ProcessGroup::enqueue(Operation operation, const std::string& descriptio
   require_own_process("an asynchronous call");
   require_time(options);
   auto work =
-      std::make_shared<Work>([text = own_rank() + description] { return text; }, options.order);
+      std::make_shared<Work>([text = self_ + ": " + description] { return text; }, options.order);
   order_.add({std::move(operation), deadline_of(options), work, options.keep_alive});
   return work;
 }

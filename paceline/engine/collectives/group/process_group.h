@@ -1,7 +1,8 @@
 #pragma once
 
 // Ranks that communicate with each other: the names and semantics of torch.distributed, for raw
-// buffers. paceline/training/tensor has the same for torch::Tensor.
+// buffers (operations.h). paceline/training/tensor has the same for torch::Tensor. And the first
+// line of a distributed program, init_process_group().
 //
 //   auto group = paceline::init_process_group();
 //   group->all_reduce(std::span(gradients), ReduceOp::kSum);
@@ -46,43 +47,18 @@
 #include "paceline/engine/collectives/call.h"
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/collectives/group/call_order.h"
-#include "paceline/engine/collectives/selection/planner.h"
+#include "paceline/engine/collectives/group/group_options.h"
+#include "paceline/engine/collectives/group/operations.h"
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
-#include "paceline/engine/transport/link_options.h"
 
 namespace paceline {
 
 class FailureDomain;
 class SymmetricRegistry;
 
-// PyTorch's default for a group; PACELINE_TIMEOUT sets another (init.h).
-inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
-
-struct GroupOptions {
-  // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
-  // kDefaultGroupTimeout; for groups made of a group, that group's.
-  std::optional<std::chrono::milliseconds> timeout;
-  LinkOptions link;
-  PlanningOptions planning;
-  // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
-  // (open_flight_recorder), groups made of this one share it.
-  std::shared_ptr<FlightRecorder> recorder;
-  // Where programs record what else this rank does (timeline()); null: nowhere. As `recorder`.
-  std::shared_ptr<Timeline> timeline;
-  // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
-  std::string backend;
-  // A thread that waits for an operation on device memory waits for its result, not only until the
-  // device has been given the operation: slower, and errors appear where they happen.
-  bool blocking_wait = false;
-};
-
-// Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a
-// host's name that is too long.
-void require_possible(const GroupOptions& options);
-
-class ProcessGroup {
+class ProcessGroup : public GroupOperations {
  public:
   // What a group has of the one that it was made of.
   struct Parent {
@@ -95,7 +71,7 @@ class ProcessGroup {
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
                const GroupOptions& options, const Parent& parent = {});
   // Operations under way end with Error(kAborted).
-  ~ProcessGroup();
+  ~ProcessGroup() override;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
@@ -132,231 +108,19 @@ class ProcessGroup {
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 
-  // What every function below comes to: blocking, or as a Work. Buffers of one call lie apart,
-  // unless it says how they may share memory; anything else is Error(kInvalid).
-  void run(const Call& call, const CallOptions& options = {});
-  WorkPtr start(const Call& call, const CallOptions& options = {});
+  // Every named operation comes to one of these.
+  void run(const Call& call, const CallOptions& options = {}) override;
+  WorkPtr start(const Call& call, const CallOptions& options = {}) override;
+  int recv(const Call& call, const CallOptions& options = {}) override;
+  using GroupOperations::recv;
 
-  // In place.
-  void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
-    run({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op}, options);
-  }
-  WorkPtr all_reduce_async(Buffer buffer, ReduceOp op = ReduceOp::kSum,
-                           const CallOptions& options = {}) {
-    return start({.op = Op::kAllReduce, .input = buffer, .output = buffer, .reduce_op = op},
-                 options);
-  }
-  // From `input` to `output` of the same count.
-  void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {}) {
-    run({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op}, options);
-  }
-  WorkPtr all_reduce_async(ConstBuffer input, Buffer output, ReduceOp op,
-                           const CallOptions& options = {}) {
-    return start({.op = Op::kAllReduce, .input = input, .output = output, .reduce_op = op},
-                 options);
-  }
-
-  // In place: root's elements replace every rank's. `root`, here and below: a rank of this group.
-  void broadcast(Buffer buffer, int root, const CallOptions& options = {}) {
-    run({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
-  }
-  WorkPtr broadcast_async(Buffer buffer, int root, const CallOptions& options = {}) {
-    return start({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
-  }
-
-  // Root's `buffer` gets the result; the others' stay as they are.
-  void reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
-              const CallOptions& options = {}) {
-    run({.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
-        options);
-  }
-  WorkPtr reduce_async(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
-                       const CallOptions& options = {}) {
-    return start(
-        {.op = Op::kReduce, .input = buffer, .output = buffer, .reduce_op = op, .root = root},
-        options);
-  }
-
-  // output.count == input.count * world_size; rank r's elements begin at r * input.count. `input`
-  // may be this rank's block of `output`.
-  void all_gather(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
-    run({.op = Op::kAllGather, .input = input, .output = output}, options);
-  }
-  WorkPtr all_gather_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
-    return start({.op = Op::kAllGather, .input = input, .output = output}, options);
-  }
-
-  // As all_gather, at root only; the others pass an empty output.
-  void gather(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
-    run({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
-  }
-  WorkPtr gather_async(ConstBuffer input, Buffer output, int root,
-                       const CallOptions& options = {}) {
-    return start({.op = Op::kGather, .input = input, .output = output, .root = root}, options);
-  }
-
-  // Root's block r goes to rank r: input.count == output.count * world_size at root; the others
-  // pass an empty input. `output` may be root's own block of `input`.
-  void scatter(ConstBuffer input, Buffer output, int root, const CallOptions& options = {}) {
-    run({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
-  }
-  WorkPtr scatter_async(ConstBuffer input, Buffer output, int root,
-                        const CallOptions& options = {}) {
-    return start({.op = Op::kScatter, .input = input, .output = output, .root = root}, options);
-  }
-
-  // Rank r gets the reduction of every rank's block r: input.count == output.count * world_size.
-  // `output` may be this rank's block of `input`, whose other blocks stay as they are.
-  void reduce_scatter(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
-                      const CallOptions& options = {}) {
-    run({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op}, options);
-  }
-  WorkPtr reduce_scatter_async(ConstBuffer input, Buffer output, ReduceOp op = ReduceOp::kSum,
-                               const CallOptions& options = {}) {
-    return start({.op = Op::kReduceScatter, .input = input, .output = output, .reduce_op = op},
-                 options);
-  }
-
-  // Block r of `input` goes to rank r, whose block `rank()` of `output` it becomes. The buffers
-  // must not overlap.
-  void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
-    run({.op = Op::kAllToAll, .input = input, .output = output}, options);
-  }
-  WorkPtr all_to_all_async(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
-    return start({.op = Op::kAllToAll, .input = input, .output = output}, options);
-  }
-
-  // As all_gather, all_reduce's scattered half and all_to_all, with a count for each rank
-  // (process_group_counts.cpp). Rank r gives counts[r] elements, which follow those of the ranks
-  // before it.
-  void all_gather_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                    const CallOptions& options = {}) {
-    run({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts}, options);
-  }
-  WorkPtr all_gather_v_async(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                             const CallOptions& options = {}) {
-    return start({.op = Op::kAllGatherV, .input = input, .output = output, .counts = counts},
-                 options);
-  }
-  // Rank r gets the reduction of every rank's elements of block r, which holds counts[r].
-  void reduce_scatter_v(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                        ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
-    run({.op = Op::kReduceScatterV,
-         .input = input,
-         .output = output,
-         .reduce_op = op,
-         .counts = counts},
-        options);
-  }
-  WorkPtr reduce_scatter_v_async(ConstBuffer input, Buffer output,
-                                 std::span<const std::size_t> counts, ReduceOp op = ReduceOp::kSum,
-                                 const CallOptions& options = {}) {
-    return start({.op = Op::kReduceScatterV,
-                  .input = input,
-                  .output = output,
-                  .reduce_op = op,
-                  .counts = counts},
-                 options);
-  }
-  // Rank r gets the send_counts[r] elements of block r of `input`; receive_counts[r] come from it,
-  // and must be what it sends: otherwise Error(kInvalid) on every rank, before any element moves.
-  // The ranks tell each other their counts first, which costs the time of a small all_gather.
-  void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
-                    std::span<const std::size_t> receive_counts, const CallOptions& options = {}) {
-    run({.op = Op::kAllToAllV,
-         .input = input,
-         .output = output,
-         .counts = send_counts,
-         .receive_counts = receive_counts},
-        options);
-  }
-  WorkPtr all_to_all_v_async(ConstBuffer input, std::span<const std::size_t> send_counts,
-                             Buffer output, std::span<const std::size_t> receive_counts,
-                             const CallOptions& options = {}) {
-    return start({.op = Op::kAllToAllV,
-                  .input = input,
-                  .output = output,
-                  .counts = send_counts,
-                  .receive_counts = receive_counts},
-                 options);
-  }
-
-  // One operation on many buffers of one type, as if they lay one after the other: for many small
-  // ones the price of one (process_group_coalesced.cpp). They are copied, a few megabytes at a
-  // time. All ranks pass lists of the same counts.
-  void all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
-                            const CallOptions& options = {}) {
-    run({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}}, options);
-  }
-  WorkPtr all_reduce_coalesced_async(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
-                                     const CallOptions& options = {}) {
-    return start({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}},
-                 options);
-  }
-  void broadcast_coalesced(std::span<const Buffer> buffers, int root,
-                           const CallOptions& options = {}) {
-    run({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
-  }
-  WorkPtr broadcast_coalesced_async(std::span<const Buffer> buffers, int root,
-                                    const CallOptions& options = {}) {
-    return start({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
-  }
-  // outputs[i].count == inputs[i].count * world_size, as all_gather has it; likewise below.
-  void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                            const CallOptions& options = {}) {
-    run({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
-  }
-  WorkPtr all_gather_coalesced_async(std::span<const ConstBuffer> inputs,
-                                     std::span<const Buffer> outputs,
-                                     const CallOptions& options = {}) {
-    return start({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
-  }
-  void reduce_scatter_coalesced(std::span<const ConstBuffer> inputs,
-                                std::span<const Buffer> outputs, ReduceOp op = ReduceOp::kSum,
-                                const CallOptions& options = {}) {
-    run({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
-        options);
-  }
-  WorkPtr reduce_scatter_coalesced_async(std::span<const ConstBuffer> inputs,
-                                         std::span<const Buffer> outputs,
-                                         ReduceOp op = ReduceOp::kSum,
-                                         const CallOptions& options = {}) {
-    return start({.op = Op::kReduceScatter, .reduce_op = op, .lists = BufferLists{inputs, outputs}},
-                 options);
-  }
-
-  // Every rank's `buffer`, of the same type and count, is visited by all ranks (visit.h), each on
+  // Every rank's `buffer`, of the same type and count, is visited by all ranks (call.h), each on
   // its visited_block() of all of them: in place in symmetric memory on one host, on copies
   // elsewhere. What the body throws is thrown here, and finishes the group: the other ranks get
   // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
   void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
   WorkPtr visit_async(Buffer buffer, VisitBody body, const CallOptions& options = {});
 
-  void barrier(const CallOptions& options = {}) { run({.op = Op::kBarrier}, options); }
-  WorkPtr barrier_async(const CallOptions& options = {}) {
-    return start({.op = Op::kBarrier}, options);
-  }
-  // A barrier with a limit of its own, for finding out which ranks are missing: its Error(kTimeout)
-  // names every rank that did not arrive.
-  void monitored_barrier(std::chrono::milliseconds timeout) { barrier({.timeout = timeout}); }
-
-  // Matched by (peer, tag) in order of sending. `peer`: a rank of this group.
-  void send(ConstBuffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
-    run({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
-  }
-  WorkPtr send_async(ConstBuffer buffer, int peer, std::uint32_t tag = 0,
-                     const CallOptions& options = {}) {
-    return start({.op = Op::kSend, .input = buffer, .peer = peer, .tag = tag}, options);
-  }
-  // `peer` may be kAnySource. Returns the sender's rank, as source_rank() of the Work does.
-  int recv(Buffer buffer, int peer, std::uint32_t tag = 0, const CallOptions& options = {}) {
-    return recv({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
-  }
-  int recv(const Call& call, const CallOptions& options = {});
-  WorkPtr recv_async(Buffer buffer, int peer, std::uint32_t tag = 0,
-                     const CallOptions& options = {}) {
-    return start({.op = Op::kReceive, .output = buffer, .peer = peer, .tag = tag}, options);
-  }
   // Sends and receives that start together, as in torch.distributed: `messages` are calls of kSend
   // and kReceive, in any order and between any ranks, and nothing waits for another. All are
   // checked before the first one starts. The works are in the order of the messages.
@@ -399,8 +163,6 @@ class ProcessGroup {
   Operation prepare(const Call& call, const CallOptions& options);
   Collective placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
                     const WaitOptions& wait) const;
-  std::uint32_t require_divisor(const Call& call) const;
-  std::string own_rank() const;
   void warn_of_what_is_under_way() const;
   void require_addressable(std::string_view what, Dtype dtype, std::size_t count, int blocks) const;
   void require_collective(const Collective& call, ConstBuffer input, Buffer output) const;
@@ -409,8 +171,6 @@ class ProcessGroup {
   std::vector<std::size_t> agree_on_counts(std::span<const std::size_t> mine,
                                            const WaitOptions& wait);
   Operation coalesced(const Call& call);
-  void require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
-                     std::span<const Buffer> outputs) const;
   void run_coalesced(const Coalesced& call, const WaitOptions& wait);
   void require_own_process(std::string_view what) const;
   void require_member(std::string_view what) const;
@@ -418,7 +178,6 @@ class ProcessGroup {
     require_member(what);
     return *backend_;
   }
-  void require_apart_or_in_place(const Collective& call, ConstBuffer input, Buffer output) const;
   void require_supported(const Collective& call) const;
   PointToPointCall make_message(const Call& call, const CallOptions& options) const;
   WorkPtr post(const Call& call, bool asynchronous, const CallOptions& options);
@@ -436,7 +195,6 @@ class ProcessGroup {
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
                                        const WaitOptions& wait);
   void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);
-  std::vector<int> in_world(const std::vector<int>& ranks) const;
   GroupOptions options_of_child(const std::optional<GroupOptions>& options) const;
   Rendezvous meeting_of_children(Op op, const WaitOptions& wait);
   Rendezvous host_children(Op op, const WaitOptions& wait);
@@ -466,17 +224,9 @@ class ProcessGroup {
   CallOrder order_;  // the last member: its thread uses the others
 };
 
-// A reduction for host-side values that all ranks need, for example a sum of correct answers.
-template <class T>
-T all_reduce_value(ProcessGroup& group, T value, ReduceOp op = ReduceOp::kSum) {
-  group.all_reduce(std::span<T>(&value, 1), op);
-  return value;
-}
-
 // The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
 // with hand-set variables, the same call finds out which rank this process is and connects it with
 // the others.
-
 struct InitOptions {
   RendezvousOptions rendezvous;
   GroupOptions group;
@@ -486,14 +236,14 @@ struct InitOptions {
 // loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
 // what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
-// many connections for each pair when they say 1; PACELINE_BY_PACKAGE=1 sets
-// PlanningOptions::by_package; PACELINE_TIMEOUT (seconds, from 0.001 to a billion) is
-// GroupOptions::timeout when they leave it empty (an empty variable is none); PACELINE_FLIGHT_DIR
-// says where operations are recorded (flight/group_flight.h), PACELINE_TIMELINE_DIR, set for all
-// ranks or for none, where spans are (engine/telemetry/timeline.h). What is wrong with these or the
-// options is told to the other ranks, where they meet: their Error(kInvalid) too. Errors: those of
-// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
-// build lacks, kInvalid when the ranks chose different ones.
+// many connections for each pair when they say 1; PACELINE_TIMEOUT (seconds, from 0.001 to a
+// billion) is GroupOptions::timeout when they leave it empty (an empty variable is none);
+// PACELINE_FLIGHT_DIR says where operations are recorded (flight/group_flight.h),
+// PACELINE_TIMELINE_DIR, set for all ranks or for none, where spans are
+// (engine/telemetry/timeline.h). What is wrong with these or the options is told to the other
+// ranks, where they meet: their Error(kInvalid) too. Errors: those of rendezvous(), connect_mesh()
+// and parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the
+// ranks chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

@@ -19,6 +19,18 @@
 
 namespace paceline {
 
+namespace {
+
+std::vector<int> world_numbers_of(const ProcessGroup& group, const std::vector<int>& ranks) {
+  std::vector<int> numbers;
+  for (const int rank : ranks) {
+    numbers.push_back(group.world_ranks()[static_cast<std::size_t>(rank)]);
+  }
+  return numbers;
+}
+
+}  // namespace
+
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                       const std::optional<GroupOptions>& options) {
   require_member("new_group");
@@ -69,7 +81,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   });
   if (meeting.hosted) {
     for (const auto& [other, members] : groups) {
-      if (other >= 0) meeting.hosted->begin(name + std::to_string(other), in_world(members));
+      if (other >= 0)
+        meeting.hosted->begin(name + std::to_string(other), world_numbers_of(*this, members));
     }
   }
   return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
@@ -122,12 +135,6 @@ void ProcessGroup::require_same_members(const std::vector<int>& ranks, const Wai
           self_, number, name_, fmt::join(own, ", "),
           rank_name(static_cast<int>(rank), world_ranks_[rank]), fmt::join(theirs, ", "));
   }
-}
-
-std::vector<int> ProcessGroup::in_world(const std::vector<int>& ranks) const {
-  std::vector<int> numbers;
-  for (const int rank : ranks) numbers.push_back(world_ranks_[static_cast<std::size_t>(rank)]);
-  return numbers;
 }
 
 GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& options) const {
@@ -219,7 +226,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, cons
     }
   };
   try {
-    return std::make_shared<ProcessGroup>(meeting, name, in_world(ranks), options,
+    return std::make_shared<ProcessGroup>(meeting, name, world_numbers_of(*this, ranks), options,
                                           Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
     // A member's process is gone: the other ranks of this group learn of it from the rank that

@@ -1,4 +1,5 @@
-// The group's operations with a count for each rank.
+// Calls that a group carries out as several collectives: unequal counts, which the ranks compare
+// first; many buffers, copied a window at a time; visits.
 
 #include <algorithm>
 #include <cstdint>
@@ -111,7 +112,7 @@ namespace {
 
 using Stream = std::vector<CoalescedSegment>;
 
-// Of one window, over all that a rank gives or gets.
+// The most bytes of a window, over all that a rank gives and gets.
 constexpr std::size_t kWindowBytes = 4 << 20;
 
 // Copies the stream's bytes [begin, begin + bytes) to or from `flat`.
@@ -142,6 +143,34 @@ void unpack(const Stream& stream, std::size_t begin, std::size_t bytes, std::byt
   for_each_part(
       stream, begin, bytes, flat,
       [](std::byte* data, const std::byte* from, std::size_t n) { std::memcpy(data, from, n); });
+}
+
+// A window is written before the next is read. One's own input and output have been compared.
+void require_apart(const std::string& self, std::string_view what,
+                   std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs) {
+  std::vector<std::size_t> order;  // of the outputs, by address
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].bytes() > 0) order.push_back(i);
+  }
+  const auto end_of = [&](std::size_t i) { return outputs[i].data + outputs[i].bytes(); };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return outputs[a].data < outputs[b].data; });
+  const auto refuse = [&](const char* kind, std::size_t one, std::size_t other) {
+    fail(ErrorCode::kInvalid, "{}: {} on {} buffers: {} {} and output {} overlap", self, what,
+         outputs.size(), kind, one, other);
+  };
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (outputs[order[i]].data < end_of(order[i - 1])) refuse("output", order[i], order[i - 1]);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].bytes() == 0) continue;
+    auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t output) {
+      return end_of(output) <= inputs[i].data;
+    });
+    for (; at != order.end() && outputs[*at].data < inputs[i].data + inputs[i].bytes(); ++at) {
+      if (*at != i) refuse("input", i, *at);
+    }
+  }
 }
 
 }  // namespace
@@ -200,40 +229,12 @@ ProcessGroup::Operation ProcessGroup::coalesced(const Call& call) {
     held->call = one;
     counts.push_back(count);
   }
-  require_apart(name, inputs, outputs);
+  require_apart(self_, name, inputs, outputs);
   held->call.op = op;
   held->call.root = call.root;
   held->call.reduce_op = call.reduce_op;
   held->call.layout = layout_of(counts);
   return [this, held](const WaitOptions& wait) { run_coalesced(*held, wait); };
-}
-
-// A window is written before the next is read. One's own input and output have been compared.
-void ProcessGroup::require_apart(std::string_view what, std::span<const ConstBuffer> inputs,
-                                 std::span<const Buffer> outputs) const {
-  std::vector<std::size_t> order;  // of the outputs, by address
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].bytes() > 0) order.push_back(i);
-  }
-  const auto end_of = [&](std::size_t i) { return outputs[i].data + outputs[i].bytes(); };
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return outputs[a].data < outputs[b].data; });
-  const auto refuse = [&](const char* kind, std::size_t one, std::size_t other) {
-    fail(ErrorCode::kInvalid, "{}: {} on {} buffers: {} {} and output {} overlap", self_, what,
-         outputs.size(), kind, one, other);
-  };
-  for (std::size_t i = 1; i < order.size(); ++i) {
-    if (outputs[order[i]].data < end_of(order[i - 1])) refuse("output", order[i], order[i - 1]);
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].bytes() == 0) continue;
-    auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t output) {
-      return end_of(output) <= inputs[i].data;
-    });
-    for (; at != order.end() && outputs[*at].data < inputs[i].data + inputs[i].bytes(); ++at) {
-      if (*at != i) refuse("input", i, *at);
-    }
-  }
 }
 
 void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& wait) {
@@ -263,12 +264,12 @@ void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& 
   } while (begin < coalesced.total);
 }
 
-// The group's visits (visit.h). Where ranks do not see each other's buffers, every rank's block
+// The group's visits (call.h). Where ranks do not see each other's buffers, every rank's block
 // travels to its visitor and back, a piece at a time.
 
 namespace {
 
-// Of one rank's block, in bytes.
+// The most bytes of a rank's block that travel at a time.
 constexpr std::size_t kPieceBytes = 1 << 20;
 
 }  // namespace

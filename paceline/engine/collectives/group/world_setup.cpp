@@ -197,7 +197,6 @@ void read_environment(GroupOptions& group) {
   if (group.backend.empty()) group.backend = variable("PACELINE_BACKEND").value_or("");
   if (!group.timeout) group.timeout = timeout_from_environment();
   if (!link.encrypt) link.encrypt = is_set("PACELINE_ENCRYPT");
-  if (!group.planning.by_package) group.planning.by_package = is_set("PACELINE_BY_PACKAGE");
   if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 

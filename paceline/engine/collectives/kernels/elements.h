@@ -1,6 +1,6 @@
 // The element types of the reduce kernel, one at a time: what they are accumulated in, and the
-// conversions that every instruction set's must equal bit for bit (lanes_*.h). Text for
-// reduce_kernel.h, compiled once per instruction set.
+// conversions that every instruction set's must equal bit for bit (reduce_avx2.cpp,
+// reduce_avx512.cpp). Text for reduce_kernel.h, compiled once per instruction set.
 //
 // Rounding is to nearest, ties to even. A NaN is handed on quiet and with its sign; bfloat16 keeps
 // the upper part of its payload, float16 ends with none (0x7e00). Subnormal numbers are numbers.

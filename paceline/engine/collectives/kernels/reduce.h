@@ -68,7 +68,6 @@ void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte*
 const char* reduce_kernel_name();
 
 // The reduce kernel's variants, one per instruction set; reduce.cpp chooses.
-
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;
@@ -96,7 +95,7 @@ struct ReduceVariant {
   void (*reduce)(const ReduceArguments& arguments);
 };
 
-// Those that this processor can run, the fastest first and the portable one last.
+// The variants that this processor can run, the fastest first and the portable one last.
 std::vector<ReduceVariant> reduce_variants();
 
 }  // namespace paceline

@@ -1,8 +1,14 @@
-// The reduce kernel's source, compiled once per instruction set: the including file sets
-// PACELINE_KERNEL to a namespace of its own, includes that instruction set's conversions
-// (lanes_*.h) before this and is given the matching flags by the build. No include guard: it is a
-// template in text. Nothing here may be an inline function with external linkage, or the linker
-// would pick one instruction set's copy for all; hence the unnamed namespace.
+// The reduce kernel's source, compiled once per instruction set: reduce_<isa>.cpp sets
+// PACELINE_KERNEL to a namespace of its own, defines that instruction set's conversions, includes
+// this and is given the matching flags by the build. No include guard: it is a template in text.
+// Nothing here may be an inline function with external linkage, or the linker would pick one
+// instruction set's copy for all; hence the unnamed namespace.
+//
+// It needs kLanes and, of each instruction set that has more than one lane, for float, Half and
+// Brain,
+//   Lanes load(const T* from);       // kLanes elements at any address, widened
+//   void store(Lanes value, T* to);  // rounded
+// where Lanes has a float's operators.
 
 #include <algorithm>
 #include <bit>

@@ -1,3 +1,17 @@
+// The kernel for any processor: one element at a time, by elements.h; the compiler's vectors are
+// all that it has.
 #define PACELINE_KERNEL portable
-#include "paceline/engine/collectives/kernels/lanes_portable.h"
+
+#include <cstddef>
+
+#include "paceline/engine/collectives/kernels/elements.h"
+
+namespace paceline::PACELINE_KERNEL {
+namespace {
+
+constexpr std::size_t kLanes = 1;
+
+}  // namespace
+}  // namespace paceline::PACELINE_KERNEL
+
 #include "paceline/engine/collectives/kernels/reduce_kernel.h"

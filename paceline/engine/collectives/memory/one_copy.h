@@ -1,11 +1,7 @@
 #pragma once
 
-// Says what a program wrote to when it wrote to memory that it may only read, or read where it may
-// not do that either: a line on stderr with the name of the place, in front of the SIGSEGV that
-// ends the process as without it. Handlers that were there before, such as the one that shows the
-// stack to the launcher (crash_reporter.h), run after that line.
-//
-// Thread safety: any thread may make and destroy objects, and fault.
+// Memory that a host has once for all ranks of a group (OneCopy), and the line that names the place
+// of a write that should not have happened (WriteFaultRange).
 
 #include <cstddef>
 #include <memory>
@@ -24,6 +20,12 @@ struct NamedRange {
   std::string name;       // "parameter fc1.weight"
 };
 
+// Says what a program wrote to when it wrote to memory that it may only read, or read memory that
+// is closed to reading: a line on stderr with the name of the place, in front of the SIGSEGV that
+// ends the process as without it. Handlers that were there before, such as the one that shows the
+// stack to the launcher (crash_reporter.h), run after that line.
+//
+// Thread safety: any thread may make and destroy objects, and fault.
 class WriteFaultRange {
  public:
   // `names`: in the order of their beginnings; each reaches to the next one. `who`: the rank, for
@@ -45,14 +47,13 @@ class WriteFaultRange {
 // needs no copy of its own, and nothing has to be gathered after a step.
 //
 // A write through the view that only reads ends the process with SIGSEGV, after a line on stderr
-// that names what was written (write_fault.h). Memory that cannot be mapped a second time has one
+// that names what was written (WriteFaultRange). Memory that cannot be mapped a second time has one
 // view, and nothing is protected.
 //
-// Who writes when is the user's to order: a collective before lets the others finish reading, one
+// The user must order the writes: a collective before a write lets the others finish reading, one
 // after it shows them what was written.
 //
 // Thread safety: Writing objects may come and go in any thread.
-
 class OneCopy {
  public:
   // Collective. Zeroed; a page takes memory when it is first written to. `names`: of what lies
@@ -71,7 +72,7 @@ class OneCopy {
   // the process when it is read, after a line that names it; in this process alone.
   void close(std::size_t offset, std::size_t bytes) const;
   void open(std::size_t offset, std::size_t bytes) const;
-  // Gives the pages that lie in it back: they are zeroed, for everybody.
+  // Gives whole pages inside the range back to the system; every rank reads zeros there afterwards.
   void drop(std::size_t offset, std::size_t bytes) const;
   // Whether some copy of this process has this place in its view that is read. Any thread.
   static bool holds(const void* address);

@@ -12,16 +12,17 @@
 
 namespace paceline {
 
+// How each works, and what for: algorithms/message_algorithms.h. kDirect serves every operation.
 enum class Algorithm : std::uint8_t {
-  kDirect,     // algorithms/direct.h: every operation
-  kOneShot,    // algorithms/direct.h
-  kTree,       // algorithms/tree.h
-  kDoubling,   // algorithms/recursive.h
-  kHalving,    // algorithms/recursive.h
-  kRing,       // algorithms/ring.h
-  kBruck,      // algorithms/bruck.h
-  kChain,      // algorithms/chain.h
-  kHierarchy,  // algorithms/hierarchy.h
+  kDirect,
+  kOneShot,
+  kTree,
+  kDoubling,
+  kHalving,
+  kRing,
+  kBruck,
+  kChain,
+  kHierarchy,
 };
 inline constexpr std::array kAllAlgorithms = {
     Algorithm::kDirect,   Algorithm::kOneShot, Algorithm::kTree,

@@ -1,8 +1,8 @@
 #pragma once
 
-// The costs of a machine in the file that a calibration leaves (group/calibration.h) and later
-// groups choose by: JSON with the host's name, the date and how far the repetitions of the
-// measurement differed. Rank 0's file counts for all.
+// Measures what communication costs on a machine, and keeps it in a file that later groups choose
+// their algorithms by: JSON with the host's name, the date and how far the repetitions of the
+// measurement differed. Rank 0's file counts for all ranks.
 
 #include <filesystem>
 #include <optional>
@@ -35,12 +35,10 @@ void save_calibration(const CostModel& costs, const std::filesystem::path& path)
 // save_calibration() did not write.
 std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
-// Measures a machine's costs with the group at hand, as `paceline bench --calibrate` does; later
-// groups choose by them (planning/cost_file.h).
-
 class ProcessGroup;
 
-// By which the repetitions of one quantity differed, as a part of it; "network rate", "copy", ...
+// By how much the repetitions of one quantity differed, as a part of it; "network rate", "copy",
+// ...
 struct QuantitySpread {
   std::string_view quantity;
   double spread = 0;
@@ -53,6 +51,7 @@ struct Calibration {
   bool is_steady() const { return costs.spread <= kSteadySpread; }
 };
 
+// Measures a machine's costs with the group at hand, as `paceline bench --calibrate` does.
 // Collective; takes about a second, more over a slow network. Everything is measured several times,
 // one quantity after the other and then all again, so that what else runs for a while spoils one
 // repetition of each and not all of one. What the group cannot show stays as `known` on rank 0: a

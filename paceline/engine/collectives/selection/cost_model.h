@@ -2,7 +2,7 @@
 
 // What communication costs on a machine: the numbers by which the planner chooses and the simulator
 // predicts. The defaults are those of an ordinary server with a 10 Gbit/s network; `paceline bench
-// --calibrate` measures them (group/calibration.h). A value; times in seconds, rates in bytes a
+// --calibrate` measures them (calibration.h). A value; times in seconds, rates in bytes a
 // second.
 
 #include <string>
@@ -26,15 +26,14 @@ struct CostModel {
   double copy_bytes_per_s = 8e9;
   double meet_s = 1.5e-6;  // for the ranks of a host to wait for each other in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
-  // By which the repetitions of the measurement differed: of the quantity that was worst, as a part
-  // of it. 0.1 is steady, 1 a machine that does something else meanwhile.
+  // By how much the repetitions of the worst quantity differed, as a part of it. 0.1 is steady, 1 a
+  // machine that does something else meanwhile.
   double spread = 0;
   bool operator==(const CostModel&) const = default;
 };
 
 // What each algorithm costs the busiest rank or host: the formulas that the planner's prediction is
 // made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come to the same.
-
 struct Effort {
   double rounds = 0;
   double messages = 0;

@@ -18,7 +18,7 @@ namespace {
 // About what fits into the memory that a host's ranks share, for one piece.
 constexpr double kHierarchyPieceBytes = 1.5 * (1 << 20);
 
-// Of what a rank sends alike to all others, what leaves a host: all its ranks' together.
+// How much leaves a host, of all its ranks together, when each sends alike to all others.
 double outward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return s.m * sent_by_a_rank * (s.p - s.m) / (s.p - 1);

@@ -1,7 +1,6 @@
 #pragma once
 
-// What decides how a group carries out its collectives, as users choose it; all ranks the same but
-// for `package` and `costs`.
+// Chooses a collective's algorithm by predicted time, and explains the choice.
 
 #include <optional>
 #include <string>
@@ -12,32 +11,17 @@
 
 namespace paceline {
 
+// What decides how a group carries out its collectives. Everything but `costs` must be the same on
+// all ranks.
 struct PlanningOptions {
   // The algorithm of all messages that it serves; the planner's choice when empty.
   std::optional<Algorithm> algorithm;
   // Also algorithms whose sums have other bits than the promised ones, where that is faster.
   bool allows_any_order = false;
-  // Whether ranks on several packages (processor chips) of one machine add up large sums per
-  // package first. The bits are the same either way, and whether it is faster has not been
-  // measured: no machine with two packages was at hand.
-  bool by_package = false;
-  // Counts this rank to a package, numbered from 0, or to none that is known (negative); to the one
-  // that all its processors are on when empty. For trying out packages on a machine of one.
-  std::optional<int> package;
   // What the planner goes by, on rank 0. When empty a group takes the calibration (calibration.h),
   // and what has none the defaults of CostModel.
   std::optional<CostModel> costs;
 };
-
-// Chooses the algorithm of a collective by predicting what each would cost.
-//
-// The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
-// messages, bytes through a host's network interface and through sockets inside a host, bytes read
-// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
-// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
-// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
-// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
-// it to a factor of 4.
 
 struct PlanRequest {
   Op op = Op::kBarrier;
@@ -52,6 +36,15 @@ struct Candidate {
   double seconds = 0;
 };
 
+// Chooses the algorithm of a collective by predicting what each would cost.
+//
+// The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
+// messages, bytes through a host's network interface and through sockets inside a host, bytes read
+// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
+// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
+// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
+// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
+// it to a factor of 4.
 class Planner {
  public:
   // `shares_memory`: the ranks of each host do, so that there is a hierarchy.

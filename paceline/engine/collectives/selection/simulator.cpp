@@ -1,5 +1,5 @@
-// What the simulator knows of messages, ranks and channels, and of what will happen. Values, and a
-// part of simulator.cpp alone.
+// The simulator: what it knows of messages, ranks and channels, and the events that it carries out
+// in the order of virtual time.
 
 #include "paceline/engine/collectives/selection/simulator.h"
 
@@ -52,8 +52,8 @@ struct Rank {
 struct Event {
   enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
   double time;
-  // Of equal times: by kind, then by the message's number among its sender's and the sender's
-  // position in its host, which is the same on every host; then first made, first served.
+  // Events of equal times: by kind, then by the message's number among its sender's and the
+  // sender's position in its host, which is the same on every host; then first made, first served.
   std::uint64_t turn;
   std::uint64_t order;
   Kind kind;

@@ -12,10 +12,9 @@
 // rate. There is no loss, no congestion inside the network, and no competition for processors, so
 // a machine with fewer cores than ranks is slower than predicted.
 //
-// Where all hosts do the same (is_alike_on_all_hosts(), engine/collectives/planning/algorithm.h),
-// one of them shows what all do: a message that it sends to another host stands for the one that it
-// gets from the host as far before it. Then the ranks of one host are simulated, or one rank where
-// there is one host.
+// Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for
+// all: a message that it sends to another host stands for the one that it gets from the host as far
+// before it. A group on one host is simulated by one of its ranks in the same way.
 //
 // Cost: about a microsecond of real time a message; memory for all steps of the ranks simulated.
 
@@ -43,7 +42,7 @@ struct SimulationOptions {
   std::function<std::optional<std::size_t>(int rank)> input_in_output;
   // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
   bool hosts_are_alike = false;
-  // Of all simulated ranks together; more are refused.
+  // The most steps of all simulated ranks together; more are refused.
   std::size_t most_steps = kMostSteps;
   // A send lasts until it has been received: what schedules must survive. Otherwise the network
   // holds any number of bytes.

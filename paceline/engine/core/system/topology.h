@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -76,11 +75,5 @@ std::string format_cpu_list(const std::vector<int>& cpus);
 // The cpus of such a text, ascending, each once. Nothing when the text is not such a list, or names
 // a cpu above 65535.
 std::optional<std::vector<int>> parse_cpu_list(const std::string& text);
-
-// The kernel's number of the one package that all of `cpus` are on; empty where they are on
-// several, where there are none, and where the kernel does not say. It reads one file of sysfs for
-// each cpu, far cheaper than a whole topology. `directory` holds cpuN/topology/.
-std::optional<int> package_of(std::span<const int> cpus,
-                              const std::string& directory = "/sys/devices/system/cpu");
 
 }  // namespace paceline

@@ -86,7 +86,7 @@ namespace {
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
-// Of a receive that no rank answers; collectives use slots that begin with another byte.
+// The slot of a receive that no rank answers; collectives use slots that begin with another byte.
 constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
 
 // The buffers that exist, and whether their waits have been ended.

@@ -1,6 +1,7 @@
 #pragma once
 
-// Paceline's store as Gloo's, for the time in which its ranks connect.
+// What Gloo needs of Paceline: a store through which its ranks connect, and waits that end when a
+// peer dies.
 
 #include <atomic>
 #include <chrono>
@@ -19,6 +20,7 @@
 
 namespace paceline {
 
+// Paceline's store as Gloo's, for the time in which its ranks connect.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   // Requires: `context` outlives this object.
@@ -40,7 +42,6 @@ class GlooStore : public gloo::rendezvous::Store {
 // within kSlice and ends the wait.
 //
 // One thread, which sleeps while nothing runs. Thread safety: Scopes come one at a time.
-
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -82,7 +83,6 @@ class RunWatch {
 // from here and is in a list while it exists.
 //
 // Thread safety: end_waits() may be called at any time, from any thread.
-
 class AbortableContext : public gloo::rendezvous::Context {
  public:
   using gloo::rendezvous::Context::Context;

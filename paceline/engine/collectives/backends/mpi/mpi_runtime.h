@@ -1,8 +1,8 @@
 #pragma once
 
-// MPI in this process. It can be started once and ended once: the first group that needs it starts
-// it, the process's exit ends it. A program that called MPI_Init_thread itself keeps both to
-// itself.
+// MPI in this process, and what it calls Paceline's types and reductions. MPI can be started once
+// and ended once: the first group that needs it starts it, the process's exit ends it. A program
+// that called MPI_Init_thread itself keeps both to itself.
 //
 // Thread safety: every function may be called from any thread.
 

@@ -50,7 +50,7 @@ std::optional<ncclDataType_t> type_of(Dtype dtype) {
   return {};
 }
 
-// Of bool, which is 0 or 1, the greatest is the "or".
+// A bool is 0 or 1, so the greatest is the "or".
 std::optional<ncclRedOp_t> reduction_of(ReduceOp op, Dtype dtype) {
   const bool is_bool = dtype == Dtype::kBool;
   switch (op) {

@@ -87,7 +87,7 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
 
 // What oneCCL has of a group. Every call of it is made in the group's thread, because over
 // libfabric oneCCL's operations end before they return, and with the process's turn, because
-// without workers two threads would both move its state (process_turn.h).
+// without workers two threads would both move its state (ProcessTurn).
 class Connection {
  public:
   Connection(std::string self, int rank, int world_size)

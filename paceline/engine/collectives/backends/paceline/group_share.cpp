@@ -212,12 +212,16 @@ std::string PhaseBarrier::describe_absent(int rank) const {
   return fmt::format("{} has not arrived: its last call was {} #{}", who, name_of(op), sequence);
 }
 
-GroupShare::GroupShare(Mesh& mesh, Deadline deadline)
+SharedAreas::SharedAreas(Mesh& mesh, std::size_t area_bytes, Pages::When pages, Deadline deadline)
     : mesh_(mesh),
+      area_bytes_(area_bytes),
       blocks_(mesh.shared_memory()->allocate(
-          kRingOffset + MessageStreams::bytes_for(mesh.neighbours().size()),
-          {Pages::kPresent, kRingOffset}, deadline)),
-      barrier_(mesh, *blocks_),
+          ring_offset() + MessageStreams::bytes_for(mesh.neighbours().size()),
+          {pages, ring_offset()}, deadline)),
+      barrier_(mesh, *blocks_) {}
+
+GroupShare::GroupShare(Mesh& mesh, Deadline deadline)
+    : SharedAreas(mesh, kAreaBytes, Pages::kPresent, deadline),
       announced_(static_cast<std::size_t>(mesh.world_size())) {}
 
 void GroupShare::enter(const SharedOperation& operation, const Announcement& announcement) {
@@ -238,15 +242,7 @@ void GroupShare::enter_with_places(const SharedOperation& operation,
 }
 
 HostShare::HostShare(Mesh& mesh, Deadline deadline)
-    : mesh_(mesh),
-      blocks_(mesh.shared_memory()->allocate(
-          kRingOffset + MessageStreams::bytes_for(mesh.neighbours().size()),
-          {Pages::kOwnPresent, kRingOffset}, deadline)),
-      barrier_(mesh, *blocks_) {}
-
-std::byte* HostShare::area(int rank) const {
-  return blocks_->of(rank) + kControlBytes + (turn_ & 1) * kAreaBytes;
-}
+    : SharedAreas(mesh, kAreaBytes, Pages::kOwnPresent, deadline) {}
 
 void HostShare::meet(const Fingerprint& operation, const WaitOptions& wait,
                      const std::function<void()>& while_waiting) {

@@ -22,8 +22,9 @@ constexpr std::size_t kPieceBytes = 16 << 20;
 // least, over each connection that carries their data; and how many pieces are begun at a time.
 // Long enough to make system calls cheap, and together enough to fill a link; short enough that all
 // connections of a link get the same share of it, and that what is on its way stays in the cache.
-// By what is begun, and no more, the connections can be apart at the end, where a link that has
-// sent everything idles while another still receives (benchmarks/hosts.md).
+// The fewer pieces are begun at a time, the less one connection can run ahead of another: at the
+// end a link that has sent everything would idle while another still receives
+// (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
@@ -124,7 +125,7 @@ Candidate MessageExecutor::plan_for(const Collective& call) {
   return plans_[key] = planner_.choose({call.op, call.dtype, call.count});
 }
 
-// What is carried out at a time, of each block. Only what needs scratch is cut.
+// How many elements of each block are carried out at a time. Only a call that needs scratch is cut.
 std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
   if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
   const std::size_t whole = std::max<std::size_t>(1, call.count);
@@ -370,8 +371,8 @@ void MessageExecutor::finish(Operation& operation) {
   transfers_.clear();
 }
 
-// What is expected must be the same call; what is not may belong to a later one, but never be
-// another call with this one's number.
+// An expected message must belong to the same call; another may belong to a later one, but never to
+// a different call with this one's number.
 Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
   return [this, &operation](int peer, const MessageHeader& header, bool expected) {
     const Fingerprint& mine = operation.fingerprint;

@@ -66,10 +66,11 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 
 namespace {
 
-// What fits into a ring is there when the call that sends it returns; of what is larger one copy
-// and two system calls take less than two copies.
+// The least bytes that are offered: a payload that fits into a ring is there when the call that
+// sends it returns; for a larger one, one copy and two system calls take less than two copies.
 constexpr std::size_t kOfferBytes = 256 << 10;
-// Of what is larger the receiver reads the first piece while the next is written.
+// The most bytes that are sent at once; of a larger payload the receiver reads the first piece
+// while the next is written.
 constexpr std::size_t kAtOnceBytes = 8 << 10;
 constexpr std::chrono::microseconds kTimeToAsk{100};
 
@@ -347,7 +348,7 @@ bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpec
   return true;
 }
 
-// Of a receive of any shape: now it knows what it receives, and where to.
+// A receive of any shape learns here what it receives, and where to.
 void MessageQueues::match(int peer, const MessageHead& head, PointToPointCall& call) const {
   require_matching(peer, head, call);
   if (!call.place) return;

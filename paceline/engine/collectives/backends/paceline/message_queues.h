@@ -1,7 +1,7 @@
 #pragma once
 
-// What travels ahead of a point-to-point payload: the header, and the shape of a tensor where the
-// receiver may not know it (docs/wire_formats.md, section 4). Values.
+// The messages of a group that are sent, asked for or kept, and the head that travels ahead of
+// each.
 
 #include <array>
 #include <bit>
@@ -30,6 +30,8 @@ inline std::size_t bytes_of(const PointToPointCall& call) {
   return call.count * size_of(call.dtype);
 }
 
+// What travels ahead of a payload: the header, and the shape of a tensor where the receiver may not
+// know it (docs/wire_formats.md, section 4). A value.
 struct MessageHead {
   MessageHeader header;
   std::array<std::int64_t, kMaxMessageSizes> sizes{};  // num_sizes() of them travel
@@ -77,8 +79,26 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 // and tag, in the order of sending, and moved as far as the streams take them. point_to_point.h
 // decides which thread moves them, and when.
 //
+// Invariants, which together make messages of one sender and tag arrive in the order of sending:
+//
+// (1) A message is in one place: sends_ of its sender, the stream between the two ranks, incoming_
+//     (one for each peer, while it is read), then a receive's buffer or unexpected_.
+// (2) A stream is read in order, and the head of the next message only when the one before is
+//     complete. So unexpected_[p] is in the order of sending, and all of it was sent before
+//     incoming_[p].
+// (3) A receive takes the first message of unexpected_ that it asks for; only if there is none it
+//     goes into receives_. So no receive in receives_ asks for a message in unexpected_.
+// (4) A message takes the first receive in receives_ that asks for it, when its head is read or,
+//     where it was begun as unexpected, when it is complete. receives_ is in the order of posting.
+// (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
+//     in the stream, and so does all that its sender sends after it, until a receive asks for it.
+// (6) A payload that is offered (DirectRead) stays where it is until the receiver has taken or
+//     refused it, or the sender withdraws it; a refused one follows its head through the stream.
+//
+// The queues need no memory order of their own: PointToPoint calls them with its mutex held. That
+// of the rings in shared memory is transport/message_streams.h.
+//
 // Thread safety: none.
-
 class MessageQueues {
  public:
   static constexpr std::size_t kMaxUnexpectedBytes = 64 << 20;
@@ -100,10 +120,10 @@ class MessageQueues {
                   std::weak_ptr<Progress> progress);
   // An operation is under way.
   bool is_pending() const;
-  // Moves what can be moved without waiting, once for every peer; whether anything was. An offered
-  // message that has not been asked for yet costs a copy more than it would a moment later: unless
-  // `takes_unexpected` it has that moment first. Error when a peer is lost or sent something else
-  // than was asked for.
+  // Moves what can be moved without waiting, once for every peer; returns whether anything was. A
+  // large message that was offered and not asked for yet must be copied into a buffer here: unless
+  // `takes_unexpected`, it is left with its sender for a moment, in case its receive is posted.
+  // Error when a peer is lost or sent something else than was asked for.
   bool pump(bool takes_unexpected);
   // What pump() waits for.
   std::vector<Interest> interests() const;

@@ -12,7 +12,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/resource_limits.h"
-#include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
@@ -26,8 +25,6 @@ struct Terms {
   std::int16_t algorithm = -1;
   bool allows_any_order = false;
   bool shares_memory = false;
-  bool by_package = false;
-  std::int32_t package = PackagePlan::kUnknown;
 };
 static_assert(std::is_trivially_copyable_v<Terms>);
 
@@ -47,21 +44,19 @@ Terms terms_of(const PlanningOptions& options) {
   costs.origin.copy(terms.origin.data(), terms.origin.size() - 1);
   if (options.algorithm) terms.algorithm = static_cast<std::int16_t>(*options.algorithm);
   terms.allows_any_order = options.allows_any_order;
-  terms.by_package = options.by_package;
   return terms;
 }
 
 bool same_choices(const Terms& a, const Terms& b) {
-  return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order &&
-         a.by_package == b.by_package;
+  return a.algorithm == b.algorithm && a.allows_any_order == b.allows_any_order;
 }
 
-// "algorithm ring, allows_any_order true, by_package false".
+// "algorithm ring, allows_any_order true".
 std::string choices_text(const Terms& terms) {
   return fmt::format(
-      "algorithm {}, allows_any_order {}, by_package {}",
+      "algorithm {}, allows_any_order {}",
       terms.algorithm < 0 ? "by the planner" : name_of(static_cast<Algorithm>(terms.algorithm)),
-      terms.allows_any_order, terms.by_package);
+      terms.allows_any_order);
 }
 
 CostModel costs_of(const Terms& terms) {
@@ -87,16 +82,6 @@ Hosts hosts_of(const Mesh& mesh) {
   return Hosts::from(host_of);
 }
 
-// Fewer ranks are never several on each of several packages, and need not look.
-int own_package(const Mesh& mesh, Sharing sharing, const PlanningOptions& options) {
-  constexpr int kFewestRanks = 4;
-  if (options.package) return *options.package;
-  if (!options.by_package || sharing != Sharing::kOfAll || mesh.world_size() < kFewestRanks) {
-    return PackagePlan::kUnknown;
-  }
-  return package_of(mesh.peer(mesh.rank()).cpus).value_or(PackagePlan::kUnknown);
-}
-
 // By the simplest algorithm, as nothing else is agreed yet; the sequence number is 0.
 std::vector<Terms> terms_of_all(Mesh& mesh, Exchange& exchange, const Terms& mine,
                                 const EngineOptions& options, Deadline deadline) {
@@ -120,34 +105,54 @@ Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> a
   return call;
 }
 
-// All ranks choose by the same numbers: the hierarchy only if every host shares memory, sums by
-// package only if every rank's package is known.
-Agreement agree(Mesh& mesh, Exchange& exchange, Sharing sharing, const EngineOptions& options,
-                Deadline deadline) {
+Statement Statement::accept(std::string_view text) {
+  Statement statement;
+  text.copy(statement.text, sizeof statement.text - 1);
+  return statement;
+}
+
+Statement Statement::refuse(const Error& error) {
+  Statement statement = accept(error.what());
+  statement.good = false;
+  statement.code = static_cast<std::uint8_t>(error.code());
+  return statement;
+}
+
+std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
+                                         const std::function<void(const Collective& call)>& run) {
+  std::vector<Statement> all(world_size, mine);
+  if (world_size > 1) {
+    run(all_gather_of(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))));
+  }
+  for (Statement& theirs : all) theirs.text[sizeof theirs.text - 1] = '\0';
+  return all;
+}
+
+std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].good) return rank;
+  }
+  return {};
+}
+
+// All ranks choose by the same numbers: the hierarchy only if every host shares memory.
+Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
+                         const EngineOptions& options, Deadline deadline) {
   const Hosts hosts = hosts_of(mesh);
   PlanningOptions planning = options.planning;
-  if (mesh.world_size() == 1) return {Planner(hosts, planning), {}};
+  if (mesh.world_size() == 1) return Planner(hosts, planning);
   Terms mine = terms_of(planning);
-  mine.shares_memory = mesh.neighbours().size() == 1 || sharing == Sharing::kOfSome;
-  mine.package = own_package(mesh, sharing, planning);
+  mine.shares_memory = mesh.neighbours().size() == 1 || shares_memory;
   std::vector<Terms> all = terms_of_all(mesh, exchange, mine, options, deadline);
   check(same_choices(mine, all[0]),
-        "{}: the options of group {} that choose algorithms (algorithm, allows_any_order, "
-        "by_package or PACELINE_BY_PACKAGE) differ from those of rank 0: {} here, {} there",
+        "{}: the options of group {} that choose algorithms (algorithm, allows_any_order) "
+        "differ from those of rank 0: {} here, {} there",
         mesh.self(), mesh.name(), choices_text(mine), choices_text(all[0]));
   bool all_share = hosts.size() > 1 && hosts.size() < all.size();
-  std::vector<int> packages;
-  for (const Terms& theirs : all) {
-    all_share &= theirs.shares_memory;
-    packages.push_back(theirs.package);
-  }
+  for (const Terms& theirs : all) all_share &= theirs.shares_memory;
   all[0].origin.back() = '\0';
   planning.costs = costs_of(all[0]);
-  Agreement agreed{Planner(hosts, planning, all_share), {}};
-  if (sharing == Sharing::kOfAll && planning.by_package) {
-    agreed.packages.emplace(packages, mesh.members());
-  }
-  return agreed;
+  return Planner(hosts, planning, all_share);
 }
 
 namespace {
@@ -192,10 +197,10 @@ std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadlin
   }
 }
 
-Agreement agree_or_abort(Mesh& mesh, Exchange& exchange, Sharing sharing,
-                         const EngineOptions& options, Deadline deadline) {
+Planner agree_or_abort(Mesh& mesh, Exchange& exchange, bool shares_memory,
+                       const EngineOptions& options, Deadline deadline) {
   try {
-    return agree(mesh, exchange, sharing, options, deadline);
+    return agree_on_planner(mesh, exchange, shares_memory, options, deadline);
   } catch (...) {
     rethrow_aborting(mesh, [&](const Error& cause) { mesh.abort(cause); });
   }
@@ -211,19 +216,15 @@ PacelineBackend::PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions
       exchange_(*mesh_),
       group_share_(try_to_share<GroupShare>(*mesh_, is_one_host(*mesh_), deadline)),
       host_share_(try_to_share<HostShare>(*mesh_, !is_one_host(*mesh_), deadline)),
-      agreed_(agree_or_abort(*mesh_, exchange_,
-                             group_share_  ? Sharing::kOfAll
-                             : host_share_ ? Sharing::kOfSome
-                                           : Sharing::kNobodys,
-                             options, deadline)),
+      planner_(agree_or_abort(*mesh_, exchange_, group_share_ || host_share_, options, deadline)),
       point_to_point_(
           std::make_shared<PointToPoint>(*mesh_, group_share_  ? group_share_->ring_memory()
                                                  : host_share_ ? host_share_->ring_memory()
                                                                : RingMemory())) {
   if (group_share_) {
-    shared_.emplace(*mesh_, *group_share_, options.symmetric, agreed_.packages);
+    shared_.emplace(*mesh_, *group_share_, options.symmetric);
   } else {
-    messages_.emplace(*mesh_, exchange_, agreed_.planner, host_share_.get());
+    messages_.emplace(*mesh_, exchange_, planner_, host_share_.get());
   }
 }
 
@@ -233,7 +234,8 @@ void PacelineBackend::guarded(Operation&& operation) {
   try {
     operation();
   } catch (...) {
-    rethrow_aborting(*mesh_, [this](const Error& cause) { abort(cause); });
+    // The engine's own part: no library of a LibraryBackend has begun what failed here.
+    rethrow_aborting(*mesh_, [this](const Error& cause) { PacelineBackend::abort(cause); });
   }
 }
 
@@ -297,7 +299,7 @@ const char* PacelineBackend::transport() const {
 }
 
 std::string PacelineBackend::explain(const PlanRequest& request) const {
-  return shared_ ? shared_->explain(request) : agreed_.planner.explain(request);
+  return shared_ ? shared_->explain(request) : planner_.explain(request);
 }
 
 bool PacelineBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -331,7 +333,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
       // Every rank already knows of the allocation failure, and the group goes on.
-      if (error.code() != ErrorCode::kSystem) abort(error);
+      if (error.code() != ErrorCode::kSystem) PacelineBackend::abort(error);
       throw;
     }
   }
@@ -350,22 +352,13 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
 // Every rank learns all ranks' results, and comes to the same verdict.
 void PacelineBackend::require_no_problem(const std::optional<Error>& own,
                                          const Fingerprint& fingerprint, const WaitOptions& wait) {
-  using Words = std::array<char, 256>;
-  Words mine{};
-  if (own) std::string(own->what()).copy(mine.data(), mine.size() - 1);
-  std::vector<Words> all(static_cast<std::size_t>(mesh_->world_size()), mine);
-  if (mesh_->world_size() > 1) {
-    const Collective call =
-        all_gather_of(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-    guarded([&] { execute(call, fingerprint, wait); });
-  }
-  for (int rank = 0; rank < mesh_->world_size(); ++rank) {
-    Words& problem = all[static_cast<std::size_t>(rank)];
-    problem.back() = '\0';
-    if (problem.front() == '\0') continue;
-    fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
-         mesh_->self(), mesh_->describe(rank), problem.data());
-  }
+  const auto all = statements_of_all(
+      own ? Statement::refuse(*own) : Statement(), static_cast<std::size_t>(mesh_->world_size()),
+      [&](const Collective& call) { guarded([&] { execute(call, fingerprint, wait); }); });
+  const auto refused = first_refusal(all);
+  if (!refused) return;
+  fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
+       mesh_->self(), mesh_->describe(static_cast<int>(*refused)), all[*refused].text);
 }
 
 // Over sockets no memory is copied before it is sent.

@@ -1,19 +1,23 @@
 #pragma once
 
-// What the ranks of a group settle before they can do anything else: the numbers by which all of
-// them choose algorithms, and which ranks share memory. Whatever carries out calls is made from
-// the result.
+// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
+// group that spans hosts; all types and operations. The ranks first settle the numbers by which all
+// of them choose algorithms, and which ranks share memory; the executors are made from the result.
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "paceline/engine/collectives/backend.h"
 #include "paceline/engine/collectives/backends/paceline/message_executor.h"
 #include "paceline/engine/collectives/backends/paceline/point_to_point.h"
 #include "paceline/engine/collectives/backends/paceline/shared_executor.h"
 #include "paceline/engine/collectives/backends/paceline/symmetric_regions.h"
-#include "paceline/engine/collectives/planning/package_plan.h"
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/transport/exchange.h"
 #include "paceline/engine/transport/mesh.h"
@@ -24,28 +28,37 @@ struct EngineOptions {
   PlanningOptions planning;
   std::uint32_t generation = 0;  // as in later fingerprints
   std::uint64_t group = 0;
-  // Of all groups of this rank; never null.
+  // Shared by all groups of this rank; never null.
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// Whose memory this rank maps; kAll is the same on every rank.
-enum class Sharing { kNobodys, kOfSome, kOfAll };
-
-struct Agreement {
-  Planner planner;
-  std::optional<PackagePlan> packages;  // of kOfAll, where by_package is set
-};
-
-// Collective; a group of one sends nothing. Error(kInvalid) when the planning options differ from
-// those of rank 0, others as MessageExecutor::run() throws them.
-Agreement agree(Mesh& mesh, Exchange& exchange, Sharing sharing, const EngineOptions& options,
-                Deadline deadline);
+// The planner that all ranks choose by. Collective; a group of one sends nothing. `shares_memory`:
+// this rank maps the memory of the other ranks of its host. Error(kInvalid) when the planning
+// options differ from those of rank 0, others as MessageExecutor::run() throws them.
+Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
+                         const EngineOptions& options, Deadline deadline);
 
 // Gives every rank the bytes of all, one rank's after the other.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
 
-// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
-// group that spans hosts; all types and operations.
+// What a rank tells the others about something that it tried: that it succeeded, with a text for
+// the others to compare, or its error.
+struct Statement {
+  bool good = true;
+  std::uint8_t code = 0;
+  char text[510] = {};
+
+  static Statement accept(std::string_view text);
+  static Statement refuse(const Error& error);
+};
+static_assert(sizeof(Statement) == 512);
+
+// All ranks' statements, from which all come to the same verdict. `run` carries out a collective; a
+// group of one needs none.
+std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
+                                         const std::function<void(const Collective& call)>& run);
+// The first rank that refused.
+std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {
  public:
@@ -56,7 +69,7 @@ class PacelineBackend : public Backend {
 
   const char* name() const override { return "paceline"; }
   const char* transport() const override;
-  const Hosts& hosts() const override { return agreed_.planner.hosts(); }
+  const Hosts& hosts() const override { return planner_.hosts(); }
   std::string explain(const PlanRequest& request) const override;
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const override;
   void run(const Collective& call, const Fingerprint& fingerprint,
@@ -95,7 +108,7 @@ class PacelineBackend : public Backend {
   Exchange exchange_;
   const std::unique_ptr<GroupShare> group_share_;  // when all ranks are on one host
   const std::unique_ptr<HostShare> host_share_;    // when only some are
-  const Agreement agreed_;
+  const Planner planner_;
   std::optional<SharedExecutor> shared_;                // with a group share
   std::optional<MessageExecutor> messages_;             // without
   const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and waiting threads

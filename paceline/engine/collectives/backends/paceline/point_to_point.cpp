@@ -42,7 +42,7 @@ class Asleep {
   bool& somebody_sleeps_;
 };
 
-// Of a message that needed no waiting; may be that of many.
+// The Work of messages that needed no waiting; many may share it.
 WorkPtr completed_work(int source_rank) {
   auto work = std::make_shared<Work>([] { return std::string("a message"); });
   work->complete(nullptr, source_rank);
@@ -136,7 +136,7 @@ WorkPtr PointToPoint::taken_from(int peer) {
   return work;
 }
 
-// Of an asynchronous call: a thread that waits for it later.
+// What a thread that waits later for an asynchronous call helps.
 std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
   return call.is_blocking ? std::weak_ptr<Progress>() : weak_from_this();
 }

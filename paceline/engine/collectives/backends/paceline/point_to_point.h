@@ -64,7 +64,8 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   const OwnerProcess owner_;
   const int most_spins_;
   std::mutex mutex_;  // guards everything below
-  // Of every message that was sent at once, and that was taken so, by its peer.
+  // The Work of every message that was sent at once; by peer, that of those that were taken at
+  // once.
   const WorkPtr sent_;
   std::vector<WorkPtr> taken_;
   MessageStreams streams_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "paceline/engine/collectives/algorithms/by_package.h"
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
 #include "paceline/engine/core/simd.h"
 
@@ -11,7 +10,8 @@ namespace paceline {
 
 namespace {
 
-// Of what goes to several places, it stays in a core's cache from one to the next.
+// What goes to several places is copied in parts of this size, which stay in a core's cache from
+// one place to the next.
 constexpr std::size_t kHandedBytes = 64 << 10;
 
 }  // namespace
@@ -20,31 +20,28 @@ SharedRunner::SharedRunner(const Mesh& mesh, GroupShare& share, const SymmetricR
     : rank_(mesh.rank()), share_(share), regions_(regions) {
   for (const unsigned turn : {0u, 1u}) {
     for (int rank = 0; rank < mesh.world_size(); ++rank) {
-      bases_of_turns_[turn].push_back({nullptr, nullptr, share.area(rank, turn), nullptr});
+      bases_of_turns_[turn].push_back({nullptr, nullptr, share.area(rank, turn)});
     }
   }
 }
 
 void SharedRunner::find_bases(const SharedPiece& piece) {
   const auto& call = piece.operation.call;
-  const std::size_t element = piece.operation.element;
+  element_ = piece.operation.element;
   const auto begin_in = [&](std::byte* buffer) {
-    return buffer == nullptr ? nullptr : buffer + piece.begin * element;
+    return buffer == nullptr ? nullptr : buffer + piece.begin * element_;
   };
   bases_ = &bases_of_turns_[piece.turn & 1];
-  sizes_ = {element, element, element, partial_size_of(call.dtype)};
-  if (piece.is_in_place || piece.partials > 0) {
+  if (piece.is_in_place) {
     for (std::size_t rank = 0; rank < bases_->size(); ++rank) {
       const int owner = static_cast<int>(rank);
-      auto& [input, output, scratch, partial] = (*bases_)[rank];
-      partial = scratch + piece.partials;
-      if (!piece.is_in_place) continue;
+      auto& [input, output, scratch] = (*bases_)[rank];
       const Announcement& said = share_.announced(owner);
       input = begin_in(regions_.at(owner, said.input));
       output = begin_in(regions_.at(owner, said.output));
     }
   }
-  auto& [input, output, scratch, partial] = (*bases_)[static_cast<std::size_t>(rank_)];
+  auto& [input, output, scratch] = (*bases_)[static_cast<std::size_t>(rank_)];
   input = begin_in(const_cast<std::byte*>(call.input));
   output = begin_in(call.output);
 }
@@ -115,13 +112,10 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
   sources_.resize(step.num_operands);
   for (std::size_t i = 0; i < step.num_operands; ++i) {
     const Operand& operand = piece.schedule.operands[step.first_operand + i];
-    sources_[i] = {address(operand.place, operand.owner), operand.num_ranks,
-                   operand.place.space == Space::kPartial};
+    sources_[i] = {address(operand.place, operand.owner), operand.num_ranks};
   }
   aim(piece, step);
-  const bool is_partial = step.num_targets == 0 && step.to.space == Space::kPartial;
-  reduce_partials(sources_, targets_, step.count, call.dtype, call.reduce_op,
-                  is_partial ? ReduceResult::kPartial : ReduceResult::kFinal,
+  reduce_partials(sources_, targets_, step.count, call.dtype, call.reduce_op, ReduceResult::kFinal,
                   divisor_of(call, static_cast<int>(bases_->size())));
 }
 
@@ -151,11 +145,9 @@ std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
 }  // namespace
 
 SharedExecutor::SharedExecutor(Mesh& mesh, GroupShare& share,
-                               std::shared_ptr<SymmetricRegistry> registry,
-                               std::optional<PackagePlan> packages)
+                               std::shared_ptr<SymmetricRegistry> registry)
     : rank_(mesh.rank()),
-      packages_(std::move(packages)),
-      terms_{mesh.world_size(), mesh.oversubscribed(), packages_ ? &*packages_ : nullptr},
+      terms_{mesh.world_size(), mesh.oversubscribed()},
       share_(share),
       regions_(mesh, std::move(registry)),
       plans_(terms_, rank_),
@@ -176,7 +168,7 @@ void SharedExecutor::run(const Collective& call, const Fingerprint& fingerprint,
   }
 }
 
-// The group runs the body, and has all ranks meet again.
+// Finds the ranks' buffers. The group then runs the body, and has all ranks meet again.
 void SharedExecutor::enter_visit(const SharedOperation& operation) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
   visited_.clear();
@@ -186,7 +178,7 @@ void SharedExecutor::enter_visit(const SharedOperation& operation) {
   }
 }
 
-// Without looking where the buffers lie.
+// Always staged: does not check whether the buffers are symmetric.
 void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& schedule) {
   const SharedPiece piece{operation, schedule, share_.begin_piece()};
   runner_.prepare(piece);
@@ -202,7 +194,7 @@ void SharedExecutor::run_small(const SharedOperation& operation, const SharedPla
   if (!is_shared(announcement)) runner_.prepare(piece);
   share_.enter_with_places(operation, announcement);
   const auto announced = share_.announced();
-  if (regions_.hold_all(operation, announced)) return run_in_place(operation, plan.route);
+  if (regions_.hold_all(operation, announced)) return run_in_place(operation);
   if (std::any_of(announced.begin(), announced.end(), is_shared)) {
     if (is_shared(announcement)) runner_.prepare(piece);
     share_.meet(operation);
@@ -212,25 +204,22 @@ void SharedExecutor::run_small(const SharedOperation& operation, const SharedPla
 
 void SharedExecutor::run_large(const SharedOperation& operation, const SharedRoute& route) {
   share_.enter_with_places(operation, regions_.announcement_for(operation));
-  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation, route);
-  if (route.is_by_package) return run_pieces_by_package(operation, true);
+  if (regions_.hold_all(operation, share_.announced())) return run_in_place(operation);
   run_staged(operation, route);
 }
 
-void SharedExecutor::run_in_place(const SharedOperation& operation, const SharedRoute& route) {
+void SharedExecutor::run_in_place(const SharedOperation& operation) {
   const auto& call = operation.call;
-  if (route.is_by_package) {
-    run_pieces_by_package(operation, false);
-  } else if (has_counts(call.op)) {
+  if (has_counts(call.op)) {
     const BlockTable blocks = BlockTable::of(call, terms_.world_size);
     ScheduleSpec spec = spec_of(call, call.count);
     spec.blocks = &blocks;
-    runner_.run({operation, build_in_place(spec), 0, 0, 0, true, copy_for(operation)});
+    runner_.run({operation, build_in_place(spec), 0, 0, true, copy_for(operation)});
   } else {
     ScheduleSpec spec = spec_of(call, call.count);
     spec.chunk = pulled_count(call.count, operation.element, terms_.world_size);
     const Schedule& schedule = schedules_.find(spec, build_in_place);
-    runner_.run({operation, schedule, 0, 0, 0, true, copy_for(operation)});
+    runner_.run({operation, schedule, 0, 0, true, copy_for(operation)});
   }
   share_.meet(operation);
 }
@@ -258,25 +247,7 @@ void SharedExecutor::run_staged(const SharedOperation& operation, const SharedRo
   } while (begin < longest);
 }
 
-// The area that a piece's sums were made in is written again two pieces later, which no rank begins
-// before all have met in the piece in between.
-void SharedExecutor::run_pieces_by_package(const SharedOperation& operation, bool is_staged) {
-  const auto& call = operation.call;
-  const Hosts& packages = packages_->packages();
-  const std::size_t most =
-      by_package_piece_count(call.op, call.dtype, packages, GroupShare::kAreaBytes, is_staged);
-  for (std::size_t begin = 0; begin < call.count; begin += most) {
-    const std::size_t count = std::min(most, call.count - begin);
-    ScheduleSpec spec = spec_of(call, count);
-    spec.hosts = &packages;
-    const Schedule& schedule =
-        schedules_.find(spec, is_staged ? build_by_package_staged : build_by_package_in_place);
-    runner_.run({operation, schedule, share_.begin_piece(), begin,
-                 partials_offset(call.op, call.dtype, packages, count, is_staged), !is_staged});
-  }
-}
-
-// Of each block, where there are some.
+// `count`: the elements of each block, if the call has blocks.
 ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) const {
   return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
 }

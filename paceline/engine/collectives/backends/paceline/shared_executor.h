@@ -1,14 +1,11 @@
 #pragma once
 
-// Carries out schedules (algorithms/in_shared_memory.h, algorithms/by_package.h) among ranks that
-// map each other's memory: scratch and partials lie in the ranks' staging areas.
-//
-// Thread safety: none; one executor owns it.
+// Runs collectives among ranks that map each other's memory: SharedExecutor chooses how,
+// SharedRunner carries out the schedules (algorithms/in_shared_memory.h).
 
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +14,6 @@
 #include "paceline/engine/collectives/backends/paceline/shared_plans.h"
 #include "paceline/engine/collectives/backends/paceline/symmetric_regions.h"
 #include "paceline/engine/collectives/kernels/reduce.h"
-#include "paceline/engine/collectives/planning/package_plan.h"
 #include "paceline/engine/collectives/selection/planner.h"
 #include "paceline/engine/transport/mesh.h"
 
@@ -31,11 +27,12 @@ struct SharedPiece {
   const Schedule& schedule;
   unsigned turn = 0;         // of the staging areas
   std::size_t begin = 0;     // element of the call, or of each of its blocks
-  std::size_t partials = 0;  // where they begin in the staging area, in bytes
   bool is_in_place = false;  // the other ranks' buffers are read and written where they lie
   Copy copy = copy_bytes;
 };
 
+// Carries out schedules; their scratch lies in the ranks' staging areas. Thread safety: none; one
+// executor owns it.
 class SharedRunner {
  public:
   // All outlive this object.
@@ -51,7 +48,7 @@ class SharedRunner {
 
  private:
   // Where the piece lies in a rank's memory, by Space. Of other ranks' buffers only in place.
-  using Bases = std::array<std::byte*, 4>;
+  using Bases = std::array<std::byte*, 3>;
 
   void find_bases(const SharedPiece& piece);
   std::size_t run_from(const SharedPiece& piece, std::size_t step);
@@ -59,7 +56,7 @@ class SharedRunner {
   std::byte* address(const Place& place, int owner) const {
     const auto space = static_cast<std::size_t>(place.space);
     const auto rank = static_cast<std::size_t>(owner < 0 ? rank_ : owner);
-    return (*bases_)[rank][space] + place.offset * sizes_[space];
+    return (*bases_)[rank][space] + place.offset * element_;
   }
   void aim(const SharedPiece& piece, const Step& step);
   void copy(const SharedPiece& piece, const Step& step);
@@ -70,30 +67,24 @@ class SharedRunner {
   const SymmetricRegions& regions_;
   // By rank, with the scratch of either turn.
   std::array<std::vector<Bases>, 2> bases_of_turns_;
-  // Of the piece under way; sizes of an element, by Space.
-  std::vector<Bases>* bases_ = nullptr;
-  std::array<std::size_t, 4> sizes_{};
-  // Of the step under way.
+  std::vector<Bases>* bases_ = nullptr;  // of the piece under way
+  std::size_t element_ = 0;              // its size in bytes
+  // What the step under way reads, and where it writes.
   std::vector<ReduceSource> sources_;
   std::vector<std::byte*> targets_;
 };
 
-// Runs collectives among ranks that map each other's memory, the way that shared_route.h chooses:
+// Runs collectives the way that choose_route() (shared_plans.h) chooses:
 //
-//   in place    when all ranks' buffers are in symmetric memory: peers' input is read and peers'
-//               output written where they lie. All arrive, all finish;
-//   staged      for any other memory, piece by piece, and for tiny calls;
-//   by package  large sums in either memory, where the ranks are on several packages and that is
-//               worth it (planning/package_plan.h).
+//   in place  when all ranks' buffers are in symmetric memory: peers' input is read and peers'
+//             output written where they lie. All arrive, all finish;
+//   staged    for any other memory, piece by piece, and for tiny calls.
 //
 // Thread safety: none; calls come one at a time.
-
 class SharedExecutor {
  public:
-  // `packages` as agreed on, with the same on every rank. Requires: mesh and share outlive this
-  // object.
-  SharedExecutor(Mesh& mesh, GroupShare& share, std::shared_ptr<SymmetricRegistry> registry,
-                 std::optional<PackagePlan> packages);
+  // Requires: mesh and share outlive this object.
+  SharedExecutor(Mesh& mesh, GroupShare& share, std::shared_ptr<SymmetricRegistry> registry);
   SharedExecutor(const SharedExecutor&) = delete;
   SharedExecutor& operator=(const SharedExecutor&) = delete;
 
@@ -103,7 +94,7 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Of the visit that was run last: every rank's buffer, or none of them.
+  // Every rank's buffer of the visit that was run last, or none.
   const std::vector<std::byte*>& visited() const { return visited_; }
   // Whether this rank's memory lies in what allocate() gave, of this group or one it was made of.
   bool is_symmetric(const void* data, std::size_t bytes) {
@@ -115,15 +106,13 @@ class SharedExecutor {
   void run_tiny(const SharedOperation& operation, const Schedule& schedule);
   void run_small(const SharedOperation& operation, const SharedPlan& plan);
   void run_large(const SharedOperation& operation, const SharedRoute& route);
-  void run_in_place(const SharedOperation& operation, const SharedRoute& route);
+  void run_in_place(const SharedOperation& operation);
   void run_staged(const SharedOperation& operation, const SharedRoute& route);
-  void run_pieces_by_package(const SharedOperation& operation, bool is_staged);
 
   ScheduleSpec spec_of(const Collective& call, std::size_t count) const;
   SharedPiece::Copy copy_for(const SharedOperation& operation) const;
 
   const int rank_;
-  const std::optional<PackagePlan> packages_;
   const SharedTerms terms_;
   GroupShare& share_;
   SymmetricRegions regions_;

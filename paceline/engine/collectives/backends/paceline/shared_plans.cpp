@@ -49,32 +49,25 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
     route.way = SharedRoute::Way::kSmall;
   } else {
     route.way = SharedRoute::Way::kLarge;
-    route.is_by_package = terms.packages != nullptr && terms.packages->chooses(request.op);
   }
   return route;
 }
 
 std::string explain_route(const SharedTerms& terms, const PlanRequest& request) {
   const SharedRoute route = choose_route(terms, request);
-  const char* const staged =
-      route.is_by_package ? "by_package" : (route.is_one_shot ? "one_shot" : "direct");
-  const char* const in_place = route.is_by_package ? "by_package" : "direct";
+  const char* const staged = route.is_one_shot ? "one_shot" : "direct";
   std::string how;
   if (route.way == SharedRoute::Way::kTiny) {
     how =
         fmt::format("{}; by way of the staging area, up to {} KiB", staged, most_tiny(terms) >> 10);
   } else {
     how = fmt::format(
-        "{}; read and written in place when all buffers lie in symmetric memory, otherwise {}by "
-        "way "
-        "of a staging area of {} KiB",
-        in_place, staged == std::string_view(in_place) ? "" : fmt::format("{} ", staged),
-        GroupShare::kAreaBytes >> 10);
+        "direct; read and written in place when all buffers lie in symmetric memory, otherwise "
+        "{}by way of a staging area of {} KiB",
+        route.is_one_shot ? "one_shot " : "", GroupShare::kAreaBytes >> 10);
   }
-  const bool asks_plan = terms.packages != nullptr && route.way == SharedRoute::Way::kLarge;
-  return fmt::format("{} among {} in shared memory: {}\n{}", describe(request),
-                     counted(terms.world_size, "rank"), how,
-                     asks_plan ? terms.packages->explain(request) : "");
+  return fmt::format("{} among {} in shared memory: {}\n", describe(request),
+                     counted(terms.world_size, "rank"), how);
 }
 
 SharedPlan SharedPlans::make(const Collective& call) const {
@@ -88,10 +81,15 @@ SharedPlan SharedPlans::make(const Collective& call) const {
   return plan;
 }
 
-namespace {
+bool ScheduleKey::operator==(const ScheduleKey& other) const {
+  const ScheduleSpec& theirs = other.spec;
+  return build == other.build && spec.op == theirs.op && spec.root == theirs.root &&
+         spec.count == theirs.count && spec.input_stride == theirs.input_stride &&
+         spec.output_stride == theirs.output_stride && spec.chunk == theirs.chunk;
+}
 
-// Of 256; products that do not wait for each other, since a small call asks.
-std::size_t place_of(const ScheduleSpec& spec, SharedSchedules::Build build) {
+// The products do not wait for each other, since a small call asks.
+std::size_t ScheduleKey::place() const {
   const auto root_and_op =
       (static_cast<std::uint64_t>(spec.root) << 8) | static_cast<std::uint64_t>(spec.op);
   const std::uint64_t sum = spec.count * 0x9e3779b97f4a7c15u +
@@ -99,21 +97,6 @@ std::size_t place_of(const ScheduleSpec& spec, SharedSchedules::Build build) {
                             root_and_op * 0x165667b19e3779f9u +
                             reinterpret_cast<std::uintptr_t>(build) * 0x27d4eb2f165667c5u;
   return (sum ^ (sum >> 29)) * 0x9e3779b97f4a7c15u >> 56;
-}
-
-bool same(const ScheduleSpec& a, const ScheduleSpec& b) {
-  return a.op == b.op && a.root == b.root && a.count == b.count &&
-         a.input_stride == b.input_stride && a.output_stride == b.output_stride &&
-         a.chunk == b.chunk;
-}
-
-}  // namespace
-
-const Schedule& SharedSchedules::find(const ScheduleSpec& spec, Build build) {
-  static_assert(kNumEntries == 256);
-  Entry& entry = entries_[place_of(spec, build)];
-  if (entry.build != build || !same(entry.spec, spec)) entry = {spec, build, build(spec)};
-  return entry.schedule;
 }
 
 }  // namespace paceline

@@ -1,31 +1,29 @@
 #pragma once
 
-// Which way ranks that share memory carry out a call. The executor obeys it, explain() prints it.
-// Pure functions of what all ranks agree on, so that all choose alike.
+// Which way ranks that share memory carry out a call, chosen once for each form of call. The choice
+// is a pure function of what all ranks agree on, so that all choose alike; explain() prints it.
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include "paceline/engine/collectives/algorithms/schedule.h"
-#include "paceline/engine/collectives/planning/package_plan.h"
 #include "paceline/engine/collectives/selection/planner.h"
 
 namespace paceline {
 
 struct SharedTerms {
   int world_size = 1;
-  bool shares_cores = false;              // more ranks than cores: they wait longer for each other
-  const PackagePlan* packages = nullptr;  // null: not asked for
+  bool shares_cores = false;  // more ranks than cores: they wait longer for each other
 };
 
 struct SharedRoute {
-  // In the order of size: staged without a look at where buffers lie; staged or in place, copied
-  // before the ranks meet; in place, or staged piece by piece.
+  // kTiny: always through the staging area. kSmall: in place if all buffers are symmetric, else
+  // through the staging area in one piece, copied before the ranks meet. kLarge: in place, else
+  // through the staging area in pieces.
   enum class Way { kTiny, kSmall, kLarge };
   Way way = Way::kTiny;
   bool is_one_shot = false;  // when staged: every rank reduces everything itself
-  bool is_by_package = false;
 };
 
 SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
@@ -36,15 +34,38 @@ std::string explain_route(const SharedTerms& terms, const PlanRequest& request);
 // for.
 std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 
-// How the calls of one form are carried out in shared memory: chosen once, then looked up.
-//
-// Thread safety: none; one executor owns it.
+// Values that were made before. Each key has one place, which the last key there keeps: a lookup is
+// one comparison, and costs a small call a few nanoseconds. A Key has operator== and place(), which
+// is below kNumPlaces. Thread safety: none; one executor owns it.
+template <class Key, class Value>
+class MadeBefore {
+ public:
+  static constexpr std::size_t kNumPlaces = 256;
+
+  // What `make` returns, or returned for the same key. Valid until the next call.
+  template <class Make>
+  const Value& find(const Key& key, Make&& make) {
+    Entry& entry = entries_[key.place()];
+    if (!entry.is_used || !(entry.key == key)) [[unlikely]]
+      entry = {true, key, make()};
+    return entry.value;
+  }
+
+ private:
+  struct Entry {
+    bool is_used = false;
+    Key key;
+    Value value;
+  };
+  std::vector<Entry> entries_{kNumPlaces};
+};
 
 struct SharedPlan {
   SharedRoute route;
   Schedule staged;  // of the whole call, where it is one piece
 };
 
+// How the calls of one form are carried out in shared memory.
 class SharedPlans {
  public:
   // `terms` outlives this object.
@@ -52,56 +73,52 @@ class SharedPlans {
 
   // Valid until the next call.
   const SharedPlan& find(const Collective& call) {
-    Entry& entry = entries_[place_of(call)];
-    const bool is_known = entry.is_used && entry.op == call.op && entry.dtype == call.dtype &&
-                          entry.root == call.root && entry.count == call.count;
-    if (!is_known) [[unlikely]]
-      entry = {true, call.op, call.dtype, call.root, call.count, make(call)};
-    return entry.plan;
+    return plans_.find({call.op, call.dtype, call.root, call.count}, [&] { return make(call); });
   }
 
  private:
-  struct Entry {
-    bool is_used = false;
+  struct Key {
     Op op = Op::kBarrier;
     Dtype dtype = Dtype::kUint8;
     int root = 0;
     std::size_t count = 0;
-    SharedPlan plan;
-  };
-  static constexpr std::size_t kNumEntries = 256;
 
-  static std::size_t place_of(const Collective& call) {
-    const std::size_t form = static_cast<std::size_t>(call.root) << 16 |
-                             static_cast<std::size_t>(call.op) << 8 |
-                             static_cast<std::size_t>(call.dtype);
-    return (call.count * 0x9e3779b97f4a7c15u + form * 0xc2b2ae3d27d4eb4fu) >> 56;
-  }
+    bool operator==(const Key&) const = default;
+    std::size_t place() const {
+      const std::size_t form = static_cast<std::size_t>(root) << 16 |
+                               static_cast<std::size_t>(op) << 8 | static_cast<std::size_t>(dtype);
+      return (count * 0x9e3779b97f4a7c15u + form * 0xc2b2ae3d27d4eb4fu) >> 56;
+    }
+  };
   SharedPlan make(const Collective& call) const;
 
   const SharedTerms& terms_;
   const int rank_;
-  std::vector<Entry> entries_{kNumEntries};  // each form has one place
+  MadeBefore<Key, SharedPlan> plans_;
 };
 
-// The schedules of this rank that were built before. Thread safety: none; one executor owns it.
-
-class SharedSchedules {
- public:
+// What names a schedule of this rank. Requires: equal counts; one group, and so one rank and one
+// world size.
+struct ScheduleKey {
   using Build = Schedule (*)(const ScheduleSpec& spec);
 
-  // Valid until the next call. Requires: equal counts; one group, and so one rank and one world
-  // size.
-  const Schedule& find(const ScheduleSpec& spec, Build build);
+  ScheduleSpec spec;
+  Build build = nullptr;
+
+  bool operator==(const ScheduleKey& other) const;
+  std::size_t place() const;
+};
+
+// The schedules of pieces, and of calls in place.
+class SharedSchedules {
+ public:
+  // Valid until the next call.
+  const Schedule& find(const ScheduleSpec& spec, ScheduleKey::Build build) {
+    return schedules_.find({spec, build}, [&] { return build(spec); });
+  }
 
  private:
-  static constexpr std::size_t kNumEntries = 256;
-  struct Entry {
-    ScheduleSpec spec;
-    Build build = nullptr;
-    Schedule schedule;
-  };
-  std::vector<Entry> entries_{kNumEntries};  // each spec has one place
+  MadeBefore<ScheduleKey, Schedule> schedules_;
 };
 
 }  // namespace paceline

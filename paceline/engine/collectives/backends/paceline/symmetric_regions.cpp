@@ -28,7 +28,7 @@ std::shared_ptr<SharedBlocks> SymmetricRegions::allocate(std::size_t bytes, Page
   return blocks;
 }
 
-// Of the registry's entries those that cover this group.
+// Takes over the registry's entries that cover this group.
 void SymmetricRegions::refresh() {
   const std::uint64_t version = registry_->version();
   if (version == seen_) return;
@@ -108,7 +108,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
       if (place.region < 0) return true;
       const Region* held = region(place.region);
       const std::size_t bytes = count * operation.element;
-      // Of another rank's gather output this rank may have nothing left.
+      // This rank may have freed the region of another rank's gather output, which it never reads.
       if (held == nullptr) return call.op == Op::kGather && rank != mesh_.rank();
       return bytes <= held->bytes && place.offset <= held->bytes - bytes;
     };

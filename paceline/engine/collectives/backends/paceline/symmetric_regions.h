@@ -1,9 +1,7 @@
 #pragma once
 
-// The symmetric memory that a rank has in a group and in all groups made of it, so that each of
-// these groups finds what another one has allocated.
-//
-// Thread safety: every method may be called from any thread.
+// Which symmetric allocation a buffer lies in: the registry of all allocations of a rank
+// (SymmetricRegistry), and a group's view of it (SymmetricRegions).
 
 #include <atomic>
 #include <cstdint>
@@ -18,6 +16,9 @@
 
 namespace paceline {
 
+// The symmetric memory that a rank has in a group and in all groups made of it, so that each of
+// these groups finds what another one has allocated. Thread safety: every method may be called from
+// any thread.
 class SymmetricRegistry {
  public:
   struct Entry {
@@ -50,7 +51,6 @@ class SymmetricRegistry {
 // are in this process.
 //
 // Thread safety: none; one executor owns it.
-
 class SymmetricRegions {
  public:
   // Requires: mesh.shared_memory(), and `mesh` outlives this object.
