@@ -244,7 +244,7 @@ void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {
   for (const launcher::Fault& fault : launch.chaos) {
     // How many ranks other nodes have is not known here; the closing table tells
-    // (launcher/job/rehearsal.h).
+    // (launcher/job/chaos_injector.h).
     if (launch.several_nodes() || !fault.rank || *fault.rank < launch.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",
                                  table["--chaos"].source, *fault.rank, launch.num_local_ranks - 1));

@@ -21,19 +21,24 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kFirstReminder = 5s, kNextReminder = 30s;
-// For a report on its way: beyond that, what this process may take to read it.
+// How long this process may take to read a report that has arrived.
 constexpr auto kDelayHere = 20ms;
 
 }  // namespace
 
 Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
     : settings_(std::move(settings)),
-      policy_(settings_.restarts),
+      policy_(settings_.terms.restarts, now),
       generation_(settings_.first_generation),
       note_(settings_.first_note),
       gather_until_(now + settings_.join_timeout),
       remind_at_(now + kFirstReminder),
-      stand_ins_(settings_.stand_ins) {}
+      stand_ins_(settings_.stand_ins) {
+  // The loss of the last coordinator counts like that of any other node: as a restart where too few
+  // are left.
+  const bool takes_over = settings_.first_generation > 0;
+  if (takes_over && settings_.expected_nodes < terms().min_nodes) policy_.count_restart(now);
+}
 
 void Coordinator::receive(Agent from, const Report& report, Moment now) {
   if (const auto* joining = std::get_if<Joining>(&report)) return join(from, *joining, now);
@@ -85,7 +90,7 @@ void Coordinator::finish(Agent from, const Finished& finished) {
   end_if_finished();
 }
 
-// Once no node has ranks left that the job waits for, ranks that serve have nothing more to do.
+// Ranks that serve have nothing more to do once no node has ranks left that the job waits for.
 void Coordinator::finish_work(Agent from, const WorkDone& done) {
   if (done.generation != generation_ || phase_ != Phase::kRunning) return;
   members_.at(from).work_done = true;
@@ -120,7 +125,7 @@ void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
 // A host that is taken away leaves a job that can do without it; any other job ends.
 void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   const std::string host = members_.at(from).joining.host;
-  if (num_members() - 1 < settings_.min_nodes) {
+  if (num_members() - 1 < terms().min_nodes) {
     return end_all({128 + leaving.signal, "",
                     fmt::format("stopped by {} at host {}", signal_name(leaving.signal), host)},
                    from);
@@ -130,7 +135,7 @@ void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
     admit_spares();
     return start_if_possible(now);
   }
-  // Its ranks have yet to end, and its connection with them.
+  // It stays a member until its ranks have ended and its connection with them.
   members_.at(from).stage = Stage::kLeaving;
   change(fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), from, now);
 }
@@ -173,13 +178,13 @@ void Coordinator::stop_all(Agent except, const StopOrder& order, Moment now) {
   }
 }
 
-// From then on it stays the first, whatever comes to light.
+// From then on this failure stays the first, whatever comes to light.
 void Coordinator::show_first_failure() {
   if (!first_failure_ || std::exchange(shown_, true)) return;
   send(first_failure_->agent, FirstFailureOrder{generation_});
 }
 
-// Ranks that not even SIGKILL ends, as in a file system that does not answer.
+// Gives up nodes with ranks that not even SIGKILL ends, as when a file system does not answer.
 void Coordinator::lose_the_stuck(Moment now) {
   std::vector<Agent> stuck;
   for (const auto& [agent, member] : members_) {
@@ -197,7 +202,7 @@ void Coordinator::lose_the_stuck(Moment now) {
   }
 }
 
-// Once nothing runs any more: is there another generation?
+// Decides, once nothing runs any more, whether there is another generation.
 void Coordinator::settle(Moment now) {
   const bool all_ready = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.stage == Stage::kReady;
@@ -209,9 +214,9 @@ void Coordinator::settle(Moment now) {
   const std::string cause = failure ? failure->cause : change_;
   if (members_.empty()) return end_all({kExitEnvironment, cause, ""});
   const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
-  // Fewer hosts are what MIN:MAX allows, and more are no failure either.
-  const bool elastic = settings_.min_nodes < settings_.max_nodes;
-  const bool for_free = !failure || (lost_host_ && elastic && num_members() >= settings_.min_nodes);
+  // A job of MIN:MAX nodes loses and gains hosts without using up a restart.
+  const bool elastic = terms().min_nodes < terms().num_nodes;
+  const bool for_free = !failure || (lost_host_ && elastic && num_members() >= terms().min_nodes);
   if (for_free) {
     if (progressed) policy_.note_progress();
     gather(now, fmt::format("{}; going on with {}", cause, counted(num_members(), "node")));
@@ -219,8 +224,8 @@ void Coordinator::settle(Moment now) {
   }
   const auto decision = policy_.after({*failure, progressed, lived_}, now);
   if (!decision.restart) return end_all({failure->exit_code, cause, decision.reason});
-  gather(now, fmt::format("restart {} of at most {}, after {}", policy_.num_restarts(),
-                          settings_.restarts.max_restarts, cause));
+  gather(now, fmt::format("restart {} of at most {}, after {}", policy_.budget(now).num_restarts,
+                          terms().restarts.max_restarts, cause));
   if (decision.pause.count() > 0) pause_until_ = now + decision.pause;
   start_if_possible(now);
 }
@@ -244,29 +249,29 @@ void Coordinator::start_if_possible(Moment now) {
   const int count = num_members();
   if (phase_ != Phase::kGathering || !has_enough()) return;
   if (pause_until_ && now < *pause_until_) return;
-  // The first time hosts come one after the other; later those that are there are all there are.
+  // Before the first generation hosts arrive one after the other; later no more are expected.
   if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;
   }
-  if (count == settings_.max_nodes && !roles_fit()) {
-    return end_all(
-        {kExitUsage, "",
-         fmt::format("--roles {} has {}, but the nodes start {}: the counts must add up",
-                     to_text(settings_.roles),
-                     counted(launcher::num_ranks(settings_.roles), "rank"), num_ranks())});
+  if (count == terms().num_nodes && !roles_fit()) {
+    return end_all({kExitUsage, "",
+                    fmt::format("--roles {} has {}, but the nodes start {}: the counts must add up",
+                                to_text(terms().roles),
+                                counted(launcher::num_ranks(terms().roles), "rank"), num_ranks())});
   }
   if (count > 0 && all_serve(roles_of(seats()))) {
     return end_all({kExitUsage, "",
                     fmt::format("--until names no role of the ranks that would start ({})",
                                 to_text(roles_of(seats())))});
   }
-  if (take_those_that_fit()) return start();
-  if (num_members() == settings_.max_nodes) end_all({kExitUsage, "", missing()});
+  if (take_those_that_fit()) return start(now);
+  if (num_members() == terms().num_nodes) end_all({kExitUsage, "", missing()});
 }
 
-// Node ranks: those that users gave, then as they were, then in the order of arrival. A given one
-// that is too high for a smaller world only orders.
+// The members in the order of their node ranks: the ranks that users gave, then those of the last
+// generation, then in the order of arrival. A given rank that is too high for a smaller world only
+// orders.
 std::vector<Coordinator::Agent> Coordinator::seats() const {
   const auto count = members_.size();
   std::vector<Agent> seats(count, -1);
@@ -296,12 +301,12 @@ int Coordinator::num_ranks() const {
 }
 
 bool Coordinator::roles_fit() const {
-  return settings_.roles.empty() || launcher::num_ranks(settings_.roles) == num_ranks();
+  return terms().roles.empty() || launcher::num_ranks(terms().roles) == num_ranks();
 }
 
-// As many ranks have each role, in the order of nodes.
+// How many ranks have each role, in the order of nodes.
 Roles Coordinator::roles_of(const std::vector<Agent>& order) const {
-  if (!settings_.roles.empty()) return settings_.roles;
+  if (!terms().roles.empty()) return terms().roles;
   Roles roles;
   for (const Agent agent : order) {
     const Joining& joining = members_.at(agent).joining;
@@ -313,7 +318,7 @@ Roles Coordinator::roles_of(const std::vector<Agent>& order) const {
   return roles;
 }
 
-void Coordinator::start() {
+void Coordinator::start(Moment now) {
   phase_ = Phase::kRunning;
   pause_until_.reset();
   if (!note_.empty() && generation_ == settings_.first_generation) {
@@ -326,10 +331,10 @@ void Coordinator::start() {
   stand_ins_ = start.stand_ins;
   deserters_.clear();
   start.place = {.generation = generation_,
-                 .max_restarts = settings_.restarts.max_restarts,
                  .num_nodes = num_members(),
                  .world_size = num_ranks(),
-                 .roles = roles_of(order)};
+                 .roles = roles_of(order),
+                 .restarts = policy_.budget(now)};
   for (const Agent agent : order) {
     Member& member = members_.at(agent);
     send(agent, start);
@@ -382,7 +387,7 @@ void Coordinator::remind(Moment now) {
   const Order order = WaitOrder{fmt::format(
       "{} of {} are here ({}); waiting for the others for up to {} s. Is the same command started "
       "there? (--rdzv-conf join_timeout)",
-      num_members(), counted(settings_.min_nodes, "node"), hosts_here(), left.count())};
+      num_members(), counted(terms().min_nodes, "node"), hosts_here(), left.count())};
   for (const auto& [agent, member] : members_) send(agent, order);
 }
 
@@ -393,18 +398,18 @@ std::string Coordinator::hosts_here() const {
 }
 
 std::string Coordinator::missing() const {
-  if (settings_.logical_shards > 0 && num_members() >= settings_.min_nodes) {
+  if (terms().logical_shards > 0 && num_members() >= terms().min_nodes) {
     return fmt::format(
         "{} logical shards cannot be divided among the ranks of {} or more of the nodes that are "
         "here ({}): {} ranks can divide them",
-        settings_.logical_shards, settings_.min_nodes, hosts_here(),
-        ranks_that_fit(settings_.logical_shards));
+        terms().logical_shards, terms().min_nodes, hosts_here(),
+        ranks_that_fit(terms().logical_shards));
   }
   return fmt::format(
       "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
       "do they reach the endpoint?",
       counted(num_members(), "node"), std::chrono::duration<double>(settings_.join_timeout).count(),
-      settings_.min_nodes == 1 ? "1 is" : fmt::format("{} are", settings_.min_nodes), hosts_here());
+      terms().min_nodes == 1 ? "1 is" : fmt::format("{} are", terms().min_nodes), hosts_here());
 }
 
 Coordinator::Moment Coordinator::next_deadline() const {
@@ -415,7 +420,7 @@ Coordinator::Moment Coordinator::next_deadline() const {
   if (phase_ == Phase::kStopping) return std::min(next, stop_until_);
   if (phase_ != Phase::kGathering) return next;
   next = std::min(next, gather_until_);
-  if (num_members() < settings_.min_nodes) next = std::min(next, remind_at_);
+  if (num_members() < terms().min_nodes) next = std::min(next, remind_at_);
   if (last_call_ && generation_ == settings_.first_generation) next = std::min(next, *last_call_);
   if (pause_until_) next = std::min(next, *pause_until_);
   return next;

@@ -1,5 +1,5 @@
-// Which nodes the coordinator admits: nodes of this job for which there is a place. Those that come
-// before there is one wait as spares.
+// Which nodes the coordinator admits: nodes of this job for which there is a place. Nodes that
+// arrive before there is one wait as spares. And which of two coordinators gives way.
 
 #include <algorithm>
 #include <chrono>
@@ -36,27 +36,29 @@ std::string text_of(const Roles& roles) {
 
 std::optional<std::string> Coordinator::refusal_of(const Joining& joining) const {
   if (phase_ == Phase::kOver) return "the job is over";
-  if (joining.version != settings_.version) {
+  if (joining.terms.version != terms().version) {
     return fmt::format("this node has Paceline {}, the job's others {}: install the same version",
-                       joining.version, settings_.version);
+                       joining.terms.version, terms().version);
   }
-  if (joining.run_id != settings_.run_id) {
+  if (joining.terms.run_id != terms().run_id) {
     return fmt::format(
         "--rdzv-id is '{}' here and '{}' at the job's others: another job is at this "
         "endpoint, or the ids differ by mistake",
-        joining.run_id, settings_.run_id);
+        joining.terms.run_id, terms().run_id);
   }
-  if (joining.min_nodes != settings_.min_nodes || joining.max_nodes != settings_.max_nodes) {
-    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others", joining.min_nodes,
-                       joining.max_nodes, settings_.min_nodes, settings_.max_nodes);
+  if (joining.terms.min_nodes != terms().min_nodes ||
+      joining.terms.num_nodes != terms().num_nodes) {
+    return fmt::format("--nnodes is {}:{} here and {}:{} at the job's others",
+                       joining.terms.min_nodes, joining.terms.num_nodes, terms().min_nodes,
+                       terms().num_nodes);
   }
-  if (joining.logical_shards != settings_.logical_shards) {
+  if (joining.terms.logical_shards != terms().logical_shards) {
     return fmt::format("--logical-shards is {} here and {} at the job's others (0: none)",
-                       joining.logical_shards, settings_.logical_shards);
+                       joining.terms.logical_shards, terms().logical_shards);
   }
-  if (joining.roles != settings_.roles) {
+  if (joining.terms.roles != terms().roles) {
     return fmt::format("--roles and --until are {} here and {} at the job's others",
-                       text_of(joining.roles), text_of(settings_.roles));
+                       text_of(joining.terms.roles), text_of(terms().roles));
   }
   if (joining.num_ranks < 1 || joining.num_ranks > kMostRanks) {
     return fmt::format("{} ranks on one node", joining.num_ranks);
@@ -70,20 +72,20 @@ std::optional<std::string> Coordinator::obstacle_to(const Joining& joining) cons
     return fmt::format("--node-rank {} is taken by host {}: give every node its own, or none",
                        *joining.node_rank, member.joining.host);
   }
-  if (num_members() < settings_.max_nodes) {
+  if (num_members() < terms().num_nodes) {
     if (phase_ != Phase::kRunning || makes_it_larger(joining)) return {};
     return fmt::format("{} logical shards cannot be divided among its ranks as well",
-                       settings_.logical_shards);
+                       terms().logical_shards);
   }
   return fmt::format("all {} of the job have joined already (--nnodes)",
-                     counted(settings_.max_nodes, "node"));
+                     counted(terms().num_nodes, "node"));
 }
 
 void Coordinator::refuse(Agent agent, const std::string& reason) {
-  send(agent, EndOrder{.exit_code = kExitUsage,
-                       .reason = fmt::format("the job '{}' refused this node: {}", settings_.run_id,
-                                             reason),
-                       .alone = true});
+  send(agent,
+       EndOrder{.exit_code = kExitUsage,
+                .reason = fmt::format("the job '{}' refused this node: {}", terms().run_id, reason),
+                .alone = true});
 }
 
 // A job that is ending is not begun again.
@@ -103,18 +105,12 @@ bool Coordinator::rank_is_taken(const Joining& joining) const {
          });
 }
 
-// Before the job begins a lost node is replaced, afterwards where it can go on.
-bool Coordinator::may_need_spares() const {
-  return phase_ == Phase::kGathering || settings_.min_nodes < settings_.max_nodes ||
-         settings_.restarts.max_restarts > 0;
-}
-
 void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle,
                                 Moment now) {
   if (!may_need_spares()) {
     return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
   }
-  if (num_members() < settings_.max_nodes && !rank_is_taken(joining)) {  // does not fit the shards
+  if (num_members() < terms().num_nodes && !rank_is_taken(joining)) {  // does not fit the shards
     spares_.emplace(agent, Spare{joining, Moment::max()});
     return send(agent, WaitOrder{obstacle + "; waiting until they can"});
   }
@@ -135,42 +131,42 @@ void Coordinator::admit_spares() {
   }
 }
 
-// Of so many nodes the first ones, as many as possible, whose ranks fit the logical shards
-// together; 0 when none do.
+// The largest number of first nodes whose ranks together divide the logical shards; 0 when there is
+// none.
 std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) const {
-  if (settings_.logical_shards == 0) return ranks_of_nodes.size();
+  if (terms().logical_shards == 0) return ranks_of_nodes.size();
   std::size_t fitting = 0;
   std::int64_t num_ranks = 0;
   for (std::size_t i = 0; i < ranks_of_nodes.size(); ++i) {
     num_ranks += ranks_of_nodes[i];
-    if (shards_fit(settings_.logical_shards, num_ranks)) fitting = i + 1;
+    if (shards_fit(terms().logical_shards, num_ranks)) fitting = i + 1;
   }
   return fitting;
 }
 
-// Whether a generation with this node and the spares would be of more nodes than the one that runs.
+// Whether a generation with this node and the spares would have more nodes than the one that runs.
 bool Coordinator::makes_it_larger(const Joining& joining) const {
   std::vector<int> ranks;
   for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
   for (const auto& [agent, spare] : spares_) ranks.push_back(spare.joining.num_ranks);
   ranks.push_back(joining.num_ranks);
-  ranks.resize(std::min(ranks.size(), static_cast<std::size_t>(settings_.max_nodes)));
+  ranks.resize(std::min(ranks.size(), static_cast<std::size_t>(terms().num_nodes)));
   return num_fitting(ranks) > members_.size();
 }
 
-// The members of the next generation; the others become spares. False when too few fit.
+// Keeps the members of the next generation; the others become spares. False when too few fit.
 bool Coordinator::take_those_that_fit() {
-  if (settings_.logical_shards == 0) return true;
+  if (terms().logical_shards == 0) return true;
   admit_spares();
   const std::vector<Agent> order = seats();
   std::vector<int> ranks;
   for (const Agent agent : order) ranks.push_back(members_.at(agent).joining.num_ranks);
   const std::size_t fitting = num_fitting(ranks);
-  if (fitting < static_cast<std::size_t>(settings_.min_nodes)) return false;
+  if (fitting < static_cast<std::size_t>(terms().min_nodes)) return false;
   if (fitting < order.size() && !note_.empty()) {
     note_ += fmt::format(", of which {} wait: {} logical shards are divided among {} ranks",
-                         order.size() - fitting, settings_.logical_shards,
-                         ranks_that_fit(settings_.logical_shards));
+                         order.size() - fitting, terms().logical_shards,
+                         ranks_that_fit(terms().logical_shards));
   }
   for (std::size_t i = fitting; i < order.size(); ++i) {
     const auto member = members_.extract(order[i]);
@@ -178,7 +174,7 @@ bool Coordinator::take_those_that_fit() {
     send(order[i],
          WaitOrder{fmt::format("{} logical shards cannot be divided among the ranks of all {} "
                                "nodes; waiting until they can",
-                               settings_.logical_shards, order.size())});
+                               terms().logical_shards, order.size())});
   }
   return true;
 }
@@ -192,8 +188,6 @@ void Coordinator::dismiss_spares(Moment now) {
     return true;
   });
 }
-
-// Decides which of two coordinators gives way when a gap in the network has left a job with both.
 
 namespace {
 
@@ -216,7 +210,7 @@ std::optional<std::string> Coordinator::follower(Agent agent) const {
 
 bool Coordinator::has_lost_its_job_with(Agent agent) {
   deserters_.insert(agent);
-  return static_cast<int>(deserters_.size()) >= settings_.min_nodes;
+  return static_cast<int>(deserters_.size()) >= terms().min_nodes;
 }
 
 std::vector<Endpoint> Coordinator::others_to_ask() const {
@@ -228,17 +222,17 @@ std::vector<Endpoint> Coordinator::others_to_ask() const {
 }
 
 Looking Coordinator::question_to(const Endpoint& other) const {
-  return {.version = settings_.version,
-          .run_id = settings_.run_id,
+  return {.version = terms().version,
+          .run_id = terms().run_id,
           .num_nodes = num_members(),
           .leader = settings_.leader,
           .asked = other};
 }
 
-// Answers only if the other one is to come. Otherwise that one asks again.
+// Answers only if the other coordinator is to give way. Otherwise that one asks again.
 void Coordinator::answer(Agent from, const Looking& looking, Moment now) {
-  if (phase_ == Phase::kOver || looking.version != settings_.version ||
-      looking.run_id != settings_.run_id) {
+  if (phase_ == Phase::kOver || looking.version != terms().version ||
+      looking.run_id != terms().run_id) {
     return;
   }
   const bool more = num_members() > looking.num_nodes;

@@ -104,12 +104,12 @@ Deadline CoordinatorLink::next_deadline() const {
 namespace {
 
 constexpr int kAcceptsAtOnce = 64;
-// Connections that have not proved the secret yet.
+// For connections that have not proved the secret yet.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
-// Reports of an agent that hardly answers are not waited for any longer.
+// The longest time for which the coordinator waits for reports that may be on their way.
 constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
 // How many of the agents that may lead the job are asked at once, and for how long.
 constexpr std::size_t kMostCalls = 32;
@@ -197,7 +197,7 @@ void CoordinatorHost::admit(Fd socket) {
   loop_.watch(fd, [this, agent] { serve(agent); });
 }
 
-// False when there is none.
+// False when there is no stranger.
 bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
   const auto oldest = std::find_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
     return !entry.second.link->authenticated();
@@ -232,7 +232,7 @@ void CoordinatorHost::serve(Agent agent) {
     for (const std::string& text : remote.link->read()) {
       take(agent, decode_report(text));
     }
-    watch_for_room(agent, remote);
+    watch_for_room(remote);
   } catch (const Error& error) {
     drop(agent, error.what());
   }
@@ -251,7 +251,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   const auto* giving_up = std::get_if<GivingUp>(&report);
   if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
-  if (!host) return;  // it ends, and its connection with it
+  if (!host) return;  // the agent ends, and its connection with it
   if (!coordinator_.has_lost_its_job_with(agent)) {
     fail(ErrorCode::kPeerLost, "{} heard nothing from this node for {:g} s",
          remotes_.at(agent).link->peer(), giving_up->silence.count() / 1000.0);
@@ -310,13 +310,13 @@ void CoordinatorHost::with_link(Agent agent, Action action) {
   if (found == remotes_.end()) return;
   try {
     action(*found->second.link);
-    watch_for_room(agent, found->second);
+    watch_for_room(found->second);
   } catch (const Error& error) {
     drop(agent, error.what());
   }
 }
 
-void CoordinatorHost::watch_for_room(Agent, Remote& remote) {
+void CoordinatorHost::watch_for_room(Remote& remote) {
   const bool wanted = remote.link->has_output();
   if (std::exchange(remote.wants_room, wanted) == wanted) return;
   loop_.change(remote.link->fd(), wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
@@ -376,7 +376,7 @@ void CoordinatorHost::check_signs_of_life() {
   ask_others();
 }
 
-// Asks the agents in turn; those of a large job not all at once.
+// Asks the agents in turn, in a large job not all at once.
 void CoordinatorHost::ask_others() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   const std::vector<Endpoint> others = coordinator_.others_to_ask();

@@ -1,7 +1,7 @@
 #pragma once
 
-// What an agent reports to and gets its orders from: the coordinator of its job, in this process
-// (coordinator_host.h) or in that of another node's agent (coordinator_link.h).
+// An agent's way to the coordinator of its job, to which it reports and from which it gets its
+// orders: in this process (CoordinatorHost) or in that of another node's agent (CoordinatorLink).
 //
 // Thread safety: none.
 
@@ -29,23 +29,23 @@ class JobControl {
   virtual void report(const Report& report) = 0;
   // The orders since the last call.
   virtual std::vector<Order> take_orders() = 0;
-  // Once after each turn of the loop, and when next_deadline() has passed.
+  // To be called after each turn of the loop, and when next_deadline() has passed.
   virtual void tend() = 0;
   virtual Deadline next_deadline() const = 0;
   // Why the coordinator is gone; empty while it is there.
   virtual std::string lost() const = 0;
-  // Everything that was sent has left this process.
+  // Whether everything that was sent has left this process.
   virtual bool flushed() const = 0;
 };
 
-// An agent's way to the coordinator of its job in another process.
+// The coordinator in another process.
 //
-// Silence is what the coordinator did, not what TCP did: after a gap in the network TCP sends again
-// only when as much time has passed once more. So an agent that hears nothing for a while also
-// calls the coordinator over new connections, and each end takes those for signs of life.
+// The silence of a coordinator must not be confused with the silence of TCP, which after a gap in
+// the network sends again only when as much time has passed once more. So an agent that hears
+// nothing for a while also calls the coordinator over new connections, and each end takes those for
+// signs of life.
 //
 // Thread safety: none.
-
 class CoordinatorLink final : public JobControl {
  public:
   // `secret` must outlive it. Connects by the deadline, and proves the secret, which may take 3 s
@@ -88,25 +88,23 @@ class CoordinatorLink final : public JobControl {
   std::string lost_;
 };
 
-// The coordinator with the connections of the agents that report to it: those of other nodes come
-// over sockets, this process's own agent speaks to it directly. A job on one node has no sockets.
+// The coordinator in this process, with the connections of the agents that report to it: agents of
+// other nodes come over sockets, this process's own agent speaks to it directly. A job on one node
+// has no sockets.
 //
-// Strangers, which have not proved the secret, get at most a quarter of the descriptors, 3 s, and a
-// line of log a second between them; when none is left the oldest of them goes.
-//
-// An agent is lost when its connection breaks, which the kernel tells at once when the process
-// dies, and when it gives no sign of life, as from a host that has vanished
-// (launcher/messages/keep_alive.h).
-//
-// The clocks of the agents are compared with this one's from time to time, so that it can be told
-// whose rank failed first.
-//
-// The coordinator itself is lost (lost()) when enough agents for a job of their own gave it up, as
-// happens to one that was frozen: the job goes on elsewhere by then. It orders nothing any more.
-// One that has too few nodes asks others whether they lead the job (coordinator.h).
+//   1. A stranger, which has not proved the secret, has 3 s. All strangers together have at most a
+//      quarter of the descriptors and one line of log a second; when none is left, the oldest
+//      stranger goes. So strangers never shut an agent out.
+//   2. An agent is lost when its connection breaks, which the kernel reports at once when the
+//      process dies, and when it gives no sign of life, as when its host has vanished
+//      (launcher/messages/keep_alive.h).
+//   3. The clocks of the agents are compared with this one's from time to time, so that the moments
+//      of failures on different hosts can be compared.
+//   4. The coordinator itself is lost (lost()) when enough agents for a job of their own gave it
+//      up, as happens to one that was frozen. By then the job goes on elsewhere, and this one
+//      orders nothing any more.
 //
 // Thread safety: none.
-
 class CoordinatorHost final : public JobControl {
  public:
   // One node: without a listener.
@@ -145,7 +143,7 @@ class CoordinatorHost final : public JobControl {
   void with_link(Agent agent, Action action);
   RankFailure on_own_clock(Agent agent, RankFailure report) const;
   KeepAlive patience() const;
-  void watch_for_room(Agent agent, Remote& remote);
+  void watch_for_room(Remote& remote);
   void drop(Agent agent, const std::string& cause);
   void take(Agent agent, const Report& report);
   void hear(Agent agent, const Alive& alive);
@@ -167,7 +165,7 @@ class CoordinatorHost final : public JobControl {
   std::string lost_;
   Agent last_agent_ = kOwn;
   std::map<Agent, Remote> remotes_;
-  std::vector<std::unique_ptr<AgentCall>> calls_;  // to others that may lead the job
+  std::vector<std::unique_ptr<AgentCall>> calls_;  // to agents that may lead the job
   std::size_t next_to_ask_ = 0;
 };
 

@@ -1,41 +1,34 @@
 #pragma once
 
-// Whether a job goes on after a failure: a pure function of what happened and when; the agent acts
-// on it.
+// Decides whether a job goes on after a failure: a pure function of the ends so far.
 //
 //   - At most max_restarts restarts within `window`; older ones no longer count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
 //     one more attempt would end in the same way, whatever is left of the budget.
-//   - An error of use (engine/core/error.h) before any progress: the next attempt would be the same
-//     call.
-//   - An end that the program has no part in (--chaos, a lost host) is none of these: neither part
-//     of a crash loop nor a reason to pause.
-//   - Ranks whose state was damaged (engine/core/error.h) are started again like others, unless a job
-//     is to stop then.
-//   - Progress ends a series, of whichever generation, also of one that ended because a node came
-//     or left (note_progress).
-//   - A generation that died young without progress is followed by a pause, from 100 ms on doubling
-//     to 5 s, except the first time; a program that cannot start does not keep the machine busy.
+//   - An error of use (engine/core/error.h) before any progress ends the job, because the next
+//     attempt would make the same call.
+//   - A failure that the program has no part in (--chaos, a lost host) uses up a restart, but is
+//     neither part of a crash loop nor a reason to pause.
+//   - Ranks whose state was damaged (engine/core/error.h) are started again like others, unless
+//     the user wants the job to stop then.
+//   - Progress ends every series, whichever generation made it, also one that ended only because
+//     a node came or left (note_progress).
+//   - A generation that died young without progress is followed by a pause, except the first time:
+//     100 ms, doubling up to 5 s. So a program that cannot start does not keep the machine busy.
 //
 // Thread safety: none. Time comes in as an argument, from a monotonic clock.
 
 #include <chrono>
-#include <deque>
 #include <string>
+#include <utility>
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/messages/job_terms.h"
 
 namespace paceline::launcher {
 
-struct RestartLimits {
-  int max_restarts = 0;
-  std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
-  bool after_damage = true;
-  bool operator==(const RestartLimits&) const = default;
-};
-
-// How a generation ended that had to end.
+// How a generation ended that failed.
 struct GenerationEnd {
   Failure failure;
   bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
@@ -54,23 +47,25 @@ class RestartPolicy {
   static constexpr int kCrashLoop = 3;
   static constexpr std::chrono::seconds kLongLife{10};
 
-  explicit RestartPolicy(const RestartLimits& limits) : limits_(limits) {}
+  // Goes on with a budget of which some may have been used by `now`.
+  explicit RestartPolicy(RestartBudget budget, Moment now = Moment())
+      : budget_(std::move(budget)), as_of_(now) {}
 
   RestartDecision after(const GenerationEnd& end, Moment now);
-  // A generation made progress. Not needed for those that after() is told of.
-  void note_progress();
-  // Restarts so far, also those that no longer count.
-  int num_restarts() const { return num_restarts_; }
+  // Counts a restart that was decided elsewhere.
+  void count_restart(Moment now);
+  // A generation made progress. Not needed for one that after() learns of.
+  void note_progress() { budget_.num_alike = budget_.num_young = 0; }
+  RestartBudget budget(Moment now) const { return budget_.after(now - as_of_); }
 
  private:
   std::chrono::nanoseconds pause_after(const GenerationEnd& end);
 
-  const RestartLimits limits_;
-  std::deque<Moment> restarts_;  // those within the window, oldest first
-  int num_restarts_ = 0;
-  std::string last_cause_;
-  int num_alike_ = 0;  // ends in a row with last_cause_ and without progress
-  int num_young_ = 0;  // ends in a row that were young and without progress
+  RestartBudget budget_;
+  Moment as_of_;  // when its ages were right
 };
+
+// "2 restarts used up within 3600 s (--max-restarts 2)".
+std::string used_up_text(const RestartBudget& budget);
 
 }  // namespace paceline::launcher

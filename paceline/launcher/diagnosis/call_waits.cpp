@@ -12,7 +12,7 @@ const std::vector<OpenCall>& open_at(const CallReading& reading, CallSide side) 
   return reading.open[static_cast<std::size_t>(side)];
 }
 
-// The clock of a process that runs; of another one, when it looked last.
+// Now, by the clock of a process that runs; for another one, the moment of its last look.
 std::uint64_t last_moment(const CallReading& reading) {
   const bool runs =
       reading.process == FlightProcess::kRunning || reading.process == FlightProcess::kStopped;
@@ -42,7 +42,7 @@ const OpenCall* same_call(const CallReading& callee, const OpenCall& call) {
   return found == open.end() ? nullptr : &*found;
 }
 
-// If both are gone, the job is over: then it counts what the callee did last.
+// If both processes are gone, the job is over, and the last state of the callee counts.
 void look_at_callee(const CallReading& caller, const CallReading* callee, const OpenCall& call,
                     CallWait& wait) {
   if (callee == nullptr) return;
@@ -81,13 +81,13 @@ std::string words_for(const CallWait& wait) {
   return wait.callee + " has no record here";
 }
 
-// Of operations: calls may have more to tell.
+// Whether operations explain nothing, so that calls may.
 bool says_nothing(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler || verdict == Verdict::kUndecided;
 }
 
-// `way` ends with a worker that it has had before.
+// Requires: `way` ends with a worker that occurs in it before.
 std::string describe_circle(const std::vector<std::string>& way, const CallWait& last) {
   const auto begin = std::find(way.begin(), way.end(), way.back());
   return fmt::format("workers wait for each other's calls: {}; {}",

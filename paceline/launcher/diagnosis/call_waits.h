@@ -1,7 +1,7 @@
 #pragma once
 
-// Which call a worker has been waiting for, and what the worker that it calls does with it: from
-// both ends' call gauges (engine/telemetry/call_gauge_file.h). Pure functions.
+// For which call a worker has been waiting, and what the called worker does with it, as the call
+// gauges of both ends show (engine/telemetry/call_gauge_file.h). Pure functions.
 
 #include <optional>
 #include <string>
@@ -30,7 +30,7 @@ struct CallWait {
   std::optional<int> callee_rank;
   double seconds = 0;  // since the call was made
   CalleeState state = CalleeState::kUnknown;
-  double state_seconds = 0;  // of kRunning and kQueued
+  double state_seconds = 0;  // for how long it has been kRunning or kQueued
   // "trainer0 (rank 0) has been waiting for 12.3 s for ask of observer1 (rank 3): its handler has
   // been running there for 12.3 s".
   std::string sentence;
@@ -39,12 +39,12 @@ struct CallWait {
 // The calls that have been open for long, the longest first.
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
-// The one that explains the others, of those of `rank` where it is given: followed from callee to
-// callee as far as these wait in turn; a circle is described as one. "" if there is none.
+// The sentence of the wait that explains the others, or those of `rank`: follows callees that wait
+// in turn; a circle is described as one. "" without waits.
 std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank = {});
 
-// What operations tell, and calls: the call that a blamed rank waits for; or, where operations tell
-// nothing, the one that explains the others.
+// Adds calls to an explanation by operations: the call for which a blamed rank waits; or, where
+// operations explain nothing, the call that explains the others.
 Explanation with_calls(Explanation explanation, const std::vector<CallWait>& waits);
 
 }  // namespace paceline::launcher

@@ -106,7 +106,7 @@ std::string hint_for(const RankEnd& end) {
 
 namespace {
 
-// The cause stands above them already.
+// Leaves out the cause, which stands above these lines already.
 std::string without_cause(const std::string& lines, const std::string& cause) {
   const auto at = cause.empty() ? std::string::npos : lines.rfind(cause + "\n");
   if (at == std::string::npos) return lines;
@@ -115,7 +115,7 @@ std::string without_cause(const std::string& lines, const std::string& cause) {
   return lines.substr(0, begin) + lines.substr(at + cause.size() + 1);
 }
 
-// Their folder is named at the end of the report.
+// Leaves out the folder of the records, which the end of the report names.
 std::string without_records(std::string cause) {
   const auto begin = cause.find("; flight records: ");
   if (begin != std::string::npos) cause.erase(begin, cause.find(')', begin) + 1 - begin);
@@ -198,7 +198,7 @@ namespace {
 
 constexpr std::string_view kLinePrefix = "  | ";
 constexpr int kKilledChild = 128 + SIGKILL;
-// What is left of a full /dev/shm: less than a large page, or a hundredth of it.
+// A /dev/shm with less room than a large page, or than a hundredth of it, is full.
 constexpr std::uint64_t kNearlyNothing = 2 << 20;
 
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -212,7 +212,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-// What stands between two texts of a line; nothing when one of them is missing.
+// The text between two others in a line; nothing when one of them is missing.
 std::optional<std::string> between(std::string_view line, std::string_view before,
                                    std::string_view after) {
   const auto begin = line.find(before);
@@ -272,7 +272,7 @@ std::string cause_of_bus_error(const EndEvidence& evidence) {
       bytes_text(shared->free_bytes), bytes_text(shared->total_bytes));
 }
 
-// What ld.so wrote before main().
+// Reads an error that ld.so writes before main().
 std::string cause_by_loader(std::string_view line) {
   if (const auto name = between(line, "error while loading shared libraries: ", ": ")) {
     return fmt::format(
@@ -318,8 +318,8 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
   return "";
 }
 
-// What a program says that knows why it ends (engine/telemetry/crash_reporter.h), or this launcher
-// inside a rank.
+// Reads the last line of a program that knows why it ends (engine/telemetry/crash_reporter.h), or
+// of a launcher inside a rank.
 std::string cause_by_program(std::string_view line) {
   for (const std::string_view verdict : {"error: ", "paceline run: "}) {
     if (line.starts_with(verdict)) return std::string(line.substr(verdict.size()));
@@ -332,7 +332,7 @@ std::string cause_by_assertion(std::string_view line) {
   return text ? fmt::format("a failed assertion: {}", *text) : "";
 }
 
-// What the C library says before it ends a program whose memory it finds damaged.
+// Reads the words of the C library when it ends a program whose memory it finds damaged.
 std::string cause_by_c_library(std::string_view line) {
   constexpr std::string_view kWords[] = {"double free or corruption",
                                          "free(): ",

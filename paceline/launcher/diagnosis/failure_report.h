@@ -1,19 +1,7 @@
 #pragma once
 
-// Which of two ranks failed first. Some say it themselves: that they failed because another rank
-// was gone, or had ended the group. Where that one failed as well, it was first, whoever's end was
-// seen before: a program behind a wrapper that passes its exit code on ends later than it died, and
-// one that ends a group may have work to finish.
-//
-// Otherwise, on different hosts: within a host the order of deaths is known;
-// between hosts there are the moments at which the agents saw them, on clocks that were compared
-// (launcher/messages/clock_comparison.h) and are apart by a known error at most. Pure.
-//
-// Where the moments are further apart than the clocks' errors, they decide. But a process that a
-// signal kills may take a while to be gone, and others may have noticed and exited meanwhile, so a
-// signal comes before an exit code unless that was there a second earlier; SIGABRT is a program's
-// own decision, as an exit code is. Where nothing else decides, the likelier order does, and
-// without moments the report that came first.
+// Explains a failure: which rank was first, why it ended, and the report of it. Pure functions, but
+// for room_of().
 
 #include <cstdint>
 #include <optional>
@@ -28,23 +16,31 @@
 
 namespace paceline::launcher {
 
-// Whether `later`, whose report came second, failed before `earlier`. Both are of ranks, with their
-// moments on one clock.
+// Whether `later`, whose report came second, failed before `earlier`. Both are failures of ranks,
+// with their moments on one clock; ranks of different hosts, because within a host the agent knows
+// the order of deaths.
+//
+//   1. Where the moments are further apart than the errors of the clock comparison
+//      (launcher/messages/clock_comparison.h), they decide.
+//   2. But a process that a signal kills may take a while to end, and others may notice and exit
+//      meanwhile. So a signal comes before an exit code, unless that was there a second earlier.
+//      SIGABRT counts as an exit code: both are a program's own decision.
+//   3. Otherwise the likelier order decides, and without moments the report that came first.
 bool failed_before(const Failure& later, const Failure& earlier);
 
-// The rank whose loss or abort made another rank fail, found in what that rank wrote last or
-// recorded of its failure, in the words of the engine's errors; nothing when these accuse no rank.
+// A rank whose loss or abort made another rank fail, as the errors of the engine say it in that
+// rank's last lines or in its record. If the accused rank failed as well, it was first, although
+// its end may be seen later: a wrapper passes an exit code on with a delay, and a rank that ended
+// its group may have work to finish.
 struct AccusedRank {
   int rank = -1;
-  bool has_aborted = false;  // it ended the group, and ends itself once it comes to that
+  bool has_aborted = false;  // it ended the group, and will end itself later
   bool operator==(const AccusedRank&) const = default;
 };
+// Nothing when the words accuse no rank.
 std::optional<AccusedRank> accused_rank(std::string_view words);
 
-// The report when a rank fails: which rank failed first and how, what that usually means, its
-// last lines, where its log is. Pure functions.
-
-// What usually causes such an end, or "".
+// The usual cause of such an end, or "".
 std::string hint_for(const RankEnd& end);
 
 struct FailureContext {
@@ -52,34 +48,35 @@ struct FailureContext {
   std::string host;
   std::string last_lines;     // indented, ready to print; may be empty
   std::string log_path;       // empty when there is no log
-  std::string cause;          // what is known of it; empty: the usual cause is printed
-  std::string stack;          // where it was, indented, ready to print; may be empty
+  std::string cause;          // as far as it is known; empty: the usual cause is printed
+  std::string stack;          // where the rank was, indented, ready to print; may be empty
   std::vector<int> finished;  // ranks that had ended with exit code 0 before
 };
+// The report: which rank failed first and how, the cause, its last lines, and where its log is.
 std::string failure_report(const RankEnd& culprit, const FailureContext& context);
 
 // "paceline: ranks 1, 3 ended because of it (exit code 1)\n"; empty when there are none.
 std::string followers_summary(const std::vector<RankEnd>& followers);
-// "paceline: rank 1 also failed (exit code 127)\n": of ranks that may have failed by themselves.
+// "paceline: rank 1 also failed (exit code 127)\n", for ranks that may have failed by themselves.
 std::string fellows_summary(const std::vector<RankEnd>& fellows);
-// "paceline: rank 1 did not end within 10 s of SIGTERM and was killed (SIGKILL)\n", with `limit`
-// from "within" on; empty when there are none.
+// "paceline: rank 1 did not end within 10 s of SIGTERM and was killed (SIGKILL)\n", where `limit`
+// is "within 10 s of SIGTERM"; empty when there are none.
 std::string killed_summary(const std::vector<int>& ranks, const std::string& limit);
 
-// It ended as the first one did, within moments, and not by a signal with which a launcher ends
-// ranks: so it may have had the same reason, and need not have followed from the first.
+// Whether a rank ended as the first one did, within a second, and not by a signal with which a
+// launcher ends ranks. So it may have had the same reason, and need not have followed from the
+// first.
 bool may_be_fellow(const RankEnd& first, const RankEnd& later);
 
-// Why a rank ended, where that can be known: what the kernel counted, what the loader, the C++
-// library or Python wrote last, how full /dev/shm was. A pure function of what was collected;
-// hint_for() (failure_report.h) says what is usual where nothing is known.
 
 struct FileSystemRoom {
   std::uint64_t total_bytes = 0, free_bytes = 0;
 };
-// Nothing when it cannot be asked.
+// Nothing when the file system cannot be asked.
 std::optional<FileSystemRoom> room_of(const char* path);
 
+// All that was collected about an end: the kernel's counters, the last lines of the loader, the C++
+// library or Python, and how full /dev/shm was.
 struct EndEvidence {
   RankEnd end;
   std::string last_lines;                 // as RankOutput::last_lines() gives them
@@ -88,10 +85,10 @@ struct EndEvidence {
   std::optional<FileSystemRoom> shared;   // /dev/shm when it ended
 };
 
-// A sentence without an end; empty when nothing is known for certain.
+// Why the rank ended, as a sentence without a full stop; empty when nothing is known for certain.
 std::string cause_of(const EndEvidence& evidence);
 
-// "out of memory" for a cause that is that; otherwise empty.
+// "out of memory" for such a cause; otherwise empty.
 std::string short_reason(const std::string& cause);
 
 }  // namespace paceline::launcher

@@ -35,7 +35,7 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state != FlightState::kDone;
 }
 
-// In the order of their beginnings.
+// The operations of a digest, in the order in which they began.
 std::vector<const FlightOperation*> telling_operations(const Flight& flight) {
   std::set<const FlightOperation*> chosen;
   std::size_t num_unfinished = 0;
@@ -173,7 +173,7 @@ double seconds_since(const Flight& flight, std::uint64_t moment) {
   return flight.now > moment ? static_cast<double>(flight.now - moment) * 1e-9 : 0;
 }
 
-// Since any rank began anything; nothing when none did.
+// Seconds since any rank began an operation; nothing when none did.
 std::optional<double> still_for(const std::vector<Flight>& flights) {
   std::optional<double> shortest;
   for (const Flight& flight : flights) {
@@ -185,7 +185,7 @@ std::optional<double> still_for(const std::vector<Flight>& flights) {
   return shortest;
 }
 
-// The rank that has waited longest, of those that are not to be blamed; -1: none waits.
+// The rank that has waited longest and is not blamed itself; -1: none waits.
 int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& blamed) {
   int rank = -1;
   double longest = -1;
@@ -201,7 +201,7 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
   return rank;
 }
 
-// No rank waits for another, or not any more.
+// Whether no rank waits for another, or none does any more.
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
@@ -233,7 +233,7 @@ void HangInquiry::take(Agent from, const Whereabouts& report, Moment now) {
   if (report.round == 0 && !round_is_open_) {
     const auto said = said_of_.find(from);
     const bool known = said != said_of_.end() && said->second == answer.progress;
-    if (known && decided_) return;  // it was on its way when that was said
+    if (known && decided_) return;  // this report was on its way when the verdict was given
     open(from, report.limit, now);
   } else if (!round_is_open_ || (report.round != 0 && report.round != round_)) {
     return;
@@ -292,7 +292,7 @@ std::optional<HangInquiry::Judgement> HangInquiry::judge_records(
   if (!still || *still < limit_) return {};
   const Explanation found = explain(flights);
   if (is_calm(found.verdict)) return {};
-  // A message is waited for by the rank that is named, unless the other side is known.
+  // Without all records, the rank that is named in a wait for a message is the one that waits.
   const bool whole = static_cast<int>(flights.size()) >= flights.front().world_size;
   const bool names =
       found.verdict != Verdict::kUndecided && (whole || found.verdict != Verdict::kMessage);
@@ -343,7 +343,7 @@ std::optional<HangInquiry::Judgement> HangInquiry::judge_signs() const {
   return judgement;
 }
 
-// Where those that are missing have ended, only the others can be ended.
+// Names the missing ranks; where they have ended, the waiting ones, which alone can be ended.
 HangInquiry::Judgement HangInquiry::missing_in_meeting(const Standstill& signs) const {
   Judgement judgement;
   HangOrder& order = judgement.order;
@@ -374,7 +374,7 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
   return judgement;
 }
 
-// A report was made, and no rank that answered has moved since.
+// Whether a report was made and no rank that answered has moved since.
 bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
   return !said_of_.empty() && std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
     const auto said = said_of_.find(entry.first);

@@ -1,13 +1,7 @@
 #pragma once
 
-// What an agent tells other hosts of its ranks' flight records (engine/telemetry/flight_file.h):
-// where each rank is in each of its groups, as text of bounded size. Enough for explain() to name
-// who is where; not enough to find a straggler.
-//
-// No clock reading travels, only how long ago something was: whoever reads it gets times on its own
-// clocks, later by as long as the text was on its way.
-//
-// Pure, but for the clocks.
+// Finds out together with all hosts which ranks block a job that hangs, from digests of their
+// flight records (engine/telemetry/flight_file.h).
 
 #include <cstdint>
 #include <map>
@@ -22,34 +16,40 @@
 
 namespace paceline::launcher {
 
-// Of one rank: its groups, the last operation that it finished in each, and those that it has not.
-// Ranks beyond 384 KiB of text are left out; whoever reads it sees that their records are missing.
+// A digest is the part of its ranks' flight records that an agent sends to other hosts: of each its
+// groups, the last operation that it finished in each, and the operations that it has not finished.
+// That is enough for explain() to say which rank is where; not enough to find a straggler.
+//
+// No clock reading travels, only how long ago each event was. The reader gets times on its own
+// clocks, late by as long as the text was on its way.
+//
+// Leaves out ranks beyond 384 KiB of text; a reader sees that their records are missing.
 std::string encode_digest(std::span<const Flight> flights);
-// Error(kCorrupt) when the text is none.
+// Error(kCorrupt) when the text is no digest.
 std::vector<Flight> decode_digest(const std::string& text);
-
-// What a job on several hosts says about a hang. One agent sees its ranks wait; who keeps them
-// waiting may be on another host, where no rank waits. So every agent is asked once where its ranks
-// are, and their answers together name the rank that is missing. The job's coordinator holds it
-// (launcher/coordination/coordinator.h), and a job on one node asks its only agent.
-//
-//   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
-//   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
-//
-// Where no record tells it, other signs do (quiet_ranks.h): ranks that are missing in the first
-// meeting, that are stopped, or that all stand still without computing after they made steps.
-//
-// An agent that does not answer within 2 s is named; a rank that its ranks might excuse is not
-// blamed. A job in which any rank began something within the time that the first agent waited
-// moves, and nothing is reported. One standstill is decided once, whichever agent reports it again.
-//
-// Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
-//
-// Thread safety: none. Pure; time comes in as an argument.
 
 // "paceline: no progress for 3.1 s: rank 1 never entered ...", a line; empty without a sentence.
 std::string hang_text(const HangOrder& hang);
 
+// Explains a hang of the whole job. One agent sees its ranks wait; the rank that blocks them may be
+// on another host, where no rank waits. So every agent is asked once where its ranks are, and their
+// answers together name the rank that is missing. The job's coordinator holds it
+// (launcher/coordination/coordinator.h); in a job on one node it asks the only agent.
+//
+//   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
+//   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
+//
+// Where no record names a rank, other signs do (QuietRanks in hang_watch.h): ranks that are missing
+// in the first meeting, that are stopped, or that all stand still without computing after they made
+// steps.
+//
+// An agent that does not answer within 2 s is named, and no rank is blamed whom its ranks might
+// excuse. If any rank began an operation within the time that the first agent waited, the job
+// moves, and nothing is reported. Each standstill is decided once, however many agents report it.
+//
+// Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
+//
+// Thread safety: none. Time comes in as an argument.
 class HangInquiry {
  public:
   using Agent = int;
@@ -57,7 +57,7 @@ class HangInquiry {
 
   // The agents of a generation that begins, by the names of their hosts. Forgets all others.
   void begin(int generation, std::map<Agent, std::string> agents);
-  // Error(kCorrupt) when it makes no sense.
+  // Error(kCorrupt) when the report makes no sense.
   void take(Agent from, const Whereabouts& report, Moment now);
   void lose(Agent agent);
   // Call when next_deadline() has passed.
@@ -70,7 +70,7 @@ class HangInquiry {
   struct Answer {
     std::vector<Flight> flights;
     Standstill standstill;
-    std::uint64_t progress = 0;  // of all its ranks; the same as long as none of them moves
+    std::uint64_t progress = 0;  // of all its ranks together; the same as long as none moves
   };
 
   void open(Agent from, double limit, Moment now);
@@ -78,7 +78,7 @@ class HangInquiry {
   void judge();
   struct Judgement {
     HangOrder order;
-    bool names = false;  // the ranks because of which it hangs
+    bool names = false;  // it names the ranks that block the others
   };
   std::optional<Judgement> judge_records(const std::vector<Flight>& flights) const;
   std::optional<Judgement> judge_signs() const;
@@ -96,7 +96,7 @@ class HangInquiry {
   double limit_ = 0;  // seconds
   Moment until_;
   std::map<Agent, Answer> answers_;
-  // The last report: of which standstill (Answer::progress), and whether it named a rank.
+  // The standstill of the last report (Answer::progress), and whether that named a rank.
   std::map<Agent, std::uint64_t> said_of_;
   bool decided_ = false;
 };

@@ -1,14 +1,13 @@
 #include "paceline/launcher/diagnosis/hang_watch.h"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/telemetry/flight_file.h"
 #include "paceline/engine/telemetry/step_log.h"
 
@@ -16,17 +15,14 @@ namespace paceline::launcher {
 
 namespace {
 
-// What a process that waits may use all the same: a fiftieth, as threads that look around do.
+// The share of a cpu that an idle process may use, for threads that look around.
 constexpr double kIdleShare = 0.02;
-constexpr long kIdleTicks = 2;        // of a short window
+constexpr long kIdleTicks = 2;        // at least, also in a short window
 constexpr int kLooksForTheFirst = 4;  // in the limit, until a rank has arrived at the meeting
 
 bool is_stopped(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const auto end = line.rfind(')');
-  return end != std::string::npos && end + 2 < line.size() && line[end + 2] == 'T';
+  const auto status = process_status(pid);
+  return status && status->state == 'T';
 }
 
 bool any_is_stopped(pid_t rank) {
@@ -186,7 +182,7 @@ void HangWatch::tell(bool settled) {
 
 std::optional<double> HangWatch::take_recovery() { return std::exchange(recovered_, {}); }
 
-// Idle ranks are one only in a job that has made steps, which the others' launchers know.
+// Idle ranks count only once the ranks of this host have made steps.
 bool HangWatch::is_suspicious(const Ranks& ranks) const {
   const bool steps = std::any_of(progress_.begin(), progress_.end(),
                                  [](const auto& entry) { return entry.second.steps > 0; });

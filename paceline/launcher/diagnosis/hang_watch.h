@@ -1,13 +1,7 @@
 #pragma once
 
-// The signs by which a launcher knows that its ranks stand still where no operation tells it:
-//
-//   idle     none of them has used its cpu in the second half of the limit. Says something only of
-//            ranks that made steps before: one that evaluates or loads computes.
-//   stopped  a process of a rank was stopped (state T, not by a debugger) at both ends of that time
-//   missing  ranks have waited in the first meeting of all for others for the limit
-//
-// Looks only while ranks stand still, a few times in the limit. Thread safety: none.
+// Notices on one host that ranks stand still: no progress, idle, stopped, or missing in the first
+// meeting.
 
 #include <chrono>
 #include <cstdint>
@@ -27,20 +21,28 @@
 
 namespace paceline::launcher {
 
+// The signs by which a launcher knows that its ranks stand still where no operation shows it:
+//
+//   idle     no rank has used its cpu in the second half of the limit. Counts only for ranks that
+//            made steps before, because a rank that evaluates or loads computes.
+//   stopped  a process of a rank was stopped (state T, not by a debugger) at both ends of that time
+//   missing  ranks have waited for others in the first meeting of all for the limit
+//
+// Looks only while ranks stand still, a few times in the limit. Thread safety: none.
 class QuietRanks {
  public:
   using Clock = AwakeClock;
   using Ranks = std::map<int, pid_t>;
   using Meeting = std::function<Absence()>;
 
-  // `meeting` may be empty: nothing is known of it here.
+  // `meeting` may be empty, where nothing is known of it.
   QuietRanks(std::chrono::nanoseconds limit, Meeting meeting)
       : limit_(limit), meeting_(std::move(meeting)) {}
 
-  // A rank has moved.
+  // To be called when a rank has moved.
   void forget();
-  // They stand still, since longer than half of the limit. `recorded`: those that have begun an
-  // operation or made a step; what others do is their own affair.
+  // To be called while all ranks have stood still for longer than half of the limit. `recorded`:
+  // the ranks that have begun an operation or made a step; only these can be stopped ranks.
   void look(const Ranks& ranks, const std::vector<int>& recorded, Clock::time_point now);
 
   bool idle() const { return idle_; }
@@ -71,18 +73,17 @@ class QuietRanks {
   Absence absence_;
 };
 
-// Notices that ranks stand still: none of this machine begins an operation or makes a step any
-// more, for the limit, and that is not a pause: some rank has waited in an operation for all that
-// time, or one of the signs of quiet_ranks.h shows it. A rank that only computes is not a hang as
-// long as no rank waits for it for so long. Whether the job hangs, and because of which rank, is
-// found together with the other hosts (hang_inquiry.h).
+// Notices that the ranks of this machine stand still: for the limit none has begun an operation or
+// made a step, and it is not a pause, because a rank has waited in an operation for all that time,
+// or QuietRanks shows a sign. A rank that only computes is no hang as long as no rank waits for it
+// for so long. Whether the job hangs, and which rank blocks it, is found together with the other
+// hosts (hang_inquiry.h).
 //
-// Progress is known by the flight records and step gauges: sixteen bytes of each rank's files, read
-// from outside. The ranks notice nothing. Programs that make no group and count no steps are never
+// Progress is read from outside, from the flight records and step gauges: sixteen bytes of each
+// rank's files. The ranks notice nothing. Programs that make no group and count no steps are never
 // reported as hanging.
 //
 // Thread safety: none.
-
 class HangWatch {
  public:
   using Clock = AwakeClock;
@@ -93,14 +94,14 @@ class HangWatch {
 
   // How often to look.
   std::chrono::nanoseconds interval() const;
-  // These ranks stand still: true once, and every quarter of the timeout again until it is settled
-  // or there is progress.
+  // Whether these ranks stand still: true once, and again every quarter of the timeout until it is
+  // settled or there is progress.
   bool look(const Ranks& ranks, Clock::time_point now = Clock::now());
-  // What is known of them besides their records, by the last look.
+  // The signs besides their records, as of the last look.
   Standstill standstill(const Ranks& ranks, Clock::time_point now = Clock::now()) const;
-  // This standstill has been spoken of; when `settled`, all that can be known of it was said.
+  // This standstill has been reported; `settled`: with all that can be known of it.
   void tell(bool settled);
-  // After one that was spoken of: the seconds that it took, once, when there is progress again.
+  // The seconds that a standstill took that was reported, once, when there is progress again.
   std::optional<double> take_recovery();
 
  private:
@@ -118,7 +119,7 @@ class HangWatch {
   std::map<int, Progress> progress_;
   QuietRanks quiet_;
   Clock::time_point moved_;     // the last progress
-  Clock::time_point reported_;  // when look() last said so, of this standstill
+  Clock::time_point reported_;  // when look() last returned true
   bool told_ = false, settled_ = false;
   std::optional<double> recovered_;
 };

@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,42 +34,6 @@ std::vector<std::string> command_for(const StackReader::Target& target) {
   if (target.crashed) command.emplace_back("--crashed");
   return command;
 }
-
-// Without the signal mask of the launcher, which handles its signals by descriptor.
-class SpawnSetting {
- public:
-  SpawnSetting(int stdin_fd, int stdout_fd, int stderr_fd) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, stdin_fd, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, stdout_fd, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, stderr_fd, STDERR_FILENO);
-    posix_spawnattr_init(&attributes_);
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK);
-  }
-  SpawnSetting(const SpawnSetting&) = delete;
-  SpawnSetting& operator=(const SpawnSetting&) = delete;
-  ~SpawnSetting() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  pid_t start(const std::string& program, std::vector<std::string> command) const {
-    std::vector<char*> argv;
-    for (std::string& word : command) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    pid_t pid = -1;
-    const int status =
-        posix_spawn(&pid, program.c_str(), &actions_, &attributes_, argv.data(), environ);
-    errno = status;
-    return status == 0 ? pid : -1;
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
 
 }  // namespace
 
@@ -109,14 +72,16 @@ StackReader::StackReader(EventLoop& loop, const std::string& helper, const Targe
     : loop_(loop), handler_(std::move(handler)) {
   Pipe output = make_output_pipe();
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
-  const SpawnSetting setting(held ? held.get() : nothing.get(), output.write_end.get(),
-                             nothing.get());
-  const pid_t pid = setting.start(helper, command_for(target));
-  if (pid < 0) {
+  if (access(helper.c_str(), X_OK) == 0) {
+    ProcessSpec spec{
+        .path = helper, .command = command_for(target), .environment = inherited_environment()};
+    spec.stdin_fd = held ? held.get() : nothing.get();
+    spec.stdout_fd = output.write_end.get();
+    spec.stderr_fd = nothing.get();
+    helper_ = start_process(spec).pidfd;
+  } else {
     text_ = fmt::format(R"({{"problem": "no process could be started to read its stack: {}"}})",
                         std::strerror(errno));
-  } else {
-    helper_ = open_pidfd(pid);
   }
   output_ = std::move(output.read_end);
   loop_.watch(output_.get(), [this] { read(); });
@@ -214,7 +179,7 @@ StackSurvey::StackSurvey(EventLoop& loop, std::string helper,
   }
 }
 
-// Also called from within the loop, which must not end because of a rank that cannot be looked at.
+// Also called from within the loop, which an exception about one rank must not end.
 void StackSurvey::start_more() {
   while (!waiting_.empty() && reading_.size() < kAtOnce) {
     const auto [rank, target] = *waiting_.begin();

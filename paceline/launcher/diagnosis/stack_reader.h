@@ -1,11 +1,11 @@
 #pragma once
 
-// Reads where a process is by a helper, a program that is run as `HELPER stacks --pid PID --json`
-// (the command paceline): a process of its own, so that the launcher does not wait, and does not
-// end when the memory that is read is corrupt.
+// Reads the stacks of processes by a helper, the command paceline run as `HELPER stacks --pid PID
+// --json`: of one process, and of several ranks as one text. The helper is a process of its own, so
+// the launcher does not wait, and does not crash when the memory that is read is corrupt.
 //
-// The helper needs the right to trace the process. It is the launcher's descendant; ranks name the
-// launcher to Yama (PR_SET_PTRACER), which also allows its descendants.
+// The helper needs the right to trace the process. Ranks name the launcher to Yama
+// (PR_SET_PTRACER), which also allows its descendants, such as the helper.
 
 #include <functional>
 #include <map>
@@ -31,10 +31,10 @@ struct ProcessStacks {
   std::string problem;  // why there are none; empty when there are
 };
 
-// What `paceline stacks --pid PID --json` prints; anything else is a problem.
+// Reads the output of `paceline stacks --pid PID --json`; any other text is a problem.
 ProcessStacks parse_stacks(const std::string& json);
 
-// A thread's frames, numbered lines behind `indent`, the outermost left out beyond 32.
+// A thread's frames as numbered lines behind `indent`, without the outermost ones beyond 32.
 std::string frames_text(const std::vector<std::string>& frames, const std::string& indent);
 
 class StackReader {
@@ -46,9 +46,9 @@ class StackReader {
   };
   using Handler = std::function<void(ProcessStacks)>;
 
-  // `helper` is a path; without one that there is a problem. `held` is closed once the process runs
-  // on. `handler` is called once, when all is read or the helper has ended without; the reader may
-  // be destroyed in it.
+  // `helper` is a path; a helper that cannot be started becomes the problem of the stacks. `held`
+  // is the descriptor on which the process waits until its stack is read. `handler` is called once,
+  // when all is read or the helper has failed; the reader may be destroyed in it.
   StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
               Handler handler);
   StackReader(const StackReader&) = delete;
@@ -66,22 +66,20 @@ class StackReader {
   std::string text_;
 };
 
-// Where several ranks are: their stacks, a few helpers at a time, and one text in which equal
-// stacks stand once.
-
 using RankStacks = std::map<int, ProcessStacks>;
 
 // "  ranks 0, 2, thread main:\n      #0 ...": threads with equal frames stand together, in the
-// order of ranks; then who could not be looked at, and why.
+// order of ranks; then the ranks that could not be looked at, and why.
 std::string stacks_text(const RankStacks& stacks);
 
+// Reads the stacks of several ranks, a few helpers at a time.
 class StackSurvey {
  public:
   using Handler = std::function<void(const RankStacks&)>;
 
-  // `helper` is StackReader's. `handler` is called once, never from within the constructor; the
-  // survey may be destroyed in it. Error(kSystem) when no rank can be looked at; one that cannot
-  // has its problem among the stacks.
+  // `helper` as for StackReader. `handler` is called once, never from within the constructor; the
+  // survey may be destroyed in it. Error(kSystem) when no rank can be looked at; a single rank that
+  // cannot has its problem among the stacks.
   StackSurvey(EventLoop& loop, std::string helper, std::map<int, StackReader::Target> targets,
               Handler handler);
   StackSurvey(const StackSurvey&) = delete;

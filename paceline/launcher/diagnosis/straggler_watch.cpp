@@ -29,7 +29,7 @@ std::optional<double> counter_in(const std::string& path, const std::string& key
   return {};
 }
 
-// Of the largest group: the world, or the part of it that works.
+// The straggler of the largest group: the world, or the part of it that works.
 std::optional<flight::Straggler> find_in(const std::vector<Flight>& flights) {
   const auto groups = flight::find_positions(flights);
   const auto largest = std::max_element(

@@ -14,6 +14,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/launcher/process/descendants.h"
 
 namespace paceline::launcher {
 
@@ -52,11 +53,9 @@ long ticks_of(pid_t pid, pid_t thread) {
 std::vector<pid_t> family_of(pid_t pid) {
   std::vector<pid_t> family = {pid};
   for (std::size_t i = 0; i < family.size(); ++i) {
-    const pid_t member = family[i];
-    for (const pid_t thread : threads_of(member)) {
-      std::ifstream file(fmt::format("/proc/{}/task/{}/children", member, thread));
-      for (pid_t child = 0; file >> child;) family.push_back(child);
-    }
+    const pid_t member = family[i];  // a copy: the vector grows
+    const std::vector<pid_t> children = children_of(member);
+    family.insert(family.end(), children.begin(), children.end());
   }
   return family;
 }
@@ -116,7 +115,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// When to look, from the start and then from look to look: two windows of 2 s.
+// The pauses before the first look and between the looks, which make two windows of 2 s.
 constexpr std::array<std::chrono::nanoseconds, 4> kPauses = {3s, 2s, 15s, 2s};
 
 }  // namespace

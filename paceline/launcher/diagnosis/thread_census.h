@@ -1,7 +1,8 @@
 #pragma once
 
-// What a running rank really computes with, seen from outside: which of its threads are busy, and
-// which BLAS it has loaded. A number of threads in a variable is a wish; some libraries ignore it.
+// The threads, cpu time and memory of a rank's processes, and a look at a rank soon after its
+// start: which of its threads are busy, and which BLAS it has loaded. A number of threads in a
+// variable is only a wish; some libraries ignore it.
 
 #include <chrono>
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace paceline::launcher {
 
-// The process first, then its children and theirs.
+// The process first, then all its descendants.
 std::vector<pid_t> family_of(pid_t pid);
 
-// Memory of all these processes, pages that several of them share counted once.
+// The memory of all these processes; counts pages that several of them share once.
 std::uint64_t memory_of(const std::vector<pid_t>& processes);
 
 // Cpu time of each thread of a process and its descendants, in clock ticks, by thread id. Empty
@@ -36,19 +37,18 @@ bool is_reference_blas(const std::string& path);
 // The reference BLAS's path when the process or one of its descendants has it loaded.
 std::optional<std::string> loaded_reference_blas(pid_t pid);
 
-// Looks at one rank a few seconds after it started, and once more later, for what cannot be known
-// before: a BLAS that computes with one slow thread, a library that starts more threads than it was
-// told. Its timer belongs into the agent's epoll.
+// Looks at one rank a few seconds after its start, and once more later, for problems that show only
+// then: a BLAS that computes with one slow thread, a library that starts more threads than it was
+// told. Its timer belongs into the agent's loop.
 //
 // Cost: two or four looks at /proc, a millisecond each.
-
 class RankWatch {
  public:
   // Error(kSystem) when no timer can be made.
   RankWatch(int rank, pid_t pid, RankPlacement placement);
 
   int timer() const { return timer_.get(); }
-  // Call when the timer is readable; what has to be said, if anything. Says each thing once.
+  // To be called when the timer is readable. Returns each warning once.
   std::vector<Warning> look();
 
  private:

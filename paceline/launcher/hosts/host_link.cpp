@@ -7,13 +7,13 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/output/line_formatter.h"
 #include "paceline/launcher/output/rank_output.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
 
@@ -33,20 +33,17 @@ HostLink::Taken HostLink::nothing_taken(ssize_t length) {
 
 HostLink::HostLink(EventLoop& loop, HostRoute route, Handlers handlers)
     : loop_(loop), route_(std::move(route)), handlers_(std::move(handlers)), to_host_(-1) {
-  Pipe out = make_output_pipe(), err = make_output_pipe();
-  int in[2];
-  if (pipe2(in, O_CLOEXEC) != 0) throw system_error("making a pipe for a connection");
-  const Fd in_end(in[0]);
-  in_ = Fd(in[1]);
+  Pipe in = make_pipe(), out = make_output_pipe(), err = make_output_pipe();
   ProcessSpec spec;
   spec.path = route_.program;
   spec.command = route_.command;
   spec.environment = inherited_environment();
   for (const std::string& name : route_.unset) spec.environment.erase(name);
-  spec.stdin_fd = in_end.get();
+  spec.stdin_fd = in.read_end.get();
   spec.stdout_fd = out.write_end.get();
   spec.stderr_fd = err.write_end.get();
   process_ = start_process(spec);
+  in_ = std::move(in.write_end);
   out_ = std::move(out.read_end);
   err_ = std::move(err.read_end);
   to_host_ = Console(in_.get());
@@ -154,19 +151,17 @@ HostLink::Taken HostLink::read_err() {
   return Taken::kSome;
 }
 
-// What the process wrote before it ended is still in the pipes. Its group ends with it: a script
-// that stands for ssh may have left children.
+// The last output of the process is still in the pipes. Its group ends with it, because a script in
+// ssh's place may have left children.
 void HostLink::on_process_end() {
   loop_.forget(process_.pidfd.get());
   kill(-process_.pid, SIGKILL);
-  int status = 0;
-  while (waitpid(process_.pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = await_end(process_.pid);
   for (int reads = 0; reads < kDrainReads && read_out() == Taken::kSome; ++reads) {
   }
   for (int reads = 0; reads < kDrainReads && read_err() == Taken::kSome; ++reads) {
   }
-  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  status_ = shell_status(status);
   loop_.forget(out_.get());
   loop_.forget(err_.get());
   if (watches_in_) loop_.forget(in_.get());
@@ -179,7 +174,7 @@ std::string HostLink::words() const {
   std::string text;
   std::istringstream lines(reader_.skipped() + err_text_);
   for (std::string line; std::getline(lines, line);) {
-    while (line.ends_with('\r')) line.pop_back();  // as ssh ends its own
+    while (line.ends_with('\r')) line.pop_back();  // ssh ends its own lines so
     if (!line.empty()) text += "  | " + neutralise(line) + "\n";
   }
   return text;

@@ -1,13 +1,8 @@
 #pragma once
 
-// The connection to one host of a job: the process that makes it (ssh, srun, or for this machine
-// the launcher's own end directly), the frames that go through its standard streams, and what it
-// says about itself on stderr.
+// The connection to one host of a job, and the input of rank 0 that goes over it.
 //
-// It compares the host's clock with this one's by itself: some exchanges after the greeting, more
-// when it is asked for.
-//
-// Thread safety: none. Everything happens in the handlers it gives to the loop.
+// Thread safety: none. Everything happens in handlers of the loop.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,16 +26,22 @@ namespace paceline::launcher {
 // How to reach a host.
 struct HostRoute {
   std::string name;                  // as the user calls the host
-  std::string program;               // what makes the connection, found: /usr/bin/ssh
+  std::string program;               // the path of the connecting program: /usr/bin/ssh
   std::vector<std::string> command;  // its argv
   std::vector<std::string> unset;    // variables that it does not get
 };
+
+// The process that makes the connection (ssh, srun, or for this machine the launcher's own end
+// directly), the frames that go through its standard streams, and its words on stderr.
+//
+// It compares the host's clock with this one's by itself: some exchanges after the greeting, more
+// on request.
 
 class HostLink {
  public:
   struct Handlers {
     std::function<void(const Frame&)> on_frame;
-    // The process has ended; everything that it sent has been handled.
+    // Called when the process has ended and everything that it sent has been handled.
     std::function<void()> on_end;
   };
 
@@ -51,24 +52,25 @@ class HostLink {
   ~HostLink();
 
   const HostRoute& route() const { return route_; }
-  // The other end's hello has arrived.
+  // Whether the other end's hello has arrived.
   bool greeted() const { return greeted_; }
   bool ended() const { return status_.has_value(); }
   // As a shell reports it. Requires: ended().
   int status() const { return *status_; }
-  // How long nothing has arrived that would have been read: 0 while held, and from 0 on after.
+  // For how long nothing has arrived: 0 while held, because nothing is read then; counts from 0
+  // again afterwards.
   std::chrono::nanoseconds silence() const {
     return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
   }
   const ClockComparison& clock() const { return clock_; }
-  // The last lines of what the connecting process, or a shell there, printed; indented.
+  // The last lines that the connecting process, or a shell on the host, printed; indented.
   std::string words() const;
 
-  // Dropped when the process has ended.
+  // Drops the frame when the process has ended.
   void send(FrameKind kind, std::string_view payload = {});
-  // One more exchange of clock readings.
+  // Starts one more exchange of clock readings.
   void compare_clocks();
-  // Reads no more output while the console is full.
+  // Reads no output while `held`, as when the console is full.
   void hold(bool held);
   // Ends the connection, and with it the other end.
   void cut();
@@ -103,11 +105,8 @@ class HostLink {
   std::optional<int> status_;
 };
 
-// What rank 0 of a job of --hosts reads: the launcher's stdin, passed on to the first host and read
-// only as fast as rank 0 takes it.
-//
-// Thread safety: none. Everything happens in the handlers it gives to the loop.
-
+// The input of rank 0 in a job of --hosts: the launcher's stdin, passed on to the first host and
+// read only as fast as rank 0 takes it.
 class RemoteInput {
  public:
   using Send = std::function<void(FrameKind kind, std::string_view payload)>;
@@ -119,9 +118,9 @@ class RemoteInput {
   ~RemoteInput();
 
   void begin() { watch(); }
-  // So many bytes have been taken by rank 0.
+  // Rank 0 has taken so many bytes.
   void taken(std::uint32_t bytes);
-  // Once a turn: a plain file is always ready, and no loop can wait for it.
+  // To be called once a turn: a plain file is always ready, and no loop can wait for it.
   void tend();
 
  private:

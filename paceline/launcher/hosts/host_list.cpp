@@ -9,7 +9,6 @@
 #include <set>
 #include <sstream>
 
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -28,7 +27,7 @@ constexpr std::size_t kMaxName = 253;  // of the domain name system
 constexpr std::size_t kMaxFile = 16 << 20;
 constexpr std::size_t kShownText = 80;
 
-// Fit to stand in a message, whatever it holds.
+// The text in a form that may stand in a message.
 std::string shown(const std::string& text) {
   const std::string start = neutralise(text.substr(0, kShownText));
   return text.size() > kShownText ? start + "..." : start;
@@ -163,44 +162,25 @@ AddressList resolve(const std::string& host) {
   return {found ? list : nullptr, &freeaddrinfo};
 }
 
-std::string text_of(const sockaddr* address, socklen_t length) {
-  char text[NI_MAXHOST] = "";
-  getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
-  return text;
-}
-
-std::set<std::string> own_addresses() {
-  std::set<std::string> own;
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return own;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
-  for (const ifaddrs* one = list.get(); one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr) continue;
-    const int family = one->ifa_addr->sa_family;
-    if (family == AF_INET) own.insert(text_of(one->ifa_addr, sizeof(sockaddr_in)));
-    if (family == AF_INET6) own.insert(text_of(one->ifa_addr, sizeof(sockaddr_in6)));
-  }
-  return own;
-}
-
 }  // namespace
 
 bool is_this_machine(const std::string& host) {
   const std::string name = host_name();
   if (is_loopback(host) || host == name || host == name.substr(0, name.find('.'))) return true;
-  const AddressList list = resolve(host);
-  if (!list) return false;
-  const auto own = own_addresses();
-  for (const addrinfo* one = list.get(); one != nullptr; one = one->ai_next) {
-    const std::string address = text_of(one->ai_addr, one->ai_addrlen);
-    if (is_loopback(address) || own.contains(address)) return true;
+  try {
+    return is_of_this_host(host);
+  } catch (const Error&) {
+    return false;  // the name does not resolve
   }
-  return false;
 }
 
 std::string numeric_address(const std::string& host) {
   const AddressList list = resolve(host);
-  return list ? text_of(list->ai_addr, list->ai_addrlen) : "";
+  char text[NI_MAXHOST] = "";
+  if (list) {
+    getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  }
+  return text;
 }
 
 std::string own_address_towards(const std::string& host) {

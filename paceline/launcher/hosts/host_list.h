@@ -1,16 +1,16 @@
 #pragma once
 
-// The hosts of a job as users write them: "a:4,b:4" behind --hosts, or a hostfile, one host a line,
-// in the forms of Open MPI, DeepSpeed and MPICH:
+// The hosts of a job as users write them, and which of them are this machine. "a:4,b:4" after
+// --hosts, or a hostfile, one host a line, in the forms of Open MPI, DeepSpeed and MPICH:
 //
 //   # comment
 //   worker-0 slots=4 max_slots=8
 //   me@worker-1 slots=4
 //   [fe80::1]:4
 //
-// A name ends up on the command line of ssh, so it is taken strictly: letters, digits, '.', '-' and
-// '_', no '-' at the beginning (ssh would read an option), an IPv6 address in brackets. What is not
-// understood is an error with its line, never skipped. Pure functions.
+// A name ends up on the command line of ssh, so the rules are strict: letters, digits, '.', '-' and
+// '_', no '-' at the beginning (ssh would read an option), an IPv6 address in brackets. Any other
+// word is an error with its line, never skipped.
 
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ namespace paceline::launcher {
 
 struct Host {
   std::string name;  // [user@]name as ssh takes it; an IPv6 address without brackets
-  int slots = 0;     // ranks to start there; 0: not said
+  int slots = 0;     // ranks to start there; 0: not given
   bool operator==(const Host&) const = default;
 
   // Without "user@".
@@ -41,10 +41,8 @@ std::vector<Host> read_hostfile(const std::string& path);
 // True for a name that ssh and the resolver take as a name, never as an option or anything else.
 bool is_host_name(const std::string& name);
 
-// Which hosts are this machine, and under which address the others reach it.
-
-// True for loopback names, this machine's own name, and whatever resolves to an address of one of
-// its interfaces.
+// True for loopback names, this machine's own name, and all names that resolve to an address of one
+// of its interfaces.
 bool is_this_machine(const std::string& host);
 
 // The first address that `host` resolves to, as a number; empty when it does not resolve.

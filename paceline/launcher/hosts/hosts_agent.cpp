@@ -1,7 +1,6 @@
 #include "paceline/launcher/hosts/hosts_agent.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <utility>
 
@@ -10,8 +9,8 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/hosts/remote_end.h"
+#include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
@@ -20,7 +19,7 @@ using namespace std::chrono_literals;
 
 HostsAgent::HostsAgent(const HostsPlan& plan, AgentChannel channel)
     : plan_(plan),
-      control_(std::move(channel.control)),
+      channel_{std::move(channel.control), {}},
       consoles_(loop_),
       entry_(loop_, plan.job, [this](const std::string& line) { consoles_.say(line); }),
       timelines_(plan.timeline),
@@ -32,7 +31,7 @@ HostsAgent::HostsAgent(const HostsPlan& plan, AgentChannel channel)
 
 int HostsAgent::run() {
   require_descriptors(static_cast<int>(plan_.parts.size()));
-  loop_.watch(control_.get(), [this] { on_control(); });
+  loop_.watch(channel_.control.get(), [this] { on_control(); });
   hosts_.resize(plan_.parts.size());
   for (HostState& host : hosts_) host.comeback = HostReturn(plan_.host_tries);
   for (std::size_t i = 0; i < hosts_.size(); ++i) connect(i);
@@ -93,16 +92,13 @@ int HostsAgent::num_left() const {
 }
 
 void HostsAgent::on_control() {
-  std::byte first{};
-  const ssize_t length = read_some(control_.get(), {&first, 1});
-  if (length < 0 && errno == EAGAIN) return;
-  if (length != 1) {
-    abandoned_ = true;
-    return;
-  }
-  const int signal = std::to_integer<int>(first);
+  const auto next = channel_.next_signal();
+  if (!next) return;
+  const int signal = *next;
   if (signal == SIGTSTP || signal == SIGCONT) at_rest_ = signal == SIGTSTP;
-  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+  if (signal == 0) {
+    abandoned_ = true;
+  } else if (is_for_ranks(signal)) {
     const std::string payload(1, static_cast<char>(signal));
     for (const HostState& host : hosts_) {
       if (host.stage == Stage::kRunning) host.link->send(FrameKind::kSignal, payload);
@@ -170,7 +166,7 @@ void HostsAgent::finish_timeline() {
   consoles_.say(timelines_.finish(hosts));
 }
 
-// When the job ends for want of a host, what the others have to say follows from it.
+// When the job ends for want of a host, the words of the others only follow from that.
 void HostsAgent::on_words(std::size_t index, const Frame& frame) {
   if (culprit_ && *culprit_ != index) return;
   if (frame.kind == FrameKind::kAnnounce) return consoles_.say(frame.payload);
@@ -196,7 +192,7 @@ void HostsAgent::look_after_connections() {
   }
 }
 
-// How a job of --hosts begins: connections, greetings, parts.
+// --- The start: connections, greetings, parts ---
 
 void HostsAgent::connect(std::size_t index) {
   HostState& host = hosts_[index];
@@ -242,7 +238,7 @@ void HostsAgent::give_part(std::size_t index) {
   RemoteJob job = plan_.parts[index].job;
   if (index > 0) job.port = *port_;
   send_part(hosts_[index], job);
-  // Rank 0 may come there one day, and then finds that nothing is left to read.
+  // Rank 0 may run there one day, and must find the end of its input.
   if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);
 }
 
@@ -261,7 +257,7 @@ bool HostsAgent::may_begin_without_missing() const {
 
 void HostsAgent::on_late_start() {
   if (!may_begin_without_missing()) return fail_start();
-  start_by_ = Deadline::after(plan_.start_timeout);  // for the first to say its ports
+  start_by_ = Deadline::after(plan_.start_timeout);  // for the first host to report its port
   const double limit = std::chrono::duration<double>(plan_.start_timeout).count();
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
     if (hosts_[i].stage != Stage::kConnecting) continue;

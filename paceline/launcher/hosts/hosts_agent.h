@@ -1,8 +1,7 @@
 #pragma once
 
-// When to try again to start a lost host's part of a job: after 1 s, 2 s, 4 s, ... up to a minute,
-// so many times. A host that was back for ten minutes has all its tries again, so that one that
-// comes and goes does not keep a job from its work. Pure: time is an argument.
+// The agent (launcher/process/supervisor.h) of `paceline run --hosts`: starts a job on several
+// hosts and stays until it has ended everywhere.
 
 #include <array>
 #include <chrono>
@@ -24,15 +23,18 @@
 
 namespace paceline::launcher {
 
+// When to try again to start a lost host's part of a job: after 1 s, 2 s, 4 s, ... up to a minute,
+// up to `most_tries` times. A host that has been back for ten minutes has all its tries again.
+// Pure: time is an argument.
 class HostReturn {
  public:
   using Moment = Deadline::Clock::time_point;
 
   explicit HostReturn(int most_tries) : most_tries_(most_tries), tries_left_(most_tries) {}
 
-  // It is lost, or could not be reached again. False when there is no try left.
+  // The host is lost, or could not be reached again. False when no try is left.
   bool plan(Moment now);
-  // It is not tried any more.
+  // The host is not tried any more.
   void give_up();
   // Its part has begun again.
   void back(Moment now);
@@ -53,20 +55,17 @@ class HostReturn {
   static constexpr std::chrono::minutes kLongLife{10};
 };
 
-// Starts a job on several hosts and stays until it has ended everywhere: the agent
-// (launcher/process/supervisor.h) of `paceline run --hosts`. One thread, one event loop over the
-// connections.
+// One thread, one event loop over the connections to the hosts.
 //
 // No host starts a rank before every host has answered. Host 0 gets its part first, holds the port
-// where the agents meet and says which; then the others get theirs (hosts_agent_start.cpp).
+// where the agents meet and reports it; then the others get their parts.
 //
-// From then on the agents lead the job (launcher/coordination/coordinator.h) and say when it is
-// over, and with which exit code; their words are printed here. What is decided here is what only
-// this process knows: whether hosts can be started, and started again when they are lost
-// (hosts_agent_return.cpp). A job that too few hosts are left for ends (hosts_agent_end.cpp).
+// From then on the agents lead the job (launcher/coordination/coordinator.h) and report when it is
+// over, and with which exit code; this process prints their words. It decides only what no other
+// process knows: whether hosts can be started, and started again when they are lost. It ends a job
+// for which too few hosts are left (hosts_agent_end.cpp).
 //
 // Thread safety: none.
-
 class HostsAgent {
  public:
   // `plan` outlives it.
@@ -74,9 +73,9 @@ class HostsAgent {
   HostsAgent(const HostsAgent&) = delete;
   HostsAgent& operator=(const HostsAgent&) = delete;
 
-  // The exit code of the job: what its agents agreed upon, kStoppedAsAgreed when all ranks of all
-  // hosts stopped so, 3 when too few hosts could be reached or were left, or 128 + N when signal N
-  // ended the launcher.
+  // The exit code of the job: the one that its agents reported, kStoppedAsAgreed when all ranks of
+  // all hosts stopped so, 3 when too few hosts could be reached or were left, or 128 + N when
+  // signal N ended the launcher.
   int run();
 
  private:
@@ -88,7 +87,7 @@ class HostsAgent {
     kReady,      // waits for the other hosts
     kRunning,    // has its part, until it ends
     kLost,       // the job goes on, or begins, without it
-    kReturning,  // and it is being started again
+    kReturning,  // lost, and being started again
     kBack,       // it has answered, and waits for an agent that leads
   };
 
@@ -122,7 +121,7 @@ class HostsAgent {
   void on_timeline(std::size_t index, const std::string& packed);
   void look_after_connections();
   void finish_timeline();
-  // Every host that is not lost has answered; every one has its part.
+  // Whether every host that is not lost has answered, and whether every one has its part.
   bool all_ready() const { return none_in(Stage::kConnecting); }
   bool begun() const { return all_ready() && none_in(Stage::kReady); }
   bool none_in(Stage stage) const;
@@ -147,7 +146,6 @@ class HostsAgent {
   void on_over(int exit_code);
   void on_end(std::size_t index);
   void end_stragglers();
-  void on_end_of_part(std::size_t index);
   void lose(std::size_t index, const std::string& how);
   std::string end_of_connection(const HostState& host) const;
   void fail(std::size_t index, int exit_code, const std::string& text);
@@ -167,27 +165,27 @@ class HostsAgent {
   void refuse_return(std::size_t index, const std::string& why);
 
   const HostsPlan& plan_;
-  Fd control_;
+  const AgentChannel channel_;  // without the input
   EventLoop loop_;
   Consoles consoles_;
   HostsEntry entry_;
   TimelineCollection timelines_;
   RemoteInput input_;
   std::vector<HostState> hosts_;
-  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has said so
+  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once that has reported it
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
   bool abandoned_ = false;             // the supervisor is gone
   int stop_signal_ = 0;                // the first signal that ended the job
-  std::optional<int> over_;            // the exit code that the agents have agreed upon
+  std::optional<int> over_;            // the exit code that the agents have reported
   std::optional<Deadline> finish_by_;  // for all hosts, then
   std::optional<std::size_t> leader_;  // of the agents, and where it meets them
   Endpoint meeting_;
   std::optional<std::size_t> culprit_;  // the host for which the job cannot go on
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;
-  bool at_rest_ = false;             // the user has stopped the ranks, those that come later too
-  std::optional<Deadline> push_at_;  // while stopping(): what has not ended by then is ended harder
+  bool at_rest_ = false;             // the user has stopped the ranks, also later ones
+  std::optional<Deadline> push_at_;  // while stopping(): when to end the remaining hosts harder
 };
 
 }  // namespace paceline::launcher

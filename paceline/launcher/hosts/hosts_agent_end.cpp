@@ -1,4 +1,5 @@
-// How a job of --hosts ends, or loses hosts: failures, lost connections, stopping, the exit code.
+// How a job of --hosts ends, and how it loses hosts and gets them back: failures, lost connections,
+// stopping, the exit code, returns.
 
 #include <algorithm>
 #include <csignal>
@@ -19,7 +20,7 @@ using namespace std::chrono_literals;
 constexpr int kExitOfSsh = 255;
 constexpr std::chrono::nanoseconds kUsualSilence = 2 * kAliveInterval;
 constexpr std::chrono::nanoseconds kLongestGraceOfHosts = 5s;
-// A host ends its ranks itself when their time is over; this is what it may take to say so.
+// How long a host may take to report that it has ended its ranks.
 constexpr std::chrono::nanoseconds kTimeOfHostsToAnswer = 5s;
 
 }  // namespace
@@ -33,7 +34,7 @@ void HostsAgent::on_end(std::size_t index) {
   }
   if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping()) return;
   if (host.lost()) return on_failed_return(index);
-  // Whoever stops an agent on its host wants that host back.
+  // A user who stops an agent on its host wants that host for something else.
   if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
   lose(index, host.exit_code
                   ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
@@ -95,7 +96,7 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
   return words.empty() ? text : text + "\n" + words.substr(0, words.size() - 1);
 }
 
-// What comes after the first such failure, or after a signal that stops the job, follows from it.
+// Later failures follow from the first one, or from the signal that stops the job.
 void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text) {
   if (culprit_ || stop_signal_ != 0) return;
   culprit_ = index;
@@ -131,7 +132,7 @@ void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
   push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
 }
 
-// What a host still sends is not held against it.
+// A host that still sends a timeline gets more time.
 void HostsAgent::wait_for_timelines() {
   const auto later = [](std::optional<Deadline>& when) {
     if (when && when->remaining() < kTimeOfHostsToAnswer)
@@ -190,9 +191,9 @@ void HostReturn::back(Moment now) {
   next_.reset();
 }
 
-// How a host that was lost comes back into a job of --hosts that goes on.
+// --- Lost hosts come back into a job that goes on ---
 
-// False when there is no try left.
+// False when no try is left.
 bool HostsAgent::plan_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kLost;
@@ -225,7 +226,7 @@ void HostsAgent::try_again(std::size_t index) {
   }
 }
 
-// Its agent finds the others where they meet now, unless none leads them at the moment.
+// Sends the host's agent to the place where the others meet now, unless none leads at the moment.
 void HostsAgent::on_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kBack;

@@ -1,6 +1,5 @@
 #include "paceline/launcher/hosts/hosts_plan.h"
 
-#include <csignal>
 #include <utility>
 
 #include "paceline/engine/core/json_text.h"
@@ -16,13 +15,7 @@ HostsEntry::HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say)
 void HostsEntry::answer(const JobRequest& request) const {
   const std::string what = request.words.empty() ? "" : request.words.front();
   if (what == "describe") return send_answer(request, description());
-  if (what == "stop") {
-    send_answer(request, "stopping\n");
-    // It passes the signal on to this process; once it has died, its number may be anybody's.
-    if (getppid() != supervisor_) return;
-    kill(supervisor_, SIGTERM);
-    kill(supervisor_, SIGCONT);  // it may have been stopped
-  }
+  if (what == "stop") answer_stop(request, supervisor_);
 }
 
 std::string HostsEntry::description() const {

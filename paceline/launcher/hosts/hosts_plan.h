@@ -1,10 +1,7 @@
 #pragma once
 
-// What lists a job of --hosts on the machine where its launcher runs, which may have no rank of it:
-// `paceline ps` shows it, `paceline stop` ends the whole job there
-// (launcher/messages/job_socket.h).
-//
-// Thread safety: none; everything happens in handlers of the loop.
+// The plan of `paceline run --hosts`, and the entry by which `paceline ps` and `stop` see the job
+// on the launcher's machine.
 
 #include <chrono>
 #include <cstdint>
@@ -29,6 +26,10 @@ struct HostsJob {
   int world_size = 1;
 };
 
+// The job's socket (launcher/messages/job_socket.h) on the machine of its launcher, which may have
+// no rank of it: `paceline ps` shows the job there, `paceline stop` ends it on all hosts.
+//
+// Thread safety: none; everything happens in handlers of the loop.
 class HostsEntry {
  public:
   // `loop` must outlive it.
@@ -44,21 +45,20 @@ class HostsEntry {
   JobSocket socket_;
 };
 
-// What `paceline run --hosts` is about to do, decided. A value.
-
+// The plan of `paceline run --hosts`. A value.
 struct HostsPlan {
   struct Part {
     HostRoute route;
     RemoteJob job;
   };
   std::vector<Part> parts;    // in the order of hosts
-  HostsJob job;               // as it is listed here
-  std::string version;        // that every host must have
-  std::string program_hint;   // how to say where paceline is on the hosts
+  HostsJob job;               // for the entry
+  std::string version;        // required on every host
+  std::string program_hint;   // tells the user how to name paceline's path on the hosts
   std::string timeline;       // the trace of all hosts' ranks to write here; empty: none
-  bool prefix_lines = false;  // what ranks write comes as lines that name host and rank
+  bool prefix_lines = false;  // output of ranks arrives as lines that name host and rank
   int min_hosts = 1;          // the job goes on while so many hosts are left
-  int host_tries = 0;         // so often a lost host is started again
+  int host_tries = 0;         // how often a lost host is started again
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };

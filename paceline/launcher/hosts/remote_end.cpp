@@ -9,8 +9,6 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
@@ -23,6 +21,7 @@
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/process_end.h"
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
@@ -31,14 +30,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kRemoteReadSize = 64 << 10;
-constexpr std::size_t kMostNotices = 8 << 20;  // bytes on their way
+constexpr std::size_t kMostNotices = 8 << 20;  // bytes that wait for the connection
 constexpr auto kEndOfRemoteDescendants = 5s;
 // An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
 constexpr auto kEndOfAgent = 500ms;
 // How long a launcher may take from the connection to the job: it waits for the other hosts.
 constexpr auto kJobDeadline = 10min;
 
-// The standard streams belong to the frames; nothing else may come between them.
+// The streams of the frames, between which no other bytes may come.
 struct FrameStreams {
   Fd in, out;
 };
@@ -53,24 +52,13 @@ FrameStreams take_standard_streams() {
   return streams;
 }
 
-Fd make_remote_signal_fd() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : handled_signals()) {
-    if (signal != SIGCHLD) sigaddset(&set, signal);
-  }
-  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) throw system_error("signalfd()");
-  return fd;
-}
-
 class RemoteEnd {
  public:
   RemoteEnd(const RunPart& run, FrameStreams streams)
       : run_(run),
         streams_(std::move(streams)),
         console_(streams_.out.get()),
-        signals_(make_remote_signal_fd()) {}
+        signals_(make_signal_fd(outside_signals())) {}
 
   int serve(const std::string& version);
 
@@ -118,7 +106,7 @@ class RemoteEnd {
   std::optional<int> status_;  // of the child
   Stage stage_ = Stage::kGreeting;
   bool watches_out_ = false, held_up_ = false;
-  bool notices_held_ = false;  // they are not read
+  bool notices_held_ = false;  // the agent's words are not read
 };
 
 int RemoteEnd::serve(const std::string& version) {
@@ -192,7 +180,7 @@ void RemoteEnd::tell_time(const std::string& question) {
   send(FrameKind::kClock, encode(exchange));
 }
 
-// Without a child a signal that ends leaves nothing to end but this process.
+// Does nothing without a child.
 void RemoteEnd::send_signal(int signal) const {
   if (child_ > 0 && !status_) kill(child_, signal);
 }
@@ -206,7 +194,7 @@ void RemoteEnd::on_signal() {
   }
 }
 
-// Where the agents are to meet, if there are several.
+// Holds the port where the agents are to meet, if there are several.
 void RemoteEnd::hold_port(RemoteJob& job) {
   if (job.port == 0 && job.part.ranks_per_host.size() > 1) {
     held_ = reserve_port(0);
@@ -219,12 +207,11 @@ void RemoteEnd::hold_port(RemoteJob& job) {
 
 void RemoteEnd::start(RemoteJob job) {
   hold_port(job);
+  Pipe in = make_pipe();
   Pipe out = make_output_pipe(), err = make_output_pipe(), notices = make_output_pipe();
-  int in[2];
-  if (pipe2(in, O_CLOEXEC) != 0) throw system_error("making a pipe for rank 0's input");
-  std::array<Fd, 4> ends = {Fd(in[0]), std::move(out.write_end), std::move(err.write_end),
-                            std::move(notices.write_end)};
-  input_ = Fd(in[1]);
+  std::array<Fd, 4> ends = {std::move(in.read_end), std::move(out.write_end),
+                            std::move(err.write_end), std::move(notices.write_end)};
+  input_ = std::move(in.write_end);
   fcntl(input_.get(), F_SETFL, O_NONBLOCK);
   const pid_t parent = getpid();
   child_ = fork();
@@ -269,7 +256,7 @@ void RemoteEnd::on_output(int stream) {
   send(stream == 0 ? FrameKind::kOut : FrameKind::kErr, {buffer, static_cast<std::size_t>(length)});
 }
 
-// They are frames already.
+// The agent's words are frames already.
 void RemoteEnd::on_notices() {
   static char buffer[kRemoteReadSize];
   const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
@@ -284,15 +271,13 @@ void RemoteEnd::on_notices() {
 
 void RemoteEnd::on_end() {
   loop_.forget(pidfd_.get());
-  int status = 0;
-  while (waitpid(child_, &status, 0) < 0 && errno == EINTR) {
-  }
+  status_ = shell_status(await_end(child_));
   child_ = -1;
-  status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
 }
 
-// Rank 0 reads when it likes; what it does not take waits, and the launcher sends no more.
+// Rank 0 reads when it likes. Bytes that it does not take wait here, and the launcher sends no
+// more.
 void RemoteEnd::pass_input_on() {
   if (!input_) return;
   loop_.forget(input_.get());
@@ -320,8 +305,8 @@ void RemoteEnd::pass_input_on() {
   if (input_ends_) input_.reset();
 }
 
-// A connection that is full holds the ranks up, as a full console would, and one that has much to
-// carry yet, as timelines, what else the agent has to say.
+// A full connection holds up the ranks, as a full console would. Much that still waits for it, such
+// as timelines, also holds up the agent's other words.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
     watches_out_ = !watches_out_;

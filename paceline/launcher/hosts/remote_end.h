@@ -1,9 +1,9 @@
 #pragma once
 
-// The end of a launcher on another host: what ssh (or srun) starts there as `paceline
-// remote-agent`. It takes the job from its stdin, starts the launching of this host's ranks as a
-// child, passes signals and rank 0's input on to it, and sends back its output, the launcher's
-// words and the exit code as frames.
+// The end of a launcher on another host: the process that ssh (or srun) starts there as `paceline
+// remote-agent`. It takes the job from its stdin, starts a child that launches this host's ranks,
+// passes signals and rank 0's input on to it, and sends back the ranks' output, the child's words
+// and the exit code as frames.
 //
 //   paceline run --hosts a,b ─┬─ ssh a ┄ remote-agent ── supervisor ── agent ── ranks
 //                             └─ ssh b ┄ remote-agent ── supervisor ── agent ── ranks
@@ -19,7 +19,7 @@
 
 namespace paceline::launcher {
 
-// Both sides say that they live every kAliveInterval.
+// Both sides give a sign of life every kAliveInterval.
 inline constexpr std::chrono::seconds kAliveInterval{5};
 inline constexpr std::chrono::seconds kSilenceLimit{30};
 
@@ -27,8 +27,8 @@ inline constexpr std::chrono::seconds kSilenceLimit{30};
 // words (launcher/output/console.h); returns the exit code.
 using RunPart = std::function<int(const RemoteJob& job, int notices_fd)>;
 
-// Returns the exit code of the job's part, or 128 + SIGHUP when the launcher was lost. `version` is
-// said first; the launcher refuses another one than its own. Requires: no other threads.
+// Returns the exit code of the job's part, or 128 + SIGHUP when the launcher was lost. Sends
+// `version` first; the launcher refuses another version than its own. Requires: no other threads.
 int serve_remote_end(const std::string& version, const RunPart& run);
 
 }  // namespace paceline::launcher

@@ -1,26 +1,17 @@
 #include "paceline/launcher/job/agent.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
-#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/host.h"
-#include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
-#include "paceline/launcher/job/generation.h"
-#include "paceline/launcher/job/job_membership.h"
-#include "paceline/launcher/job/job_watch.h"
-#include "paceline/launcher/job/rehearsal.h"
-#include "paceline/launcher/job/run_tally.h"
 #include "paceline/launcher/messages/clock_comparison.h"
-#include "paceline/launcher/output/console.h"
-#include "paceline/launcher/process/descendants.h"
-#include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
@@ -29,10 +20,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kEndOfJobsDescendants = 5s;
-// For ranks that are stopped because of what happened elsewhere; and when that is the loss of a
-// host, so that they wait for a node that is gone.
+// How long ranks have when they are stopped because of a failure elsewhere, or of the loss of a
+// host, after which they only wait for a node that is gone.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
-// At the end, for other agents to take their last orders.
+// How long other agents have at the end to take their last orders.
 constexpr auto kLastWords = 2s;
 
 double seconds() {
@@ -41,7 +32,7 @@ double seconds() {
 
 Deadline sooner(Deadline a, Deadline b) { return a.moment() < b.moment() ? a : b; }
 
-// Whose logs these are (launcher/output/log_directory.h).
+// The owner of the logs, for the claim on their folder (launcher/output/log_directory.h).
 std::string owner_of_logs(const LaunchOptions& options) {
   if (options.part) return fmt::format("job {}", options.run_id);
   if (options.several_nodes()) {
@@ -50,116 +41,26 @@ std::string owner_of_logs(const LaunchOptions& options) {
   return fmt::format("job {}, process {} on host {}", options.run_id, getpid(), host_name());
 }
 
-class Agent {
- public:
-  Agent(const LaunchPlan& plan, AgentChannel channel)
-      : plan_(plan),
-        channel_(std::move(channel)),
-        consoles_(loop_, plan.options.notices_fd),
-        logs_(plan.options.log_dir, owner_of_logs(plan.options)),
-        flights_(inherited_environment(), logs_.usable_path()),
-        timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
-        watch_(loop_, plan, {logs_.usable_path(), flights_.directory()},
-               {[this](const std::string& text) { consoles_.say(text); },
-                [this](int rank) { generation_->send_to(rank, SIGKILL); },
-                [this](const Report& report) { membership_.report(report); },
-                [this] { return meeting(); }}),
-        seeds_(plan.program_path, plan.options.fork_server && plan.options.may_restart(),
-               [this](const std::string& text) { consoles_.say(text); }),
-        launcher_(plan.options.notices_fd),
-        rehearsal_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
-        orphans_(loop_),
-        warnings_(consoles_, logs_),
-        membership_(loop_, plan.options, launcher_) {}
+}  // namespace
 
-  int run();
-
- private:
-  // With the coordinator.
-  void follow_orders();
-  void obey(const StartOrder& order);
-  void obey(const StopOrder& order);
-  void obey(const WaitOrder& order);
-  void obey(const EndOrder& order);
-  void obey(const LookOrder& order) { watch_.look(order); }
-  void obey(HangOrder order);
-  void obey(const StragglerOrder& order) { watch_.show(order); }
-  void obey(const FirstFailureOrder& order);
-  void obey(const FollowOrder& order);
-  void obey(const WindUpOrder& order);
-  void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
-  void remove_old_flights(const NodePlace& place) const;
-  void stop_others(std::chrono::nanoseconds grace);
-  void on_coordinator_lost();
-  void report_stopped();
-  Absence meeting();
-
-  // With the ranks.
-  void on_failure();
-  void on_work_done();
-  void on_generation_over();
-  bool running() const { return generation_ && !generation_->over(); }
-
-  // Of the newest generation. Before the first one as after one that ended in order.
-  //   running ──ordered, or a rank failed──▶ stopping ──over──▶ stopped
-  //      └──over, in order──▶ finished ──ordered──▶ stopped
-  enum class Stage { kRunning, kStopping, kStopped, kFinished };
-  bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
-  bool seen_to() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
-
-  // What is printed where. With --hosts all nodes share one console.
-  bool shares_console() const { return plan_.options.part.has_value(); }
-  void say_of_job(const std::string& text);
-  void say_of_failure(const std::string& text);
-  void say_held_back();
-
-  // With the rest of the process.
-  void loop();
-  Deadline next_deadline() const;
-  bool finished() const;
-  void on_control();
-  void on_signal(int signal);
-  void reap_orphans();
-
-  // The end.
-  bool ending() const { return end_ || stop_signal_ != 0; }
-  NodeEnd node_end() const;
-  void conclude();
-  void finish_timeline();
-  void say_tally();
-  void explain_end();
-  void remove_records();
-  int exit_code() const;
-
-  const LaunchPlan& plan_;
-  AgentChannel channel_;
-  EventLoop loop_;
-  Consoles consoles_;
-  LogDirectory logs_;
-  JobFlights flights_;
-  const JobMemory memory_;
-  JobTimeline timeline_;
-  JobWatch watch_;
-  RankSeeds seeds_;
-  const LauncherChannel launcher_;  // of --hosts
-  Rehearsal rehearsal_;
-  RunTally tally_;
-  Orphans orphans_;
-  OutputWarnings warnings_;
-  JobMembership membership_;
-  std::unique_ptr<Generation> generation_;
-  std::string stopped_for_;    // why the last generation was stopped, if that was ordered
-  std::string own_cause_;      // of this node's culprit, in the words that all agents use
-  bool failed_first_ = false;  // of all nodes, in this generation
-  std::string held_back_;      // what is to be said if it did
-  bool work_done_ = false;     // of this generation, on this node
-  Stage stage_ = Stage::kFinished;
-  bool abandoned_ = false;    // the supervisor is gone
-  bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
-  int stop_signal_ = 0;       // the first signal that ended this launcher
-  std::optional<EndOrder> end_;
-  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
-};
+Agent::Agent(const LaunchPlan& plan, AgentChannel channel, EventLoop& loop, Consoles& consoles)
+    : plan_(plan),
+      channel_(std::move(channel)),
+      loop_(loop),
+      consoles_(consoles),
+      logs_(plan.options.log_dir, owner_of_logs(plan.options)),
+      flights_(inherited_environment(), logs_.usable_path()),
+      timeline_(plan.options.timeline, logs_.usable_path(), plan.options.several_nodes()),
+      watch_(loop_, plan, {logs_.usable_path(), flights_.directory()},
+             {[this](const std::string& text) { consoles_.say(text); },
+              [this](int rank) { generation_->send_to(rank, SIGKILL); },
+              [this](const Report& report) { membership_.report(report); },
+              [this] { return meeting(); }}),
+      seeds_(plan.program_path, plan.options.fork_server && plan.options.may_restart(),
+             [this](const std::string& text) { consoles_.say(text); }),
+      chaos_(plan.options.chaos, plan.options.chaos_seed, consoles_, flights_),
+      orphans_(loop_),
+      membership_(loop_, plan.options, consoles_) {}
 
 int Agent::run() {
   require_descriptors(plan_.options.num_local_ranks);
@@ -221,8 +122,8 @@ void Agent::obey(const StartOrder& order) {
   membership_.services().start_store();
 }
 
-// What is left of an older generation, or an older job in the same folder, says nothing of the
-// ranks to come. Ranks that are now another node's may run already, on the same folder.
+// Removes the records of an older generation, or of an older job in the same folder. Leaves those
+// of ranks that are now another node's, which may run already and record in the same folder.
 void Agent::remove_old_flights(const NodePlace& place) const {
   std::vector<int> ranks;
   for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
@@ -239,7 +140,7 @@ void Agent::obey(const StopOrder& order) {
   stopped_for_ = order.reason;
   if (stage_ == Stage::kFinished) return report_stopped();
   stage_ = Stage::kStopping;
-  generation_->look_for_deaths();  // those who were told first may only have noticed
+  generation_->look_for_deaths();  // the rank that was reported may only have noticed one of these
   // A shared console shows the report of the rank that failed.
   const bool shown = shares_console() && order.failed == Failure::Kind::kRank;
   if (!generation_->culprit() && !shown) {
@@ -285,7 +186,7 @@ void Agent::obey(const EndOrder& order) {
   if (end_) return;
   end_ = order;
   held_back_.clear();
-  if (!order.alone) launcher_.say_over(order.exit_code);
+  if (!order.alone) consoles_.tell_over(order.exit_code);
   if (running()) stop_others(kGraceOfOthers);
 }
 
@@ -293,7 +194,8 @@ void Agent::stop_others(std::chrono::nanoseconds grace) {
   generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
 }
 
-// The ranks of its host are dead or on their own; whoever takes over begins a new generation.
+// The ranks of the coordinator's host are dead or on their own, so the successor begins a new
+// generation.
 void Agent::on_coordinator_lost() {
   const std::string cause = membership_.lose_coordinator();
   say_held_back();
@@ -303,15 +205,18 @@ void Agent::on_coordinator_lost() {
         fmt::format("paceline: lost {}, before the job began; looking for it again\n", cause));
     return;
   }
-  stage_ = seen_to() ? Stage::kStopped : Stage::kStopping;
+  stage_ = all_ended() ? Stage::kStopped : Stage::kStopping;
   if (running()) stop_others(kGraceAfterLoss);
   if (!membership_.may_have_a_successor()) {
-    return obey(EndOrder{.exit_code = kExitEnvironment, .cause = "the loss of " + cause});
+    const RestartBudget restarts = membership_.terms().restarts;
+    return obey(EndOrder{.exit_code = kExitEnvironment,
+                         .cause = "the loss of " + cause,
+                         .reason = restarts.max_restarts > 0 ? used_up_text(restarts) : ""});
   }
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
-// What concerns all nodes is printed once, by the node that leads, or by all when none does.
+// Words about all nodes are printed once, by the node that leads, or by all when none does.
 void Agent::say_of_job(const std::string& text) {
   const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
   if (!shares_console() || !others_say_it) consoles_.announce(text);
@@ -358,7 +263,7 @@ void Agent::on_failure() {
                                   .at = clock_reading(culprit.at)}});
 }
 
-// Without waiting for the ranks that serve.
+// Reports so without waiting for the ranks that serve.
 void Agent::on_work_done() {
   work_done_ = true;
   membership_.report(WorkDone{generation_->place().generation});
@@ -384,11 +289,11 @@ void Agent::loop() {
   while (!finished()) {
     loop_.turn(next_deadline());
     reap_orphans();
-    if (running()) rehearsal_.tend(*generation_);
+    if (running()) tend_chaos();
     if (generation_) generation_->tend();
-    warnings_.tend(generation_.get());
+    warn_about_output();
     if (stage_ == Stage::kRunning && !work_done_ && generation_->work_is_done()) on_work_done();
-    if (!seen_to() && generation_->over()) on_generation_over();
+    if (!all_ended() && generation_->over()) on_generation_over();
     if (JobControl* const coordinator = membership_.coordinator()) {
       coordinator->tend();
       follow_orders();
@@ -402,12 +307,43 @@ void Agent::loop() {
   }
 }
 
+void Agent::tend_chaos() {
+  chaos_.tend(
+      {generation_->place().world_size,
+       [this](int rank, int signal) { return generation_->send_to(rank, signal); },
+       [this](int rank, const std::string& why) { return generation_->strike(rank, why); }});
+}
+
+// Each problem is reported once.
+void Agent::warn_about_output() {
+  const auto warn = [this](bool& warned, const std::string& problem, const std::string& more) {
+    if (problem.empty()) return;
+    warned = true;
+    consoles_.say(fmt::format("paceline: warning: {}{}\n", problem, more));
+  };
+  if (generation_ && !warned_about_logs_) {
+    warn(warned_about_logs_, logs_.problem().empty() ? generation_->log_problem() : logs_.problem(),
+         "; the job goes on");
+  }
+  if (generation_ && !warned_about_terminals_ && !generation_->no_terminal_because().empty()) {
+    warn(warned_about_terminals_,
+         fmt::format("no pseudo-terminal for the ranks' stdout ({})",
+                     generation_->no_terminal_because()),
+         ", which is a pipe now: programs other than Python print late, unless they flush");
+  }
+  if (const std::string lost = consoles_.lost(); !warned_about_console_ && !lost.empty()) {
+    const std::string logs = logs_.usable_path();
+    warn(warned_about_console_, "output of the ranks could not be written to " + lost,
+         logs.empty() ? "" : "; it is complete in " + logs);
+  }
+}
+
 Deadline Agent::next_deadline() const {
   const JobControl* const coordinator = membership_.coordinator();
   Deadline next = running() ? Deadline::never() : membership_.seek_at();
   if (coordinator != nullptr) next = coordinator->next_deadline();
   if (generation_) next = sooner(next, generation_->next_deadline());
-  next = sooner(next, rehearsal_.next_deadline(running()));
+  next = sooner(next, chaos_.next_deadline(running()));
   return concluded_ ? sooner(next, *concluded_) : next;
 }
 
@@ -419,16 +355,13 @@ bool Agent::finished() const {
 }
 
 void Agent::on_control() {
-  std::byte first{};
-  const ssize_t length = read_some(channel_.control.get(), {&first, 1});
-  if (length < 0 && errno == EAGAIN) return;
-  if (length != 1) {
-    abandoned_ = true;
-    return;
-  }
-  const int signal = std::to_integer<int>(first);
+  const auto next = channel_.next_signal();
+  if (!next) return;
+  const int signal = *next;
   if (signal == SIGTSTP || signal == SIGCONT) watch_.rest(signal == SIGTSTP);
-  if (signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT) {
+  if (signal == 0) {
+    abandoned_ = true;
+  } else if (is_for_ranks(signal)) {
     if (generation_) generation_->send(signal);
   } else {
     on_signal(signal);
@@ -500,14 +433,14 @@ void Agent::conclude() {
 // The trace of a job of --hosts is made by its launcher.
 void Agent::finish_timeline() {
   consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
-    launcher_.send_timeline(packed);
+    consoles_.tell_timeline(packed);
   })
                                    : timeline_.finish());
 }
 
-// Of a run that did not go straight through, or was not meant to.
+// Prints where the time went, of a run that was disturbed or had faults on purpose.
 void Agent::say_tally() {
-  const std::string faults = rehearsal_.summary();
+  const std::string faults = chaos_.summary();
   if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
   consoles_.say(fmt::format(
       "paceline: the run on this node\n{}{}",
@@ -524,20 +457,20 @@ void Agent::explain_end() {
 
 void Agent::remove_records() {
   if (generation_) flights_.remove(generation_->ranks());
-  // What was said about a failure names its log.
+  // The report of a failure names a log, so logs of a job that had one stay.
   if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
 }
 
-// Whoever reads the output must not take half of it for the whole.
+// A job whose output was lost does not end with 0: its reader must not take half for the whole.
 int Agent::exit_code() const {
   const int code = node_end().exit_code();
   return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;
 }
 
-}  // namespace
-
 int run_agent(const LaunchPlan& plan, AgentChannel channel) {
-  return Agent(plan, std::move(channel)).run();
+  EventLoop loop;
+  Consoles consoles(loop, plan.options.notices_fd);
+  return Agent(plan, std::move(channel), loop, consoles).run();
 }
 
 }  // namespace paceline::launcher

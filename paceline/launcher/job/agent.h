@@ -5,8 +5,24 @@
 // reports what becomes of them, and stays until the job is over. One thread, one event loop over
 // the ranks, the other agents and the supervisor's control pipe. It never polls and never blocks on
 // a reader of its output.
+//
+// Thread safety: none. Requires, as RankSeeds: orphans become children of this process.
 
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/launcher/job/chaos_injector.h"
+#include "paceline/launcher/job/generation.h"
+#include "paceline/launcher/job/job_membership.h"
+#include "paceline/launcher/job/job_watch.h"
 #include "paceline/launcher/job/launch_options.h"
+#include "paceline/launcher/job/run_tally.h"
+#include "paceline/launcher/output/console.h"
+#include "paceline/launcher/process/descendants.h"
+#include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/supervisor.h"
 
 namespace paceline::launcher {
@@ -14,5 +30,104 @@ namespace paceline::launcher {
 // The exit code of the job: 0, the last culprit's (128 + N for a signal), or 128 + N when signal N
 // ended the launcher. Error(kInvalid), Error(kTimeout), Error(kSystem) when the nodes do not meet.
 int run_agent(const LaunchPlan& plan, AgentChannel channel);
+
+class Agent {
+ public:
+  // `plan`, `loop` and `consoles` must outlive it. Error(kInvalid) for a log folder that cannot be
+  // used.
+  Agent(const LaunchPlan& plan, AgentChannel channel, EventLoop& loop, Consoles& consoles);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Once, as run_agent().
+  int run();
+
+ private:
+  // With the coordinator.
+  void follow_orders();
+  void obey(const StartOrder& order);
+  void obey(const StopOrder& order);
+  void obey(const WaitOrder& order);
+  void obey(const EndOrder& order);
+  void obey(const LookOrder& order) { watch_.look(order); }
+  void obey(HangOrder order);
+  void obey(const StragglerOrder& order) { watch_.show(order); }
+  void obey(const FirstFailureOrder& order);
+  void obey(const FollowOrder& order);
+  void obey(const WindUpOrder& order);
+  void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
+  void remove_old_flights(const NodePlace& place) const;
+  void stop_others(std::chrono::nanoseconds grace);
+  void on_coordinator_lost();
+  void report_stopped();
+  Absence meeting();
+
+  // With the ranks.
+  void on_failure();
+  void on_work_done();
+  void on_generation_over();
+  bool running() const { return generation_ && !generation_->over(); }
+
+  // The stage of the newest generation; kFinished also before the first one.
+  //   running ──ordered, or a rank failed──▶ stopping ──over──▶ stopped
+  //      └──over, in order──▶ finished ──ordered──▶ stopped
+  enum class Stage { kRunning, kStopping, kStopped, kFinished };
+  bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
+  bool all_ended() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
+
+  // Decide what is printed where. With --hosts all nodes share one console.
+  bool shares_console() const { return plan_.options.part.has_value(); }
+  void say_of_job(const std::string& text);
+  void say_of_failure(const std::string& text);
+  void say_held_back();
+
+  // With the rest of the process.
+  void loop();
+  void tend_chaos();
+  void warn_about_output();
+  Deadline next_deadline() const;
+  bool finished() const;
+  void on_control();
+  void on_signal(int signal);
+  void reap_orphans();
+
+  // The end.
+  bool ending() const { return end_ || stop_signal_ != 0; }
+  NodeEnd node_end() const;
+  void conclude();
+  void finish_timeline();
+  void say_tally();
+  void explain_end();
+  void remove_records();
+  int exit_code() const;
+
+  const LaunchPlan& plan_;
+  AgentChannel channel_;
+  EventLoop& loop_;
+  Consoles& consoles_;
+  LogDirectory logs_;
+  JobFlights flights_;
+  const JobMemory memory_;
+  JobTimeline timeline_;
+  JobWatch watch_;
+  RankSeeds seeds_;
+  ChaosInjector chaos_;
+  RunTally tally_;
+  Orphans orphans_;
+  JobMembership membership_;
+  std::unique_ptr<Generation> generation_;
+  std::string stopped_for_;    // why the coordinator had the last generation stopped
+  std::string own_cause_;      // the failure of this node's culprit, in the words of all agents
+  bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
+  std::string held_back_;      // the words about its failure, until it is known to be the first
+  bool work_done_ = false;     // on this node, in this generation
+  Stage stage_ = Stage::kFinished;
+  bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
+  bool abandoned_ = false;    // the supervisor is gone
+  bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
+  int stop_signal_ = 0;       // the first signal that ended this launcher
+  std::optional<EndOrder> end_;
+  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
+};
 
 }  // namespace paceline::launcher

@@ -1,20 +1,23 @@
 #pragma once
 
-// Faults on purpose, at seeded moments: what `paceline run --chaos` does to the ranks. A list of
+// Faults on purpose, at seeded moments, as `paceline run --chaos` does them to ranks. A list of
+// faults with commas between, each of them
 //
-//   KIND[:rank=N][:rate=1/S | :every=S][:for=S][@S | @stepN]     several with commas between
+//   KIND[:rank=N][:rate=1/S | :every=S][:for=S][@S | @stepN]
 //
 //   kill   SIGKILL
-//   stop   frozen for `for` seconds (5), then set going again
-//   slow   frozen half of the time, in slices of 20 ms, for `for` seconds (the rest of the job)
+//   stop   freezes the rank for `for` seconds (5), then lets it go on
+//   slow   freezes it half of the time, in slices of 20 ms, for `for` seconds (the rest of the job)
 //
-// "kill:rate=1/15s": on average every 15 s, a random rank; "every": exactly so; "stop:rank=1@30s":
-// once, so long after the start; "kill:rank=1@step50": once, as soon as this rank has made so many
-// training steps since its last start. Without a moment: once, at the start. Times are from 1 ms to
-// 1e7 s, and faults at most one a millisecond. A rank that is not in the world is spared. The same
-// seed and
-// world give the same moments and ranks on every machine, so that the agents of a job act as one,
-// each on its own ranks; a moment by steps, which each knows of its own ranks alone, needs a rank.
+//   kill:rate=1/15s     a random rank, on average every 15 s
+//   kill:every=15s      a random rank, exactly every 15 s
+//   stop:rank=1@30s     once, 30 s after the start; without a moment: once, at the start
+//   kill:rank=1@step50  once, as soon as this rank has made 50 steps since its last start
+//
+// Times are from 1 ms to 1e7 s, and faults at most one a millisecond. A fault of a rank that is not
+// in the world does nothing. The same seed and world give the same moments and ranks on every
+// machine, so that the agents of a job act as one, each on its own ranks. A moment by steps needs a
+// rank, because each agent knows only the steps of its own ranks.
 //
 // Pure; time comes in as seconds since the job's first start.
 
@@ -40,7 +43,7 @@ struct Fault {
   bool operator==(const Fault&) const = default;
 };
 
-// Error(kInvalid) names the part that makes no sense, and what would.
+// Error(kInvalid) names the wrong part and shows the right form.
 std::vector<Fault> parse_faults(const std::string& text);
 
 class ChaosPlan {
@@ -48,20 +51,20 @@ class ChaosPlan {
   static constexpr double kNever = 1e300;
   static constexpr double kSlice = 0.02;
 
-  // To do to a rank now.
+  // A signal to send to a rank now.
   struct Action {
     int rank = 0;
     int signal = 0;
-    std::string fault;  // "kill", when one begins; empty for what follows from it
+    std::string fault;  // "kill", for the first signal of a fault; empty for later ones
   };
 
   ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed);
 
-  // Training steps of a rank since its last start, as far as they are known here.
+  // The training steps of a rank since its last start, as far as this node knows them.
   using StepsOf = std::function<std::uint64_t(int rank)>;
-  // What has become due by `seconds`. Requires: called with growing times.
+  // The actions that have become due by `seconds`. Requires: called with growing times.
   std::vector<Action> due(double seconds, int world_size, const StepsOf& steps);
-  // When due() has to be called next; kNever when nothing is left but what waits for steps.
+  // When due() has to be called next; kNever when only faults are left that wait for steps.
   double next_moment() const;
   bool waits_for_steps() const;
 

@@ -35,7 +35,7 @@ constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to
 constexpr std::chrono::nanoseconds kWrapper = 500ms, kLastWork = 5s;
 constexpr int kShownLines = 20;
 
-// Itself, or what it ran, as a shell tells.
+// Whether the signal ended it, or a program that it ran, as a shell reports that.
 bool ended_by(const RankEnd& end, int signal) { return end.status() == 128 + signal; }
 bool ended_by_stop_signal(const RankEnd& end) {
   return std::ranges::any_of(kStopSignals, [&](int signal) { return ended_by(end, signal); });
@@ -122,7 +122,7 @@ void Generation::watch_rank(std::size_t index) {
   }
 }
 
-// One rank stands for all, and the first generation for those after it: they run the same program.
+// The first rank of the first generation stands for all: they run the same program.
 void Generation::watch_first_rank() {
   const RankProcess& first = *ranks_.front();
   watch_.emplace(first.rank(), first.process().pid, context_.plan.placement.ranks.front());
@@ -199,8 +199,8 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
-// systemd and batch systems may send a signal to every process of a job at once: a rank may have
-// died of it before the launcher's arrives.
+// systemd and batch systems may send a signal to every process of a job at once: a rank may die of
+// it before it reaches the launcher.
 bool Generation::may_belong_to_a_stop(const RankEnd& end) {
   if (!ended_by_stop_signal(end)) return false;
   if (undecided_.empty()) undecided_until_ = Deadline::after(kWrapper);
@@ -307,7 +307,7 @@ bool Generation::send_to(int rank, int signal) {
   return process.running();
 }
 
-// Also those whose end the loop has yet to see; their order is not known.
+// Includes the ends that the loop has yet to see, in no certain order.
 std::vector<RankEnd> Generation::ends_so_far() const {
   std::vector<RankEnd> ends = ends_;
   for (const auto& rank : ranks_) {
@@ -350,14 +350,14 @@ bool Generation::owns(pid_t pid) const {
   });
 }
 
-// What left the ranks' process groups goes too, and with it the last holders of the pipes. Not over
-// while a console still has to take something.
+// Ends also processes that left the ranks' groups, and with them the last holders of the pipes. The
+// generation is not over while a console still has to take something.
 void Generation::close_outputs() {
   if (!descendants_until_) {
     if (!ending()) leftovers_.look_for_strays(context_.seeds.pids());
     descendants_until_ = Deadline::after(kEndOfDescendants);
   }
-  // In slices: other nodes wait for signs of life.
+  // Works in slices, because other nodes wait for signs of life.
   const bool all_ended = end_all_descendants(Deadline::after(kSlice), context_.seeds.pids());
   if (!all_ended && !descendants_until_->expired()) return;
   bool all_closed = true;
@@ -429,40 +429,6 @@ std::vector<int> Generation::ranks() const {
   std::vector<int> ranks;
   for (const auto& rank : ranks_) ranks.push_back(rank->rank());
   return ranks;
-}
-
-OutputWarnings::OutputWarnings(Consoles& consoles, const LogDirectory& logs)
-    : consoles_(consoles), logs_(logs) {}
-
-void OutputWarnings::tend(const Generation* running) {
-  if (!warned_about_logs_ && running != nullptr) warn_about_logs(*running);
-  if (!warned_about_terminals_ && running != nullptr) warn_about_terminals(*running);
-  if (!warned_about_console_) warn_about_console();
-}
-
-void OutputWarnings::warn_about_logs(const Generation& running) {
-  const std::string problem = logs_.problem().empty() ? running.log_problem() : logs_.problem();
-  if (problem.empty()) return;
-  warned_about_logs_ = true;
-  consoles_.say(fmt::format("paceline: warning: {}; the job goes on\n", problem));
-}
-
-void OutputWarnings::warn_about_terminals(const Generation& running) {
-  if (running.no_terminal_because().empty()) return;
-  warned_about_terminals_ = true;
-  consoles_.say(fmt::format(
-      "paceline: warning: no pseudo-terminal for the ranks' stdout ({}), which is a pipe "
-      "now: programs other than Python print late, unless they flush\n",
-      running.no_terminal_because()));
-}
-
-void OutputWarnings::warn_about_console() {
-  const std::string lost = consoles_.lost();
-  if (lost.empty()) return;
-  warned_about_console_ = true;
-  const std::string logs = logs_.usable_path();
-  consoles_.say(fmt::format("paceline: warning: output of the ranks could not be written to {}{}\n",
-                            lost, logs.empty() ? "" : fmt::format("; it is complete in {}", logs)));
 }
 
 }  // namespace paceline::launcher

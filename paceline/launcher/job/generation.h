@@ -1,13 +1,20 @@
 #pragma once
 
-// One generation of this node's ranks: starts them, carries their output, stops them, and knows who
-// failed first. A job that restarts makes a new one each time.
+// One generation of this node's ranks: starts them, carries their output, stops them, and knows
+// which failed first. A job that restarts makes a new one each time.
 //
-// The first rank that really ends badly is the culprit: it is reported at once, and the others get
-// SIGTERM, then SIGKILL after a grace time. The loop calls handlers in the order in which
-// descriptors became ready, so the order of deaths is the real one even when several come at once;
-// but for one that a signal is still ending when another has noticed and exited, and one that
-// others say made them fail (failure_order.h): it was first.
+// The first rank that fails is the culprit: the launcher reports it at once, sends SIGTERM to the
+// others, and SIGKILL after a grace time. Which rank was first:
+//
+//   1. The loop calls handlers in the order in which descriptors became ready, so by default the
+//      order of deaths is the order in which the handlers see them.
+//   2. A rank that a signal is still killing counts as first although another one noticed and
+//      exited earlier (look_for_deaths).
+//   3. A rank whose words accuse another rank of this node that still runs waits undecided for that
+//      one's end; if it ends in time, it counts as first (accused_rank in failure_report.h).
+//   4. A rank that died of a signal by which jobs are stopped waits undecided as well: the signal
+//      may be for the whole job and about to reach the launcher. When another rank fails
+//      meanwhile, it was for that rank alone, which then counts as first.
 //
 // Thread safety: none. Everything happens in the handlers it gives to the loop, and in tend().
 
@@ -33,7 +40,7 @@
 #include "paceline/launcher/job/rank_process.h"
 #include "paceline/launcher/job/rank_seeds.h"
 #include "paceline/launcher/job_timeline/job_timeline.h"
-#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/log_directory.h"
 #include "paceline/launcher/process/event_loop.h"
@@ -41,7 +48,7 @@
 
 namespace paceline::launcher {
 
-// What all generations of a job on this node have in common. Everything outlives them.
+// The parts that all generations of a job on this node share. Each outlives them.
 struct GenerationContext {
   const LaunchPlan& plan;
   EventLoop& loop;
@@ -56,7 +63,7 @@ struct GenerationContext {
 
 class Generation {
  public:
-  // `stdin_fd` is what rank 0 reads; -1: nothing. Starts all ranks. Error(kSystem).
+  // Starts all ranks. `stdin_fd`: the input of rank 0; -1: none. Error(kSystem).
   Generation(const GenerationContext& context, const NodePlace& place, const JobServices& services,
              int stdin_fd);
   Generation(const Generation&) = delete;
@@ -65,51 +72,52 @@ class Generation {
   ~Generation();
 
   const NodePlace& place() const { return place_; }
-  // Called at the first failure, before the others are stopped.
+  // Sets the function to call at the first failure, before the others are stopped, ...
   void when_failed(std::function<void()> handler) { when_failed_ = std::move(handler); }
-  // Called with the report of it, in lines, once that is complete.
+  // ... and the function to call with its report, in lines, once that is complete.
   void when_reported(std::function<void(const std::string&)> handler) {
     when_reported_ = std::move(handler);
   }
 
-  // For what was heard of a failure elsewhere: a rank that a signal is ending, or has ended, at
-  // this moment counts as failed before it. Waits for the end of one that is on its way out.
+  // To be called when another node reports a failure: a rank that a signal is ending, or has ended,
+  // at this moment failed before that. Waits for the end of one that is on its way out.
   void look_for_deaths();
-  // To the ranks that still run; SIGKILL after `grace`, counted from the first call.
+  // Sends the signal to the ranks that still run, and SIGKILL when `grace` after the first call is
+  // over.
   void stop(int signal, std::chrono::nanoseconds grace);
-  // The ranks that the job waits for have ended in order, and ranks of serving roles may run.
+  // Whether all ranks that the job waits for have ended in order; ranks of serving roles may run.
   bool work_is_done() const;
-  // Stops those as stop() does: the generation ends in order.
+  // Stops those as stop() does, but the generation ends in order.
   void wind_up(std::chrono::nanoseconds grace);
-  // SIGKILL; `limit` says how long they had, "before the second SIGINT".
+  // Sends SIGKILL; `limit` says how long the ranks had, as in "before the second SIGINT".
   void kill(const std::string& limit);
   void send(int signal);
-  // To one rank; false when it does not run, or not on this node.
+  // Signals one rank; false when it does not run, or not on this node.
   bool send_to(int rank, int signal);
-
-  // The same with SIGKILL, on purpose: `because` is the cause of its end.
+  // Kills one rank on purpose; `because` is the cause of its end. False as above.
   bool strike(int rank, const std::string& because);
   bool was_struck(int rank) const { return struck_.contains(rank); }
 
-  // Once after each turn of the loop: what is due by time, and what the output needs.
+  // To be called after each turn of the loop: acts on deadlines and on consoles that are full.
   void tend();
-  // By when tend() must be called.
+  // The time by which tend() must be called again.
   Deadline next_deadline() const;
 
   int num_running() const { return num_running_; }
-  // True when the process is a rank that has not been waited for.
+  // Whether the process is a rank that has not been waited for.
   bool owns(pid_t pid) const;
-  // All ranks have ended, nothing of them is left and their output has been taken.
+  // Whether all ranks have ended, nothing of them is left and their output has been taken.
   bool over() const { return over_; }
-  // Whoever failed before stop() was called.
+  // The rank that failed first, before stop() was called.
   const std::optional<RankEnd>& culprit() const { return culprit_; }
-  // Why it ended, where that is known, and once it is.
+  // Why the culprit ended; empty while that is not known.
   const std::string& cause() const { return cause_; }
-  // Ranks ended with kStoppedAsAgreed before wind_up(), and none failed; after stop(), all of them.
+  // Whether ranks ended with kStoppedAsAgreed before wind_up(), and none failed; after stop(): all
+  // of them did.
   bool stopped_as_agreed() const;
-  // Those that ended badly because of that.
+  // The ranks that failed because the culprit did.
   const std::vector<RankEnd>& followers() const { return followers_; }
-  // What is to be said of the ranks beside the culprit once all is over, in lines; may be empty.
+  // Lines about the ranks beside the culprit, for when the generation is over; may be empty.
   std::string closing_words() const;
   std::chrono::duration<double> age() const;
   // Why a rank's log is incomplete; empty when all are whole.
@@ -122,7 +130,8 @@ class Generation {
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
                                           int stdin_fd);
   std::array<Console*, 2> console_of(int local_rank);
-  // The first failure has been found, or stop() or kill() called: what ends now follows from it.
+  // Whether the first failure has been found, or stop() or kill() called, so that every later end
+  // follows from it.
   bool ending() const { return culprit_ || stopping_ != Stopping::kNo; }
   void watch_rank(std::size_t index);
   void watch_first_rank();
@@ -165,37 +174,13 @@ class Generation {
   std::string cause_;
   std::vector<int> finished_;                 // ended with exit code 0 before the culprit
   RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
-  std::vector<RankEnd> followers_, fellows_;  // that failed because of the culprit, or beside it
-  // Failed, and accuse ranks that may be about to end, or died of a signal that may be for the
-  // whole job; none once there is a culprit.
+  std::vector<RankEnd> followers_, fellows_;  // failed because of the culprit, or beside it
+  // The ranks that failed and wait by rules 3 and 4; none once there is a culprit.
   std::vector<std::pair<RankProcess*, RankEnd>> undecided_;
   Deadline undecided_until_ = Deadline::never();
   Leftovers leftovers_;
   std::string no_terminal_because_;
   std::set<int> struck_;
-};
-
-// What the user is told, once each, about output that is lost or late: logs that could not be
-// written, what the ranks printed that could not be shown, ranks without a terminal.
-//
-// Thread safety: none.
-
-class OutputWarnings {
- public:
-  // The references must outlive it.
-  OutputWarnings(Consoles& consoles, const LogDirectory& logs);
-
-  // After each turn of the loop. `running` may be null.
-  void tend(const Generation* running);
-
- private:
-  void warn_about_logs(const Generation& running);
-  void warn_about_console();
-  void warn_about_terminals(const Generation& running);
-
-  Consoles& consoles_;
-  const LogDirectory& logs_;
-  bool warned_about_logs_ = false, warned_about_console_ = false, warned_about_terminals_ = false;
 };
 
 }  // namespace paceline::launcher

@@ -15,7 +15,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr const char* kVariable = "PACELINE_FLIGHT_DIR";
-// A rank that comes this much later than the others is nothing to report of a job that was stopped.
+// In a job that was stopped, a shorter wait is not worth reporting.
 constexpr double kLongWait = 1;
 
 bool is_wait(Verdict verdict) {
@@ -23,7 +23,7 @@ bool is_wait(Verdict verdict) {
          verdict == Verdict::kMessage || verdict == Verdict::kUndecided;
 }
 
-// A program behind a shell script ends in a way that only the script knows.
+// Unknown for a program behind a shell script: the agent sees only the end of the script.
 std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>& ends) {
   const auto end = std::find_if(ends.begin(), ends.end(), [&](const RankEnd& one) {
     return one.rank == flight.rank && one.pid == flight.pid;
@@ -32,7 +32,7 @@ std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>
   return end->exit_code;
 }
 
-// Where no rank waits for another, only the rank that failed first is a reason.
+// Where no rank waits for another, only an explanation that names the culprit is a reason.
 bool contradicts(const Explanation& explanation, const RankEnd& culprit) {
   return explanation.group.empty() && explanation.verdict != Verdict::kMessage &&
          std::find(explanation.ranks.begin(), explanation.ranks.end(), culprit.rank) ==
@@ -46,7 +46,7 @@ JobFlights::JobFlights(const Environment& inherited, const std::string& log_dire
   const auto named = inherited.find(kVariable);
   if (named == inherited.end()) return;
   directory_ = named->second;
-  // For ranks that change their folder, and commands that run in another.
+  // Absolute for ranks that change their folder, and for commands that run in another.
   if (!directory_.empty()) directory_ = std::filesystem::absolute(directory_);
 }
 

@@ -10,25 +10,8 @@
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/coordination/job_control.h"
-#include "paceline/launcher/messages/remote_frames.h"
-#include "paceline/launcher/output/console.h"
 
 namespace paceline::launcher {
-
-void LauncherChannel::say_leads(const Endpoint& meeting) const {
-  if (notices_fd_ < 0) return;
-  write_notice(notices_fd_, encode_frame(FrameKind::kLeads, encode(meeting)));
-}
-
-void LauncherChannel::say_over(int exit_code) const {
-  if (notices_fd_ < 0) return;
-  const std::string payload(1, static_cast<char>(exit_code));
-  write_notice(notices_fd_, encode_frame(FrameKind::kOver, payload));
-}
-
-void LauncherChannel::send_timeline(const std::string& packed) const {
-  write_notice(notices_fd_, encode_frame(FrameKind::kTimeline, packed));
-}
 
 namespace {
 
@@ -36,10 +19,10 @@ using namespace std::chrono_literals;
 
 constexpr auto kLookUpPause = 1s;
 constexpr auto kSilence = 5s;  // agents are seldom started in the same second
-// Beyond what ranks are given to end by themselves: for SIGKILL to work, and for what they leave.
+// Added to the time in which ranks must end by themselves: for SIGKILL and what they leave running.
 constexpr auto kStopMargin = 30s;
 
-// Somebody takes connections there.
+// Whether some process takes connections there.
 bool port_is_taken(const Endpoint& endpoint) {
   try {
     connect_tcp(endpoint, Deadline::after(CoordinatorSearch::kAttempt));
@@ -49,7 +32,7 @@ bool port_is_taken(const Endpoint& endpoint) {
   }
 }
 
-// An address of this host, for when the way to the meeting does not show one that others reach.
+// An address of this host by which others reach it, where the way to the meeting shows none.
 std::string other_address() {
   const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
   return choose_address(wanted, interface_addresses(), false);
@@ -77,13 +60,7 @@ CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& optio
 }
 
 CoordinatorSettings CoordinatorSearch::settings() const {
-  return {.version = options_.version,
-          .run_id = options_.run_id,
-          .min_nodes = options_.min_nodes,
-          .max_nodes = options_.num_nodes,
-          .logical_shards = options_.logical_shards,
-          .roles = options_.roles,
-          .restarts = options_.restarts,
+  return {.terms = options_.terms(),
           .join_timeout = options_.meeting.join_timeout,
           .last_call_timeout = options_.meeting.last_call_timeout,
           .stop_timeout = options_.shutdown_timeout + kStopMargin,
@@ -103,8 +80,7 @@ void CoordinatorSearch::give_up() const {
     fail(ErrorCode::kTimeout,
          "this node lost {}, and found none of the others: {}. They have ended, or this host does "
          "not reach them; the job is not begun again here. Start it again to continue from its "
-         "newest "
-         "checkpoint",
+         "newest checkpoint",
          lost_because_, cause_);
   }
   fail(ErrorCode::kTimeout,
@@ -113,7 +89,7 @@ void CoordinatorSearch::give_up() const {
        to_string(options_.meeting.endpoint), cause_);
 }
 
-// Empty when another agent is the host.
+// Returns no listener when another agent is the host.
 Fd CoordinatorSearch::listen_if_host() const {
   const auto& meeting = options_.meeting;
   if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_for_the_others();
@@ -140,7 +116,7 @@ Fd CoordinatorSearch::listen_for_the_others() const {
   }
 }
 
-// Looked up once a second, until it is.
+// Looks it up once a second, until it has an address.
 bool CoordinatorSearch::name_is_known() {
   if (named_ || !look_up_at_.expired()) return named_;
   look_up_at_ = Deadline::after(kLookUpPause);
@@ -188,7 +164,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint)
   }
 }
 
-// Once, and not at once.
+// Says so once, and not in the first seconds.
 void CoordinatorSearch::say_that_it_waits() {
   if (last_ || said_ || !say_at_.expired()) return;
   said_ = true;
@@ -214,11 +190,11 @@ bool CoordinatorSearch::is_own(const Endpoint& candidate) const {
   return std::find(own_.begin(), own_.end(), candidate) != own_.end();
 }
 
-void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
+void CoordinatorSearch::lose(const LastStart& last, const std::string& cause) {
   lost_because_ = cause;
   was_coordinator_ = leads();
   last_ = last;
-  candidates_ = last.stand_ins;
+  candidates_ = last.order.stand_ins;
   next_candidate_ = 0;
   std::erase(candidates_, current_);
   if (!was_coordinator_) candidates_.insert(candidates_.begin(), current_);
@@ -227,11 +203,11 @@ void CoordinatorSearch::lose(const StartOrder& last, const std::string& cause) {
       Deadline::after(was_coordinator_ ? std::min(patience, settings().stop_timeout) : patience);
 }
 
-void CoordinatorSearch::follow(const Endpoint& leader, const std::optional<StartOrder>& last) {
+void CoordinatorSearch::follow(const Endpoint& leader, const std::optional<LastStart>& last) {
   lost_because_ = fmt::format("the job's coordinator at {}", to_string(current_));
   was_coordinator_ = false;
   last_ = last;
-  candidates_ = last ? last->stand_ins : std::vector<Endpoint>();
+  candidates_ = last ? last->order.stand_ins : std::vector<Endpoint>();
   next_candidate_ = 0;
   std::erase(candidates_, leader);
   candidates_.insert(candidates_.begin(), leader);
@@ -248,15 +224,16 @@ std::unique_ptr<JobControl> CoordinatorSearch::find_among_candidates() {
 
 std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
   CoordinatorSettings mine = settings();
-  mine.expected_nodes = last_->place.num_nodes - 1;
+  mine.expected_nodes = last_->order.place.num_nodes - 1;
   mine.leader = stand_in_;
-  mine.first_generation = last_->place.generation + 1;
+  mine.first_generation = last_->order.place.generation + 1;
   mine.first_note = "lost " + lost_because_;
   for (const Endpoint& candidate : candidates_) {
     if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
   }
+  mine.terms.restarts = last_->restarts();
   // No node is replaced: those that are left join as soon as nothing runs there any more.
-  if (mine.restarts.max_restarts == 0) {
+  if (mine.terms.restarts.is_used_up()) {
     mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
   }
   current_ = stand_in_;
@@ -272,9 +249,8 @@ constexpr auto kSearchPause = 50ms;
 
 }  // namespace
 
-JobMembership::JobMembership(EventLoop& loop, const LaunchOptions& options,
-                             const LauncherChannel& launcher)
-    : options_(options), launcher_(launcher), search_(loop, options) {}
+JobMembership::JobMembership(EventLoop& loop, const LaunchOptions& options, Consoles& consoles)
+    : options_(options), consoles_(consoles), search_(loop, options) {}
 
 std::string JobMembership::host() const {
   return options_.part ? options_.part->host : host_name();
@@ -286,22 +262,17 @@ void JobMembership::seek() {
   if (!coordinator_) return;
   claim_services();
   // If the launcher takes this node for the leader, it is told where the leader is.
-  if (search_.leads() || said_leads_) launcher_.say_leads(search_.current());
+  if (search_.leads() || said_leads_) consoles_.tell_leads(search_.current());
   said_leads_ = search_.leads();
-  report(Joining{.version = options_.version,
-                 .run_id = options_.run_id,
+  report(Joining{.terms = options_.terms(),
                  .host = host(),
                  .num_ranks = options_.num_local_ranks,
-                 .min_nodes = options_.min_nodes,
-                 .max_nodes = options_.num_nodes,
-                 .logical_shards = options_.logical_shards,
-                 .roles = options_.roles,
                  .role = options_.role,
                  .role_serves = options_.role_serves,
                  .node_rank = options_.node_rank,
                  .stand_in = search_.stand_in(),
                  .offer = services_->offer(),
-                 .next_generation = last_start_ ? last_start_->place.generation + 1 : 0});
+                 .next_generation = last_start_ ? last_start_->order.place.generation + 1 : 0});
 }
 
 void JobMembership::report(const Report& report) {
@@ -322,13 +293,18 @@ void JobMembership::follow(const Endpoint& leader) {
   seek_at_ = Deadline::after(0ns);
 }
 
+JobTerms JobMembership::terms() const {
+  JobTerms terms = options_.terms();
+  if (last_start_) terms.restarts = last_start_->restarts();
+  return terms;
+}
+
 bool JobMembership::may_have_a_successor() const {
-  return options_.restarts.max_restarts > 0 ||
-         last_start_->place.num_nodes - 1 >= options_.min_nodes;
+  return terms().may_go_on_with(last_start_->order.place.num_nodes - 1);
 }
 
 void JobMembership::begin(const StartOrder& order) {
-  last_start_ = order;
+  last_start_ = LastStart{order};
   if (order.place.node_rank != 0) services_->use({order.store, order.master});
 }
 
@@ -337,7 +313,7 @@ Offer JobMembership::offer_anew() {
   return services_->offer();
 }
 
-// The old ones are given up first: their ports may be the ones that are asked for again.
+// Gives up the old services first, because the new ones may ask for the same ports.
 void JobMembership::claim_services() {
   services_.reset();
   services_ = options_.several_nodes()

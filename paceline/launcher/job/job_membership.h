@@ -1,10 +1,7 @@
 #pragma once
 
-// What an agent tells the launcher of --hosts, on whichever machine that is, besides its words
-// (launcher/output/console.h): frames (launcher/messages/remote_frames.h), which this host's
-// remote end carries.
-//
-// Thread safety: none.
+// A node's part in its job: finds the coordinator, joins under it, and goes to another one when it
+// is lost.
 
 #include <chrono>
 #include <memory>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "paceline/engine/core/authentication.h"
+#include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/coordination/coordinator.h"
@@ -20,45 +18,44 @@
 #include "paceline/launcher/job/job_services.h"
 #include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
+#include "paceline/launcher/output/console.h"
 #include "paceline/launcher/process/event_loop.h"
 
 namespace paceline::launcher {
 
-class LauncherChannel {
- public:
-  // As LaunchOptions::notices_fd.
-  explicit LauncherChannel(int notices_fd) : notices_fd_(notices_fd) {}
+// The order that started the last generation of this node's ranks, and when it came.
+struct LastStart {
+  StartOrder order;
+  AwakeClock::time_point at = AwakeClock::now();
 
-  // This agent leads the job, and the others meet it there.
-  void say_leads(const Endpoint& meeting) const;
-  // The job is over on all hosts, with this exit code.
-  void say_over(int exit_code) const;
-  // A rank's, packed. Requires such a launcher.
-  void send_timeline(const std::string& packed) const;
-
- private:
-  const int notices_fd_;
+  // The budget of restarts as it is by now.
+  RestartBudget restarts() const { return order.place.restarts.after(AwakeClock::now() - at); }
 };
 
-// How an agent comes by the coordinator of its job, and to another one when that is gone.
+// Finds the coordinator of this agent's job, or becomes it.
 //
-// At first: the agent of node 0, or without given node ranks the first one at the host that the
-// endpoint names, is the coordinator itself and listens at the endpoint; the others connect to it.
+// At first:
+//   1. The agent of node 0 is the coordinator and listens at the endpoint. Without given node ranks
+//      it is the first agent at the host that the endpoint names. The others connect to it.
+// After a loss:
+//   2. Every agent has listened at a stand-in endpoint since it joined, and all agents know the
+//      stand-ins of all nodes from the order that started the last generation.
+//   3. Each agent tries the coordinator that it lost, then the stand-ins in the order of node
+//      ranks. An agent that comes to its own endpoint becomes the coordinator. So all agents that
+//      reach each other agree on the first live one, without a vote.
+//   4. The successor numbers its first generation one above the last, so that nothing of that one
+//      reaches it, and goes on with the budget of restarts in that order.
+//   5. An agent that was the coordinator and was given up by the others looks for its successor
+//      among them, and never becomes it again: it does not know what they have done meanwhile.
+//   6. Two halves of a network that cannot see each other become two jobs only when each has as
+//      many nodes as MIN of --nnodes. A coordinator with fewer asks the other agents for a larger
+//      half and gives way to it (coordination/coordinator.h); its agents follow.
 //
-// After a loss: every agent listens somewhere from the start (its stand-in endpoint, known to all
-// since the last generation began). All try the coordinator that they lost, then the stand-ins in
-// the order of node ranks; whoever comes to its own endpoint on the way is the new coordinator. Two
-// halves of a network that cannot see each other can thus become two jobs when each has as many
-// nodes as MIN of --nnodes; one with fewer finds the other and gives way (coordination/
-// coordinator.h), and its agents follow. An agent that was the coordinator itself and was given up
-// by the others looks for its successor among them, and does not become it again: what they have
-// done meanwhile is not known here.
-//
-// The endpoint's name may be unknown for a while: those of containers and pods come with them.
+// The endpoint's name may be unknown for a while, because the names of containers and pods come
+// with them.
 //
 // Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers, or
 // as long as the system looks for a name.
-
 class CoordinatorSearch {
  public:
   static constexpr std::chrono::milliseconds kAttempt{250};
@@ -66,17 +63,17 @@ class CoordinatorSearch {
   // Error(kInvalid) when the job has several nodes and no secret.
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
-  // One attempt; nothing when there is no coordinator yet. Error(kTimeout) once join_timeout is
-  // over, or the time in which the others must have found each other; Error(kInvalid),
-  // Error(kSystem) for what will not get better.
+  // Makes one attempt; returns nothing when there is no coordinator yet. Error(kTimeout) once
+  // join_timeout is over, or the time in which the others must have found each other;
+  // Error(kInvalid) or Error(kSystem) for a problem that time does not solve.
   std::unique_ptr<JobControl> find();
-  // From now on find() looks for a successor. `last` is the order that started the last generation.
-  void lose(const StartOrder& last, const std::string& cause);
-  // From now on find() tries `leader` first: an agent that gave way to it has named it. Requires:
-  // the coordinator that was found is gone. `last` as above; nothing before the first generation.
-  void follow(const Endpoint& leader, const std::optional<StartOrder>& last);
+  // From now on find() looks for a successor. `last`: the start of the last generation.
+  void lose(const LastStart& last, const std::string& cause);
+  // From now on find() tries `leader` first, which the last coordinator named when it gave way.
+  // `last` as above; nothing before the first generation.
+  void follow(const Endpoint& leader, const std::optional<LastStart>& last);
 
-  // Of a job with several nodes. Requires: find() has found.
+  // The secret of a job with several nodes. Requires: find() has found a coordinator.
   const Secret& secret() const { return *secret_; }
   // Where other hosts reach this one, and where it would coordinate.
   const std::string& address() const { return address_; }
@@ -107,51 +104,52 @@ class CoordinatorSearch {
   std::string cause_;   // why the last attempt failed
   bool named_ = false;  // the endpoint's name has an address
   Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
-  bool said_ = false;  // that it waits
+  bool said_ = false;  // the user knows that it waits
   Deadline say_at_;
   std::string address_;
   Endpoint current_;  // of the coordinator that was found last
   Endpoint stand_in_;
-  std::vector<Endpoint> own_;  // that, and what it was before
+  std::vector<Endpoint> own_;  // the stand-in and earlier ones
   Fd stand_in_listener_;
-  std::optional<StartOrder> last_;    // once the coordinator was lost
-  std::vector<Endpoint> candidates_;  // where it is looked for then, in turn
+  std::optional<LastStart> last_;     // once the coordinator was lost
+  std::vector<Endpoint> candidates_;  // where to look for a successor, in turn
   std::size_t next_candidate_ = 0;
   std::string lost_because_;
   bool was_coordinator_ = false;
 };
 
-// A node's part in its job: finds the coordinator, joins under it, and goes to another one when it
-// is lost; and the services that the node offers to the current or next generation.
+// The connection to the coordinator, whichever that is, and the services that the node offers to
+// the current or next generation.
 //
 // Thread safety: none.
-
 class JobMembership {
  public:
-  // `launcher`, of --hosts, hears when this agent leads. The references must outlive it. Errors as
-  // CoordinatorSearch has them, here and in seek().
-  JobMembership(EventLoop& loop, const LaunchOptions& options, const LauncherChannel& launcher);
+  // The launcher of --hosts learns by `consoles` when this agent leads. The references must outlive
+  // it. The errors of CoordinatorSearch, here and in seek().
+  JobMembership(EventLoop& loop, const LaunchOptions& options, Consoles& consoles);
 
   // This node, as the user calls it.
   std::string host() const;
 
-  // One attempt to find a coordinator, which it joins with new services.
+  // Makes one attempt to find a coordinator, and joins under it with new services.
   void seek();
   // When the next one is due.
   Deadline seek_at() const { return seek_at_; }
-  // Null while it is looked for.
+  // Null while this agent looks for one.
   JobControl* coordinator() const { return coordinator_.get(); }
   bool coordinator_is_lost() const { return coordinator_ && !coordinator_->lost().empty(); }
   // The coordinator is this process's.
   bool leads() const { return coordinator_ && search_.leads(); }
-  // It is not sent while there is no coordinator.
+  // Drops the report while there is no coordinator.
   void report(const Report& report);
-  // The coordinator is gone; returns why. Once the job has begun, another one is looked for, before
-  // that the same.
+  // The coordinator is gone; returns why. From now on seek() looks for a successor, or before the
+  // job has begun for the same coordinator.
   std::string lose_coordinator();
-  // The coordinator gave way to the one at `leader`, which is looked for.
+  // The coordinator gave way to the one at `leader`, for which seek() looks from now on.
   void follow(const Endpoint& leader);
 
+  // The terms of the job with its budget of restarts by now, as far as this node knows.
+  JobTerms terms() const;
   // Whether the job may go on under another coordinator: enough nodes are left, or may come.
   // Requires: has_begun().
   bool may_have_a_successor() const;
@@ -168,13 +166,13 @@ class JobMembership {
   void claim_services();
 
   const LaunchOptions& options_;
-  const LauncherChannel& launcher_;
+  Consoles& consoles_;
   CoordinatorSearch search_;
   std::unique_ptr<JobControl> coordinator_;
   Deadline seek_at_ = Deadline::after(std::chrono::nanoseconds(0));
   std::unique_ptr<JobServices> services_;
-  std::optional<StartOrder> last_start_;
-  bool said_leads_ = false;  // what the launcher of --hosts knows
+  std::optional<LastStart> last_start_;
+  bool said_leads_ = false;  // the launcher of --hosts takes this node for the leader
 };
 
 }  // namespace paceline::launcher

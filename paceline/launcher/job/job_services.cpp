@@ -37,7 +37,7 @@ void set_place(Environment& env, const LaunchOptions& options, const NodePlace& 
   env["ROLE_RANK"] = std::to_string(role.number);
   env["ROLE_WORLD_SIZE"] = std::to_string(role.count);
   env["TORCHELASTIC_RESTART_COUNT"] = std::to_string(place.generation);
-  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.max_restarts);
+  env["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(place.restarts.max_restarts);
   env["TORCHELASTIC_RUN_ID"] = options.run_id;
 }
 
@@ -54,7 +54,7 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   }
   env.erase("PACELINE_THREAD_SHARE");  // of a launcher around this one
   if (!inherited_threads(env)) env["OMP_NUM_THREADS"] = env["PACELINE_THREAD_SHARE"] = threads;
-  // A user who chose the number of OpenMP threads means OpenBLAS as well.
+  // A number of OpenMP threads that the user chose holds for OpenBLAS as well.
   env.try_emplace("OPENBLAS_NUM_THREADS", std::to_string(*inherited_threads(env)));
   // Threads that spin while they wait would steal the cpu from the ranks they wait for.
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
@@ -120,8 +120,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswer{1};
 
-// The user's file, which ranks can read as well, or else a new one. What an outer job handed to
-// this process is not this job's.
+// The secret of the user's file, which ranks can read as well, or else a new one. The secret that
+// an outer job handed to this process is not this job's.
 Secret choose_secret() {
   const auto of_file = find_job_secret([](const std::string& name) {
     return name == "PACELINE_SECRET_FD" ? std::nullopt : process_environment()(name);

@@ -1,8 +1,7 @@
 #pragma once
 
-// The environment of one rank: what the launcher inherited, plus torchrun's variables (the same
-// names, so that Python scripts run unchanged), thread counts and the job's store; without what
-// MPI's launchers and torchrun say of the launcher itself. Pure.
+// The launcher's services for ranks: their environment, the job's store, port
+// and secret, and memory that outlives them.
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +14,7 @@
 #include "paceline/engine/store/tcp_store_server.h"
 #include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
-#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"
@@ -26,48 +25,49 @@ struct JobAddresses {
   std::string store;  // host:port of the job's store
   std::string master_addr;
   std::uint16_t master_port = 0;
-  int secret_fd = -1;  // inherited; holds the job's secret as text
+  int secret_fd = -1;  // a descriptor that the rank inherits; holds the job's secret as text
 };
 
-// The user's OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT stand when
-// they are set in `inherited`.
+// The environment of one rank: the variables that the launcher inherited, plus torchrun's (with the
+// same names, so that Python scripts run unchanged), thread counts and the job's store; without the
+// variables of MPI's launchers and torchrun about the launcher itself. OMP_NUM_THREADS,
+// OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT of the user stay as they are. Pure.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
 
-// Says what the rank's stdout, a terminal of the launcher's making (launcher/output/rank_output.h),
-// can do: a rank whose output alone is on the launcher's terminal may draw there. Any other is told
-// that its terminal is a dumb one, so that logs and files get no colours; unless the user forces
-// them.
+// Sets the variables about the rank's stdout, a terminal that the launcher made
+// (launcher/output/rank_output.h). A rank may draw if only its output is on the launcher's
+// terminal. For any other rank the terminal is a dumb one, so that logs and files get no colours,
+// unless the user forces them.
 void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
                   int local_rank);
 
-// What the launcher offers to its ranks besides starting them: the job's store (on the first node),
-// a port for programs that bring a store of their own, and the secret that only this job knows.
+// The job's store, a port for programs that bring a store of their own, and the secret that only
+// this job knows.
 //
-// One node: the store listens on loopback, on a port the kernel picks; MASTER_PORT is another, kept
-// free (launcher/process/rank_resources.h). Several nodes: the same at every node, on the address
-// by which the others reach it, and all use those of the node with rank 0. Each generation has
-// services of its own, so that what an older one left reaches no rank.
+// On one node the store listens on loopback, on a port that the kernel picks; MASTER_PORT is
+// another one, kept free (launcher/process/rank_resources.h). Of several nodes each has such
+// services, on the address by which the others reach it, and all use those of the node with rank 0.
+// Each generation has services of its own, so that nothing of an older one reaches a rank.
 //
 // The secret travels in a memfd that each rank inherits, never in an argument or a variable.
-
 class JobServices {
  public:
-  // For ranks on one node, with a secret of their own. Claims ports; starts no thread yet.
+  // For a job on one node, with a secret of its own. Claims ports; starts no thread yet.
   // Error(kSystem) for a port that is taken.
   explicit JobServices(const LaunchOptions& options);
-  // For a node of several, which the others reach at `host`.
+  // For one of several nodes, which the others reach at `host`.
   JobServices(const std::string& host, const Secret& secret);
 
-  // A fresh descriptor with the secret for one rank (each has a read position of its own).
+  // A new descriptor with the secret, for one rank: each has a read position of its own.
   Fd make_secret_fd() const;
   JobAddresses addresses() const { return addresses_; }
   Offer offer() const { return offer_; }
   // Uses another node's services and gives up the claims of this one.
   void use(const Offer& others);
-  // Which ranks wait, and for which, in the first meeting of a generation. None where another
-  // node's store is used, or this one does not answer within a second.
+  // Which ranks wait, and for which, in the first meeting of a generation. Empty where another
+  // node's store is used, or when this one does not answer within a second.
   Absence meeting(int generation, int world_size);
   // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
   void start_store();
@@ -82,19 +82,18 @@ class JobServices {
   ReservedPort reserved_;
   Fd store_listener_;  // until the store takes it
   std::unique_ptr<TcpStoreServer> store_;
-  std::unique_ptr<TcpStore> onlooker_;  // of that store
+  std::unique_ptr<TcpStore> onlooker_;  // a client of that store
 };
 
 // Memory in which a job's ranks may keep their state beyond their own deaths (MemoryCheckpoint): a
-// file without a name, held by the agent, so that it lives exactly as long as the job on this host.
-// It takes no memory until it is written to.
-
+// file without a name, which the agent holds, so that it lives exactly as long as the job on this
+// host. It takes no memory until ranks write to it.
 class JobMemory {
  public:
   JobMemory();
 
-  // What tells a rank where it is, unless the user has named another place. Nothing when the
-  // system gave none.
+  // Sets the variable that tells a rank where the memory is, unless the user has named another
+  // place or the system gave none.
   void add_variables(Environment& environment) const;
 
  private:

@@ -1,7 +1,6 @@
 #include "paceline/launcher/job/job_watch.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <utility>
 
@@ -97,8 +96,8 @@ void JobWatch::begin_generation(const NodePlace& place) {
   watch_anew();
 }
 
-// What an older generation left, and the time between the two, mean nothing for the next one; nor
-// does the time in which the ranks were stopped.
+// The records of an older generation, the time between the two, and a time in which the ranks were
+// stopped must not count.
 void JobWatch::watch_anew() {
   const LaunchOptions& options = plan_.options;
   if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights, actions_.meeting);
@@ -163,16 +162,10 @@ void JobWatch::answer(JobRequest request) {
   if (what == "describe") return send_answer(request, description());
   if (what == "stacks") return send_stacks(std::move(request));
   if (what == "crash") return on_crash(std::move(request));
-  if (what == "stop") {
-    send_answer(request, "stopping\n");
-    // It passes the signal on to this process; once it has died, its number may be anybody's.
-    if (getppid() != supervisor_) return;
-    kill(supervisor_, SIGTERM);
-    kill(supervisor_, SIGCONT);  // it may have been stopped
-  }
+  if (what == "stop") answer_stop(request, supervisor_);
 }
 
-// A rank, or a process that it started and that is not alone in a group of its own.
+// Finds a rank itself, and a process that it started, unless that left the rank's group.
 std::optional<int> JobWatch::rank_of(pid_t pid) const {
   const pid_t group = getpgid(pid);
   for (const auto& [rank, process] : ranks_) {
@@ -191,8 +184,8 @@ void JobWatch::on_crash(JobRequest request) {
   read_crashes();
 }
 
-// Ranks that crash at the same moment wait their turn: whoever is let go first is the culprit, and
-// must have been looked at.
+// Ranks that crash at the same moment wait for their turn: the one that ends first is the culprit,
+// and must have been looked at.
 void JobWatch::read_crashes() {
   auto reading = std::count_if(crashes_.begin(), crashes_.end(),
                                [](const auto& crash) { return crash.second.reader != nullptr; });
@@ -219,7 +212,7 @@ void JobWatch::crash_read(int rank, ProcessStacks stacks) {
   read_crashes();
 }
 
-// The process that records is the program, also behind a shell script.
+// Prefers the process that records: it is the program, also behind a shell script.
 std::map<int, StackReader::Target> JobWatch::targets(const std::vector<Flight>& flights,
                                                      bool inside) const {
   std::map<int, StackReader::Target> targets;
@@ -260,7 +253,7 @@ void JobWatch::send_stacks(JobRequest request) {
     flights = read_flights(folders_.flights).flights;
     sentence = paceline::explain(flights).sentence + "\n\n";
   } catch (const Error&) {
-    // No records: the stacks say it alone.
+    // Without records the answer has only the stacks.
   }
   const int number = ++num_asked_;
   const auto asked = std::make_shared<JobRequest>(std::move(request));
@@ -299,14 +292,12 @@ std::string JobWatch::description() const {
   return json_text(json) + "\n";
 }
 
-// The launcher's eyes on ranks that hang or hold the others up, together with those of other hosts.
-
 namespace {
 
-// For another host to read its ranks' stacks, end them and say so.
+// How long another host may take to read its ranks' stacks, end them and report it.
 constexpr std::chrono::seconds kTimeToEnd{5};
 
-// Whether the timer has really expired.
+// Whether the timer has expired since the last call.
 bool take(const Fd& timer) {
   std::uint64_t times = 0;
   return read_record(timer.get(), times);
@@ -339,13 +330,13 @@ bool JobWatch::is_own(int rank) const {
   return rank >= place_.first_rank && rank < place_.first_rank + plan_.options.num_local_ranks;
 }
 
-// Hosts may share the folder. A program that makes no group leaves no records.
+// Leaves out ranks of other hosts, which may share the folder.
 std::vector<Flight> JobWatch::own_flights() const {
   std::vector<Flight> flights;
   try {
     flights = read_flights(folders_.flights).flights;
   } catch (const Error&) {
-    return flights;
+    return flights;  // a program that makes no group leaves no records
   }
   std::erase_if(flights, [this](const Flight& flight) { return !is_own(flight.rank); });
   return flights;
@@ -410,7 +401,7 @@ void JobWatch::tell(const HangOrder& hang) {
   }
 }
 
-// A name that means this job on this host.
+// Names a command that shows the stacks of this job on this host.
 std::string JobWatch::advice() const {
   const LaunchOptions& options = plan_.options;
   const std::string job = options.run_id_is_shared() ? fmt::to_string(supervisor_) : options.run_id;
@@ -418,7 +409,7 @@ std::string JobWatch::advice() const {
                      options.several_nodes() ? " on host " + host_name() : "");
 }
 
-// Only those that keep the others waiting.
+// Ends only the ranks that block the others.
 void JobWatch::end_hanging(const HangOrder& hang) {
   std::vector<int> ranks;
   for (const int rank : hang.ranks) {

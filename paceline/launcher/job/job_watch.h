@@ -1,8 +1,8 @@
 #pragma once
 
-// The launcher's eyes on its job: looks at ranks that crash before they are gone, collects what is
-// known of an end, notices when nothing moves any more or one rank holds the others up, and answers
-// who asks about the job (launcher/messages/job_socket.h).
+// Watches the ranks of this node: reads the stacks of ranks that crash, collects the evidence about
+// an end, notices hangs and stragglers, and answers `paceline ps`, `stacks` and `stop`
+// (launcher/messages/job_socket.h).
 //
 // Thread safety: none; everything happens in handlers of the loop.
 
@@ -29,7 +29,7 @@
 #include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/messages/job_socket.h"
-#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
 
@@ -44,7 +44,7 @@ class JobWatch {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
     std::function<void(const Report&)> report;
-    QuietRanks::Meeting meeting;  // of the generation that runs; empty: nothing is known of it
+    QuietRanks::Meeting meeting;  // of the generation that runs; may be empty
   };
 
   // `plan` and `loop` must outlive it.
@@ -53,42 +53,43 @@ class JobWatch {
   JobWatch& operator=(const JobWatch&) = delete;
   ~JobWatch();
 
-  // What tells a rank which process to tell when it crashes.
+  // Sets the variable that names the socket to which a rank reports a crash.
   void add_variables(Environment& environment) const;
   // Reports where this node's ranks are.
   void look(const LookOrder& order);
-  // The job hangs: says so, with the stacks of this node's ranks when one of them is named or
-  // waits, and ends those that are named where that is asked (--hang-action).
+  // The job hangs: reports it, with the stacks of this node's ranks when one of them is named or is
+  // the witness, and ends the named ranks if the user wants that (--hang-action).
   void show(const HangOrder& hang);
   // One of this node's ranks keeps the others waiting.
   void show(const StragglerOrder& straggler);
-  // The user has stopped the ranks, or let them go on: until then nothing is reported about them.
+  // The user has stopped the ranks, or let them go on. While they are stopped nothing is reported
+  // about them.
   void rest(bool at_rest);
   bool at_rest() const { return at_rest_; }
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
 
-  // It is too early to report this rank as the first that failed: it crashed, and its stack is
-  // being read; or ranks of another host are being ended for a hang, which makes this one fail.
+  // Whether it is too early to report this rank as the first that failed: it crashed and its stack
+  // is being read, or ranks of another host are being ended for a hang, which makes this one fail.
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
-  // The cause of this rank's end, which is expected, is known.
+  // Gives the cause of an end of this rank that is expected.
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
   // Adds cause and stack to the report of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
  private:
   struct Crash {
-    JobRequest request;                   // until it is read
+    JobRequest request;                   // until the stack is being read
     std::unique_ptr<StackReader> reader;  // while it is
-    bool known = false;                   // then `stacks` has what could be read
+    bool known = false;                   // `stacks` holds all that could be read
     ProcessStacks stacks;
-    std::optional<FileSystemRoom> shared;  // /dev/shm at that moment
+    std::optional<FileSystemRoom> shared;  // /dev/shm at the moment of the crash
   };
 
-  // A failure to inspect ranks is reported, and has no other effect.
+  // Reports an Error of `body`, which has no other effect.
   void guarded(const std::function<void()>& body);
   void answer(JobRequest request);
   void on_crash(JobRequest request);
@@ -102,7 +103,7 @@ class JobWatch {
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
-  // Those of this node's ranks, also the ended ones; none when there are no records.
+  // The records of this node's ranks, also of those that have ended; empty when there are none.
   std::vector<Flight> own_flights() const;
   bool is_own(int rank) const;
   void tell(const HangOrder& hang);
@@ -111,7 +112,7 @@ class JobWatch {
   // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
   // an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
-  // The rank that `pid` is or descends from; nothing when it is none's.
+  // The rank that `pid` is or descends from; nothing for any other process.
   std::optional<int> rank_of(pid_t pid) const;
 
   EventLoop& loop_;
@@ -123,7 +124,7 @@ class JobWatch {
   KernelLog kernel_log_;
   const std::int64_t started_ = std::time(nullptr);  // seconds since 1970
   NodePlace place_;
-  std::map<int, pid_t> ranks_;  // those that run
+  std::map<int, pid_t> ranks_;  // the ranks that run
   std::map<int, Crash> crashes_;
   std::map<int, std::string> ended_because_;  // ranks that were ended on purpose
   bool at_rest_ = false;

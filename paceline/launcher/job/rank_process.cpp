@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/process/descendants.h"
 
 namespace paceline::launcher {
 
@@ -54,19 +54,6 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 500ms;
 constexpr int kPause = 5;  // ms
 
-// Of all threads, as the kernel lists them; none where it does not (CONFIG_PROC_CHILDREN).
-std::vector<pid_t> children() {
-  std::vector<pid_t> pids;
-  std::error_code error;
-  std::filesystem::directory_iterator tasks("/proc/self/task", error);
-  if (error) return pids;
-  for (const auto& task : tasks) {
-    std::ifstream list(task.path() / "children");
-    for (pid_t pid = 0; list >> pid;) pids.push_back(pid);
-  }
-  return pids;
-}
-
 bool has_ended(pid_t child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child);
@@ -90,7 +77,7 @@ std::string name_of(pid_t process) {
   return neutralise(name.substr(0, name.find('\n')));
 }
 
-// As its environment says; -1 when that does not.
+// The rank that its environment names; -1 when it names none.
 int rank_of(pid_t process) {
   constexpr std::string_view kVariable("\0RANK=", 6);
   const std::string variables = '\0' + text_of(process, "environ");
@@ -107,7 +94,7 @@ int rank_of(pid_t process) {
 template <class Belongs>
 std::vector<pid_t> Leftovers::staying(Belongs belongs) {
   for (;;) {
-    std::vector<pid_t> pids = children();
+    std::vector<pid_t> pids = children_of(getpid());
     std::erase_if(pids, [&](pid_t pid) { return !belongs(pid) || has_ended(pid); });
     if (pids.empty()) return pids;
     if (!patience_) patience_ = Deadline::after(kPatience);

@@ -1,6 +1,7 @@
 #pragma once
 
-// One rank as the agent sees it: its process, its output, how it ended.
+// One rank as the agent sees it: its process, its output, how it ended, and the processes that it
+// left running.
 
 #include <chrono>
 #include <functional>
@@ -22,7 +23,8 @@ namespace paceline::launcher {
 
 class RankProcess {
  public:
-  // `out` is its stdout; `spec` comes without its output descriptors. Error(kSystem).
+  // `out` becomes its stdout; `spec` comes without output descriptors. `start` starts the process.
+  // Error(kSystem).
   RankProcess(int rank, ProcessSpec spec, Pipe out, std::unique_ptr<RankOutput> output,
               const std::function<Process(const ProcessSpec&)>& start);
 
@@ -33,12 +35,12 @@ class RankProcess {
   bool running() const { return !end_; }
   const std::optional<RankEnd>& end() const { return end_; }
 
-  // Waits for the process, which has ended, after ending what is left of its group. While it has
-  // not been waited for, its pid and so the group's number cannot be given to anybody else.
+  // Ends the rest of the process's group, then waits for the process, which has ended. Until it
+  // has been waited for, the kernel gives its pid, and so the group's number, to no other process.
   RankEnd collect();
 
-  // To the whole group, so that programs behind a shell script get it too. Nothing once the rank
-  // has ended.
+  // Signals the whole group, so that programs behind a shell script get it too. Does nothing once
+  // the rank has ended.
   void send(int signal) const;
 
  private:
@@ -49,22 +51,22 @@ class RankProcess {
   std::optional<RankEnd> end_;
 };
 
-// What ranks that ended with exit code 0 leave running: a program that went into the background,
-// whose job must not be taken for one that succeeded. It is ended with the job; this says so.
+// Finds the processes that ranks left running although they ended with exit code 0: a program that
+// went into the background, whose job must not be taken for one that succeeded. Such processes are
+// ended with the job, and text() tells the user.
 //
 // Helpers of a rank notice its end a moment later than the launcher, so those that are on their way
-// out are given half a second, once for all ranks of a generation.
+// out get half a second, once for all ranks of a generation.
 //
 // Requires: this process adopts orphans (launcher/process/descendants.h).
 //
 // Thread safety: none.
-
 class Leftovers {
  public:
-  // Of this rank, whose process has ended but not been waited for, in its process group; nothing
-  // when it failed.
+  // Looks in the process group of this rank, whose process has ended but not been waited for. Finds
+  // nothing when the rank failed.
   void look_at_group(int rank, pid_t process);
-  // What left the ranks' groups, once all ranks are gone: everything but `spared`.
+  // Looks for processes that left their rank's group: once all ranks have ended, all but `spared`.
   void look_for_strays(const std::vector<pid_t>& spared);
   // A line for each rank that left something; "" when none did.
   std::string text() const;
@@ -80,7 +82,7 @@ class Leftovers {
   void add(int rank, pid_t process);
 
   std::optional<Deadline> patience_;
-  std::map<int, Left> by_rank_;  // -1: it is not known whose
+  std::map<int, Left> by_rank_;  // -1: of a rank that is not known
   std::set<pid_t> known_;        // counted; they are being ended
 };
 

@@ -46,7 +46,7 @@ bool tells_place(const std::string& name) {
   return name.starts_with(kOwn) || std::find(kPlace.begin(), kPlace.end(), name) != kPlace.end();
 }
 
-// Those that a program executed from here gets, beside what it is given.
+// The descriptors that every program executed from here inherits, beside those it is given.
 int num_inherited_descriptors() {
   int count = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir("/proc/self/fd"), closedir);
@@ -76,7 +76,7 @@ struct SocketPair {
   Fd own, others;
 };
 
-// Empty when there are no more descriptors.
+// Empty when no descriptor is left.
 SocketPair make_seed_socket() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};
@@ -86,11 +86,11 @@ SocketPair make_seed_socket() {
 }
 
 struct Word {
-  pid_t sender = -1;  // as the kernel says; -1: nothing was said
+  pid_t sender = -1;  // as the kernel attests; -1: no word has come
   std::string text;
 };
 
-// What is said until the deadline.
+// Waits for a word until the deadline.
 Word hear(const Fd& socket, Deadline deadline) {
   std::array<char, kLongestAnswer> heard;
   iovec text{heard.data(), heard.size()};
@@ -210,7 +210,7 @@ Process RankSeeds::execute(Seed& seed, ProcessSpec spec) {
 
 RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   look_for(seed);
-  if (seed.process.pid < 0) return {};  // a program that leaves none
+  if (seed.process.pid < 0) return {};  // the program leaves no seeds
   const auto refuse = [](std::string why) { return Growth{.refusal = std::move(why)}; };
   if (!lives(seed.process)) return refuse("its seed has ended");
   if (FileVersion::of(program_.c_str()) != seed.program) {
@@ -218,7 +218,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   }
   auto changes = changes_of_place(seed.environment, spec.environment);
   if (!changes) return refuse("its environment has changed");
-  changes->erase("PACELINE_SECRET_FD");  // the seed's number for it
+  changes->erase("PACELINE_SECRET_FD");  // the seed keeps its own number of that descriptor
   const std::string text = order_text(*changes);
   if (text.size() > kLongestOrder) return refuse("its environment has changed too much");
   const auto wait = std::min<std::chrono::nanoseconds>(kSeedAnswer, patience_.remaining());
@@ -239,7 +239,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   return growth;
 }
 
-// Its first word may have arrived since the last look.
+// Takes the first word of a seed, which may have arrived since the last look.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
   const Word word = hear(seed.socket, Deadline::after(0ns));

@@ -28,11 +28,11 @@ void RunTally::ended(double seconds, const std::optional<StepReading>& steps) {
   steps_->last = steps->begun_at.value_or(0) + steps->steps;
 }
 
-// The time that the first generation with steps needed to reach them is the job's own; generations
-// before it ended for nothing.
+// The time up to the first step counts from the start of its generation as the job's own; earlier
+// generations were in vain.
 void RunTally::add_times(const StepReading& steps) {
   const double first = steps.first_began.value_or(0), last = steps.last_ended.value_or(0);
-  // A clock of another namespace says nothing here.
+  // Ignores readings of a clock in another time namespace.
   if (first < generation_begin_ || last - first < steps.seconds * 0.999 || last > end_) {
     steps_->timed = false;
     return;
@@ -103,7 +103,7 @@ std::string RunTally::text() const {
 }
 
 NodeEnd::Manner NodeEnd::manner() const {
-  // Also when that was asked for at another node.
+  // Holds also when another node was asked to stop.
   if (ranks_agreed && (!order || order->cause.empty())) return Manner::kAgreed;
   if (stop_signal != 0 && !culprit) return Manner::kStopped;
   return order && order->exit_code == 0 ? Manner::kDone : Manner::kFailed;

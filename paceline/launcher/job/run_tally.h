@@ -1,20 +1,20 @@
 #pragma once
 
-// What a job with several generations came to on this node: how long it took, how many steps its
-// ranks made, and where the time went. From the ranks' step gauges (engine/telemetry/step_log.h),
-// where they keep one.
+// The result of a job with several generations on this node: how long it took, how many steps its
+// ranks made, where the time went, and how the job ended. Steps come from the ranks' step gauges
+// (engine/telemetry/step_log.h), where they keep one.
 //
-//   steps made   of all generations together; the step in which a rank died is none
-//   steps kept   from where the training stood at the first count to where it stands at the last
-//   lost         made - kept: what a restart had to make again
+//   steps made   in all generations together, without steps in which a rank died
+//   steps kept   from the training's position at the first count to its position at the last one
+//   lost         made - kept: the steps that restarts had to make again
 //
 // The time from the first start to the last end is divided without a rest:
 //
 //   kept         time of the steps made x kept / made
 //   made again   time of the steps made x lost / made
-//   recovering   from the end of the last step before a restart to the begin of the first one after
-//                it: the step that was cut off, stopping, pausing, starting and restoring
-//   own          everything else, which an undisturbed run has too: its start, up to the first
+//   recovering   from the end of the last step before a restart to the beginning of the first one
+//                after it: the step that was cut off, stopping, pausing, starting and restoring
+//   own          everything else, which an undisturbed run has as well: its start up to the first
 //                step, and evaluating and saving between steps and at the end
 //
 //   goodput      kept / all
@@ -45,28 +45,27 @@ struct TimeSpent {
 class RunTally {
  public:
   void started(double seconds);
-  // Nothing of the generation runs any more. `steps`: of one of its ranks; nothing when none of
-  // them counts.
+  // The generation has ended. `steps`: of one of its ranks; nothing when no rank counts its steps.
   void ended(double seconds, const std::optional<StepReading>& steps);
 
   int num_generations() const { return num_generations_; }
-  // Nothing where the ranks do not count, or do not say where they began.
+  // Nothing when the ranks do not count, or do not report at which step they began.
   std::optional<std::uint64_t> steps_lost() const;
   std::optional<double> goodput() const;
-  // Nothing where they do not say either when they made their steps.
+  // Nothing also when they do not report when they made their steps.
   std::optional<TimeSpent> time_spent() const;
-  // Several lines, each after two spaces.
+  // Several lines, each indented by two spaces.
   std::string text() const;
 
  private:
   struct Steps {
     std::uint64_t made = 0;
-    double seconds = 0;                  // of them
-    std::optional<std::uint64_t> first;  // where the training stood at the first count
-    std::uint64_t last = 0;              // and at the last one
-    bool placed = true;                  // every generation that made steps said where it began
-    bool timed = true;                   // and when
-    double last_ended = 0;               // the step before
+    double seconds = 0;                  // spent in them
+    std::optional<std::uint64_t> first;  // the training's position at the first count ...
+    std::uint64_t last = 0;              // ... and at the last one
+    bool placed = true;                  // every generation with steps reported where it began ...
+    bool timed = true;                   // ... and when
+    double last_ended = 0;               // when the newest step ended
   };
 
   void add_times(const StepReading& steps);
@@ -77,29 +76,28 @@ class RunTally {
   double begin_ = 0, end_ = 0;
   double generation_begin_ = 0;
   double idle_ = 0;        // from the end of a generation to the start of the next
-  double recovering_ = 0;  // as far as the last step made
+  double recovering_ = 0;  // up to the newest step
   bool last_made_steps_ = false;
   std::optional<Steps> steps_;
 };
 
 // How a job ended, as one of its nodes knows it. A value.
-
 struct NodeEnd {
   enum class Manner {
     kAgreed,   // all ranks stopped before their work was done, as they had agreed
-    kStopped,  // by a signal to this launcher, before any rank of the node failed
+    kStopped,  // a signal stopped this launcher before any rank of the node failed
     kDone,
     kFailed,
   };
 
   std::optional<EndOrder> order;  // the coordinator's
-  int stop_signal = 0;            // the first that ended this launcher; 0: none
+  int stop_signal = 0;            // the first signal that ended this launcher; 0: none
   bool is_abandoned = false;      // the supervisor is gone
   bool ranks_agreed = false;      // those of this node stopped as agreed
   std::optional<RankEnd> culprit;
 
   Manner manner() const;
-  // Of the job: 0, the last culprit's, or 128 + N for signal N.
+  // The exit code of the job: 0, the last culprit's, or 128 + N for signal N.
   int exit_code() const;
 };
 

@@ -8,6 +8,6 @@ set(SOURCES
   job_watch.cpp
   rank_process.cpp
   rank_seeds.cpp
-  rehearsal.cpp
+  chaos_injector.cpp
   run_tally.cpp)
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json)

@@ -1,7 +1,7 @@
 #pragma once
 
-// The timeline of the ranks that an agent starts: where they record it, and the trace that is made
-// of it at the end of the job, however that came.
+// The timelines of a job's ranks: where the ranks of one agent record them, how those of all hosts
+// are collected, and the trace that is made of them at the end of the job, however that came.
 
 #include <cstddef>
 #include <functional>
@@ -17,16 +17,16 @@ namespace paceline::launcher {
 class JobTimeline {
  public:
   // `output`: the trace; empty: none is wanted. `directory`: for the ranks' files; empty: there is
-  // none, which is reported at the end. `shared`: other hosts' ranks may also record there.
+  // no folder, which is reported at the end. `shared`: other hosts' ranks may record there as well.
   JobTimeline(std::string output, std::string directory, bool shared);
 
-  // What tells this rank of this generation where to record.
+  // Sets the variable that tells this rank of this generation where to record.
   void add_variables(Environment& environment, int rank, int generation);
-  // Writes the trace and removes the ranks' files, which stay when that fails; a line for the user,
-  // or "".
+  // Writes the trace and removes the ranks' files, which stay when that fails. Returns lines for
+  // the user, or "".
   std::string finish() const;
-  // Of a job whose trace is made on another host: gives each of the ranks' files to `send`, packed,
-  // and removes them; what the user should know of those that could not be, or "".
+  // For a job whose trace is made on another host: gives each of the ranks' files to `send`,
+  // packed, and removes it. Returns lines about files that could not be sent, or "".
   std::string hand_over(const std::function<void(const std::string&)>& send) const;
 
  private:
@@ -38,12 +38,10 @@ class JobTimeline {
   std::set<std::string> own_names_;
 };
 
-// The timelines of the ranks of all hosts, as they arrive at the launcher of --hosts, and the one
-// trace that is made of them at the end of the job. Between the two they are in a folder of their
-// own in TMPDIR.
+// Collects the timelines of all hosts as they arrive at the launcher of --hosts, in a folder of its
+// own in TMPDIR, and makes one trace of them at the end of the job.
 //
 // Thread safety: none.
-
 class TimelineCollection {
  public:
   struct Host {
@@ -57,9 +55,9 @@ class TimelineCollection {
   TimelineCollection& operator=(const TimelineCollection&) = delete;
   ~TimelineCollection();
 
-  // One rank's, packed. What cannot be kept is reported at the end.
+  // Takes one rank's timeline, packed. One that cannot be kept is reported at the end.
   void take(std::size_t host, const std::string& packed);
-  // Writes the trace; lines for the user, or "". `hosts` in the job's order.
+  // Writes the trace and returns lines for the user, or "". `hosts` in the job's order.
   std::string finish(const std::vector<Host>& hosts);
 
  private:
@@ -73,7 +71,7 @@ class TimelineCollection {
   std::string missing_hosts(const std::vector<Host>& hosts) const;
 
   const std::string output_;
-  std::string folder_;  // once the first has arrived
+  std::string folder_;  // made when the first timeline arrives
   std::vector<Arrival> arrivals_;
   std::string problems_;  // lines for the user
 };

@@ -15,6 +15,7 @@
 
 #include "paceline/engine/collectives/collective.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/engine/telemetry/timeline_file.h"
@@ -33,7 +34,7 @@ bool agree(const ClockShift& a, const ClockShift& b) {
   return std::chrono::abs(a.offset - b.offset) <= a.error + b.error;
 }
 
-// What takes the ranks' own measurement back.
+// The shift that takes the ranks' own measurement back.
 ClockShift without(const ClockShift& shift, const ClockShift& own) {
   return {shift.offset - own.offset, shift.error - own.error};
 }
@@ -65,13 +66,13 @@ namespace {
 
 constexpr std::size_t kMostSpans = 2'000'000;
 
-// Its name until it is whole.
+// The name of the file until it is whole.
 std::string part_of(const std::string& path) { return path + ".part"; }
 
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path), part_(part_of(path)) {
-    unlink(part_.c_str());  // what an earlier job left, or a link that somebody put there
+    unlink(part_.c_str());  // the rest of an earlier job, or a link of another user
     file_.reset(std::fopen(part_.c_str(), "wxe"));
     if (!file_) throw system_error("opening the trace " + part_);
   }
@@ -101,12 +102,7 @@ class NewFile {
 };
 
 std::string in_quotes(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
+  return json_text(nlohmann::json(std::string(text)));
 }
 
 // Nanoseconds as the format's microseconds.

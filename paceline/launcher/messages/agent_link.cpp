@@ -46,7 +46,7 @@ AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(sock
   handshake_ = std::make_unique<ServerHandshake>(secret, kAgentContext, peer_);
 }
 
-// False when there is nothing now.
+// False when no bytes have arrived.
 bool AgentLink::shake_hands() {
   std::vector<std::byte> answer;
   const ssize_t got = handshake_->receive(socket_, answer);
@@ -97,14 +97,14 @@ std::vector<std::string> AgentLink::read() {
     taken += kHeader + length;
   }
   input_.erase(0, taken);
-  // What came before the end still counts.
+  // Messages that arrived before the end still count.
   if (messages.empty() && !closed_.empty()) fail(ErrorCode::kPeerLost, "{}: {}", peer_, closed_);
   return messages;
 }
 
 void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
 
-// False for what is a message. last_heard_ is when this one was read.
+// False for any other message. Requires: last_heard_ is the moment at which it was read.
 bool AgentLink::take_clock(const std::string& message) {
   if (message.front() != '?' && message.front() != '!') return false;
   std::istringstream text(message.substr(1));

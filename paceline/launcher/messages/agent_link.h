@@ -39,10 +39,11 @@ class AgentLink {
   // outlive this.
   AgentLink(Fd socket, const Secret& secret);
 
-  // Takes what has arrived; returns the complete messages among it. Error(kPeerLost) when the other
-  // end is gone, kInvalid when it is none of the job's, kCorrupt when it breaks the protocol.
+  // Reads the bytes that have arrived; returns the messages that they complete. Error(kPeerLost)
+  // when the other end is gone, kInvalid when it is not an agent of the job, kCorrupt when it
+  // breaks the protocol.
   std::vector<std::string> read();
-  // Sends now what the socket takes and keeps the rest. Error(kPeerLost).
+  // Sends as much as the socket takes now, and keeps the rest. Error(kPeerLost).
   void send(const std::string& text);
   void send_sign_of_life() { send(""); }
   // A sign of life that asks for the time as well. Error(kPeerLost).
@@ -51,10 +52,12 @@ class AgentLink {
   bool has_output() const { return !output_.empty(); }
 
   bool authenticated() const { return handshake_ == nullptr; }
-  // Since the other end was heard last, here or elsewhere; at first, since the connection was made.
+  // How long ago the other end was last heard, here or elsewhere; at first, how long ago the
+  // connection was made.
   std::chrono::nanoseconds silence() const { return silence_.lasted(); }
-  // Since bytes came last on this connection. After a gap of the network TCP sends again only when
-  // as much time has passed once more, so a connection may be silent although the other end is not.
+  // How long ago bytes last arrived on this connection. After a gap in the network TCP sends again
+  // only when as much time has passed once more, so a connection may be silent although the other
+  // end is not.
   std::chrono::nanoseconds standstill() const { return standstill_.lasted(); }
   // The other end gave a sign of life over another connection.
   void heard_elsewhere() { silence_.heard(); }
@@ -80,11 +83,10 @@ class AgentLink {
 };
 
 // One question to another agent of the job, over a connection of its own: connects, proves the
-// secret, sends one report and takes one order. Nothing here waits; what fails is an answer that
-// does not come.
+// secret, sends one report and takes one order. Nothing here waits; a call that fails has no
+// answer.
 //
 // Thread safety: none. `loop` and `secret` must outlive it.
-
 class AgentCall {
  public:
   // `agent` should be numeric: a name is looked up, which may take as long as the resolver waits.
@@ -95,9 +97,9 @@ class AgentCall {
   ~AgentCall();
 
   const Endpoint& agent() const { return agent_; }
-  // Whether nothing more happens: the call was answered, it failed, or its time is over.
+  // Whether the call was answered, has failed, or has run out of time.
   bool over() const { return ended_ || patience_.expired(); }
-  // The answer, once; nothing while there is none.
+  // Returns the answer once; nothing while there is none.
   std::optional<Order> take_answer() { return std::exchange(answer_, std::nullopt); }
 
  private:

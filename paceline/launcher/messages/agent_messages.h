@@ -1,8 +1,8 @@
 #pragma once
 
-// Why a generation of a job failed: the first rank that ended badly, or a host that was lost. One
-// value from the agent that saw it, through the coordinator, to the restart policy and the job's
-// exit code.
+// The reports of a job's agents to its coordinator, and its orders to them: values, and their form
+// as text, one JSON object each: {"type": "failure", ...}. Times are durations, but for the
+// moment of a failure, which counts only where the two clocks have been compared.
 
 #include <chrono>
 #include <csignal>
@@ -15,62 +15,57 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/socket.h"
-#include "paceline/launcher/messages/roles.h"
+#include "paceline/launcher/messages/job_terms.h"
 
 namespace paceline::launcher {
 
+// Why a generation of a job failed: the first rank that failed, or a host that was lost. The same
+// value goes from the agent that saw it, through the coordinator, to the restart policy and the
+// job's exit code.
 struct Failure {
   enum class Kind { kRank, kHost };
 
   Kind kind = Kind::kRank;
   std::string cause;        // "rank 1 on host a: exit code 3", "host b is lost: ..."
-  std::string end;          // the same without its place, which may differ next time: "exit code 3"
-  int exit_code = 0;        // that the job ends with, if it ends because of this
-  int signal = 0;           // that killed the rank; 0: it exited by itself
-  std::string reason;       // "out of memory"; empty: nothing that short is known
+  std::string end;          // the cause without rank and host, which may differ next time
+  int exit_code = 0;        // the job's, if it ends because of this
+  int signal = 0;           // the one that killed the rank; 0: it exited by itself
+  std::string reason;       // "out of memory"; empty: no short reason is known
   bool on_purpose = false;  // by --chaos
-  // By the monotonic clock of whoever reports; whoever takes the report brings it to its own clock,
-  // where it may be off by `clock_error`, or drops it.
+  // The moment, by the monotonic clock of the agent that reports it. The coordinator brings it to
+  // its own clock, where it may be off by `clock_error`, or drops it.
   std::optional<std::chrono::nanoseconds> at;
   std::chrono::nanoseconds clock_error{};  // not sent
 
-  // The program has no part in it.
+  // Whether the program has no part in it.
   bool blameless() const { return on_purpose || kind == Kind::kHost; }
   bool operator==(const Failure&) const = default;
 };
 
-// What the agents of a job's nodes tell their coordinator, and what it orders. Values, and their
-// form as text: one JSON object each, {"type": "failure", ...}. Times are durations, but for the
-// moment of a failure, which counts only where the two clocks have been compared.
-
-// What an agent offers to the next generation, in case rank 0 runs at its node.
+// The services that an agent offers to the next generation, in case rank 0 runs at its node.
 struct Offer {
   Endpoint store;   // it listens there already
-  Endpoint master;  // kept free for rank 0
+  Endpoint master;  // a port that is kept free for rank 0
   bool operator==(const Offer&) const = default;
 };
 
 // --- Reports ---
 
-// The first words of an agent.
+// An agent's first report: it wants to join the job.
 struct Joining {
-  std::string version;  // of Paceline; all agents need the same
-  std::string run_id;
+  JobTerms terms;  // as they were told to this node
   std::string host;
   int num_ranks = 1;
-  int min_nodes = 1, max_nodes = 1;
-  std::int64_t logical_shards = 0;  // 0: none
-  Roles roles;                      // of the whole job's ranks; empty: each node has one of its own
-  std::string role = kNoRole;       // that one
-  bool role_serves = false;         // RoleCount::serves of it
-  std::optional<int> node_rank;     // when the user gave one
-  Endpoint stand_in;                // where it would coordinate, should the coordinator vanish
+  std::string role = kNoRole;    // of the node's ranks, where the terms have no roles
+  bool role_serves = false;      // RoleCount::serves of it
+  std::optional<int> node_rank;  // when the user gave one
+  Endpoint stand_in;             // where it would coordinate, should the coordinator vanish
   Offer offer;
-  int next_generation = 0;  // above 0: it was in this job under a coordinator that vanished
+  int next_generation = 0;  // above 0: the agent was in this job under a coordinator that vanished
   bool operator==(const Joining&) const = default;
 };
 
-// The first rank of a node that ended badly.
+// The first rank of the node that failed.
 struct RankFailure {
   int generation = 0;
   Failure failure;
@@ -80,7 +75,7 @@ struct RankFailure {
 // Every rank of the node has ended in order.
 struct Finished {
   int generation = 0;
-  bool stopped_as_agreed = false;  // before their work was done (engine/core/error.h)
+  bool stopped_as_agreed = false;  // the ranks, before their work was done (engine/core/error.h)
   bool operator==(const Finished&) const = default;
 };
 
@@ -94,7 +89,7 @@ struct WorkDone {
 struct Stopped {
   int generation = 0;
   std::chrono::milliseconds lived{};
-  std::optional<std::uint64_t> steps;  // that its ranks made; nothing: they do not count them
+  std::optional<std::uint64_t> steps;  // made by its ranks; nothing: they do not count them
   Offer offer;
   bool operator==(const Stopped&) const = default;
 };
@@ -111,10 +106,10 @@ struct GivingUp {
   bool operator==(const GivingUp&) const = default;
 };
 
-// A sign of life that takes a way of its own, because the agent's connection is silent
+// A sign of life over a connection of its own, because the agent's first connection is silent
 // (launcher/coordination/job_control.h).
 struct Alive {
-  Endpoint stand_in;  // of the agent, by which the coordinator knows it
+  Endpoint stand_in;  // the agent's, by which the coordinator knows it
   bool operator==(const Alive&) const = default;
 };
 
@@ -122,46 +117,47 @@ struct Alive {
 struct Looking {
   std::string version;
   std::string run_id;
-  int num_nodes = 0;  // that it has
+  int num_nodes = 0;  // how many it has
   Endpoint leader;    // where its own agents reach it
   Endpoint asked;     // where it asks
   bool operator==(const Looking&) const = default;
 };
 
-// What shows besides their records that the ranks of a node stand still
+// The signs, besides their records, that the ranks of a node stand still
 // (launcher/diagnosis/hang_watch.h).
 struct Standstill {
-  double seconds = 0;        // since one of them began an operation or made a step
-  std::uint64_t steps = 0;   // that they have made in this generation, together
-  bool idle = false;         // none of them uses its cpu
-  std::vector<int> running;  // those whose processes have not ended
+  double seconds = 0;        // since a rank began an operation or made a step
+  std::uint64_t steps = 0;   // made by all ranks together in this generation
+  bool idle = false;         // no rank uses its cpu
+  std::vector<int> running;  // ranks whose processes have not ended
   std::vector<int> stopped;  // by SIGSTOP or at a terminal
-  std::vector<int> waiting;  // in the first meeting of all ranks, for ...
-  std::vector<int> missing;  // ... these; both of any node, and known at one
+  // Ranks of any node that wait in the first meeting of all ranks, and those that have not arrived.
+  // Only the node of rank 0 knows them.
+  std::vector<int> waiting, missing;
   bool operator==(const Standstill&) const = default;
 };
 
 // Where the ranks of the node are (launcher/diagnosis/hang_inquiry.h).
 struct Whereabouts {
   int generation = 0;
-  int round = 0;     // of the LookOrder that this answers; 0: they stand still, and were not asked
-  double limit = 0;  // seconds without progress that are a hang
+  int round = 0;  // of the LookOrder that this answers; 0: the agent reports a standstill unasked
+  double limit = 0;    // seconds without progress that are a hang
   std::string digest;  // launcher/diagnosis/hang_inquiry.h
   Standstill standstill{};
   bool operator==(const Whereabouts&) const = default;
 };
 
-// Of one rank, in the last time (launcher/diagnosis/straggler_watch.h).
+// How one rank spent the last seconds (launcher/diagnosis/straggler_watch.h).
 struct RankShare {
   int rank = 0;
-  double inside = 0;  // of the time that its operations span
+  double inside = 0;  // the share that it spent inside operations
   int num_operations = 0;
   bool operator==(const RankShare&) const = default;
 };
 
 struct Shares {
   int generation = 0;
-  std::vector<RankShare> ranks;  // of the node
+  std::vector<RankShare> ranks;  // of this node
   bool operator==(const Shares&) const = default;
 };
 
@@ -169,20 +165,19 @@ using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, Gi
                             Shares, Alive, Looking, WorkDone>;
 
 // --- Orders ---
-
 struct StartOrder {
   NodePlace place;
-  Endpoint store;                   // of the ranks, at node 0
+  Endpoint store;                   // the ranks' store, at node 0
   Endpoint master;                  // for programs that bring a store of their own
   std::string note;                 // why this generation is made; empty for the first
-  std::vector<Endpoint> stand_ins;  // who coordinates next, in this order, should this one vanish
+  std::vector<Endpoint> stand_ins;  // where to look for the next coordinator, in this order
   bool operator==(const StartOrder&) const = default;
 };
 
 struct StopOrder {
   std::string reason;  // "rank 3 on host b: exit code 1"
-  // What failed, unless a node joins or leaves. Without a host nothing that the ranks do together
-  // comes to an end any more.
+  // Whether a rank or a host failed; nothing when a node joins or leaves. After the loss of a host
+  // no operation of all ranks comes to an end any more.
   std::optional<Failure::Kind> failed;
   bool operator==(const StopOrder&) const = default;
 };
@@ -196,13 +191,13 @@ struct WaitOrder {
 // The job is over.
 struct EndOrder {
   int exit_code = 0;
-  std::string cause;   // what went wrong: that of the rank's failure, or the loss of a host
-  std::string reason;  // why it is not tried again, or not at all
-  bool alone = false;  // for this node; the others go on
+  std::string cause;   // Failure::cause, or the loss of a host
+  std::string reason;  // why there is no other generation, or not even a first one
+  bool alone = false;  // only this node ends; the others go on
   bool operator==(const EndOrder&) const = default;
 };
 
-// Say where your ranks are.
+// Asks where the ranks of the node are.
 struct LookOrder {
   int round = 0;
   bool operator==(const LookOrder&) const = default;
@@ -212,9 +207,9 @@ struct LookOrder {
 struct HangOrder {
   int generation = 0;
   double seconds = 0;      // since any rank began anything
-  std::string sentence;    // who is where; empty: it has been said
-  std::vector<int> ranks;  // that the others wait for; empty: not known
-  int witness = -1;        // one that waits; -1: none
+  std::string sentence;    // which rank is where; empty: another node prints it
+  std::vector<int> ranks;  // the ranks that block the others; empty: not known
+  int witness = -1;        // a rank that waits; -1: none
   bool operator==(const HangOrder&) const = default;
 };
 
@@ -222,12 +217,12 @@ struct HangOrder {
 struct StragglerOrder {
   int generation = 0;
   int rank = 0;
-  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest
+  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest share
   bool operator==(const StragglerOrder&) const = default;
 };
 
-// The rank of this node that failed was the first of the job: its report is to be shown where one
-// console is all nodes'.
+// The rank of this node that failed was the first of the job. Where all nodes share one console,
+// only its report is printed.
 struct FirstFailureOrder {
   int generation = 0;
   bool operator==(const FirstFailureOrder&) const = default;
@@ -235,17 +230,17 @@ struct FirstFailureOrder {
 
 // The answer to Alive.
 struct HeardOrder {
-  Endpoint stand_in;  // of the agent that was heard
+  Endpoint stand_in;  // the one in the question
   bool operator==(const HeardOrder&) const = default;
 };
 
-// Says that the job goes on under another coordinator: sent to agents, and the answer to Looking.
+// The job goes on under another coordinator. Sent to agents, and as the answer to Looking.
 struct FollowOrder {
   Endpoint leader;
   bool operator==(const FollowOrder&) const = default;
 };
 
-// All ranks that the job waits for have ended in order: end the others.
+// All ranks that the job waits for have ended in order; the agent ends the others.
 struct WindUpOrder {
   int generation = 0;
   bool operator==(const WindUpOrder&) const = default;
@@ -258,23 +253,24 @@ inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 
 std::string encode(const Report& report);
 std::string encode(const Order& order);
-// Error(kCorrupt) when the text is none.
+// Error(kCorrupt) when the text is no such message.
 Report decode_report(const std::string& text);
 Order decode_order(const std::string& text);
 
-// Orders on their way from whoever decides for a job (launcher/coordination/coordinator.h,
-// launcher/diagnosis/hang_inquiry.h, launcher/diagnosis/straggler_watch.h) to its agents.
-//
-// Thread safety: none.
-
+// One order on its way to an agent.
 struct Mail {
-  int to = -1;  // an agent
+  int to = -1;  // the agent
   Order order;
 };
 
+// The orders of one part that decides for a job: the coordinator, or an inquiry that it holds
+// (hang_inquiry.h and straggler_watch.h in launcher/diagnosis/).
+//
+// Thread safety: none.
 class Outbox {
  public:
-  // In place: GCC 12 takes the move of a whole Order for one of uninitialised bytes.
+  // Makes the order in place, because GCC 12 warns that the move of a whole Order would read
+  // uninitialised bytes.
   template <class One>
   void send(int to, One order) {
     Mail& mail = mail_.emplace_back();
@@ -291,15 +287,14 @@ class Outbox {
 
 // How a job ended, as one process of its launcher knows it, and the exit code that follows. A
 // value.
-
 struct JobEnd {
   bool agreed = false;         // all ranks stopped before their work was done, as they had agreed
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
-  std::optional<int> failed;   // that of a failure here, which the coordinator may not know of
-  int stop_signal = 0;         // the first that ended the launcher; 0: none
+  std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
+  int stop_signal = 0;         // the first signal that ended the launcher; 0: none
   bool abandoned = false;      // the supervisor is gone
 
-  // 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  // 0, the exit code of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

@@ -7,8 +7,8 @@
 // with the shortest round trip counts (Cristian, "Probabilistic clock synchronization", 1989).
 //
 // Wall clocks play no part: a host whose date is wrong is as good as any other. Clocks that nothing
-// disciplines drift apart, by some microseconds a second; drift() is what of it the exchanges
-// prove.
+// disciplines drift apart, by some microseconds a second; drift() is the part of it that the
+// exchanges prove.
 //
 // Thread safety: none. Pure.
 
@@ -20,7 +20,7 @@
 
 namespace paceline::launcher {
 
-// Readings in nanoseconds, each of its own host's monotonic clock. A question has only the first.
+// Readings of the hosts' own monotonic clocks. A question has only the first.
 struct ClockExchange {
   std::chrono::nanoseconds asked{}, heard{}, answered{}, returned{};
   bool operator==(const ClockExchange&) const = default;
@@ -29,23 +29,23 @@ struct ClockExchange {
 // This host's monotonic clock.
 std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Deadline::Clock::now());
 
-// Whether a clock can have said so: it has run for less than 36 years, so that sums do not
-// overflow.
+// Whether a monotonic clock can show this: it has run for less than 36 years. So sums of readings
+// do not overflow.
 bool is_reading(std::chrono::nanoseconds reading);
 
 class ClockComparison {
  public:
-  // One that no two clocks can have made is left out.
+  // Drops an exchange that no two clocks can have made.
   void take(const ClockExchange& exchange);
 
   bool measured() const { return !newest_.empty(); }
-  // These require measured(). What to add to the other's clock to get this one's, ...
+  // These require measured(). The difference between this clock and the other one, ...
   std::chrono::nanoseconds offset() const { return best().offset; }
   // ... how far off that was at most when it was measured, ...
   std::chrono::nanoseconds error() const { return best().error; }
   // ... and how far the clocks have moved against each other since the first exchange, at least.
   std::chrono::nanoseconds drift() const;
-  // The longest of the newest exchanges: what a message there and back may take.
+  // The round trip of the longest of the newest exchanges.
   std::chrono::nanoseconds longest_round_trip() const;
 
  private:

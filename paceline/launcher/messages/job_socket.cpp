@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <span>
 #include <sstream>
 #include <utility>
@@ -85,8 +86,15 @@ void send_answer(const JobRequest& request, const std::string& text) {
   try {
     send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
   } catch (const Error&) {
-    // Whoever asked has gone.
+    // The process that asked has gone.
   }
+}
+
+void answer_stop(const JobRequest& request, pid_t supervisor) {
+  send_answer(request, "stopping\n");
+  if (getppid() != supervisor) return;  // it has died, and its number may be another process's
+  kill(supervisor, SIGTERM);
+  kill(supervisor, SIGCONT);  // it may have been stopped
 }
 
 }  // namespace paceline::launcher

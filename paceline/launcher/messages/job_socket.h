@@ -1,20 +1,21 @@
 #pragma once
 
-// Where a running job can be asked: a socket in Linux's abstract namespace that its launcher
-// listens on, gone with the launcher however that ends. It answers processes of its own user (and
-// root) and closes what anybody else opens.
+// The socket on which the launcher of a running job answers questions, in Linux's abstract
+// namespace: the kernel removes it with the launcher, however that ends. It answers processes of
+// its own user (and root) and closes the connections of others.
 //
-// A request is one line of at most 255 bytes, the answer whatever the launcher writes until it
+// A request is one line of at most 255 bytes. The answer is all that the launcher writes until it
 // closes the connection:
 //
-//   describe             the job as JSON: id, command, ranks with their pids, folders; of a
-//                        launcher of --hosts its hosts
-//   stacks               where every rank is, as text
+//   describe             the job as JSON: id, command, ranks with their pids, folders; a launcher
+//                        of --hosts adds its hosts
+//   stacks               the stacks of every rank, as text
 //   stop                 ends the job as SIGTERM to the launcher does
-//   crash THREAD SIGNAL  from a rank (engine/telemetry/crash_reporter.h), which waits for the end
+//   crash THREAD SIGNAL  from a rank (engine/telemetry/crash_reporter.h), which waits until the
+//                        connection is closed
 //
-// Its name says the launcher's pid and how many threads its ranks compute with, and cannot be
-// guessed; running_jobs.h finds the jobs of a machine by it, job_questions.h asks them.
+// The socket's name holds the launcher's pid and the number of threads with which its ranks
+// compute, and cannot be guessed; running_jobs.h finds the jobs of a machine by it.
 //
 // Thread safety: none; everything happens in handlers of the loop.
 
@@ -41,9 +42,9 @@ class JobSocket {
   using Handler = std::function<void(JobRequest)>;
   using Say = std::function<void(const std::string& line)>;
 
-  // `num_threads` of all `num_ranks` local ranks together; 0 and 0 for a launcher without any. A
-  // socket that cannot be made is reported by `say` and leaves name() empty: the job runs, and
-  // cannot be asked.
+  // `num_threads` is the sum over all `num_ranks` local ranks; 0 and 0 for a launcher without any.
+  // If the socket cannot be made, `say` reports it and name() is empty: the job runs, but answers
+  // no questions.
   JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler, const Say& say);
   JobSocket(const JobSocket&) = delete;
   JobSocket& operator=(const JobSocket&) = delete;
@@ -69,7 +70,9 @@ class JobSocket {
   std::map<int, Asking> asking_;  // connections whose line is not complete
 };
 
-// Writes the whole answer; a reader that does not read gets a second.
+// Writes the whole answer; gives a reader that does not read one second.
 void send_answer(const JobRequest& request, const std::string& text);
+// Answers "stop" by a signal to the supervisor, which passes it on to this process.
+void answer_stop(const JobRequest& request, pid_t supervisor);
 
 }  // namespace paceline::launcher

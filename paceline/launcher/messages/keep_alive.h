@@ -1,8 +1,8 @@
 #pragma once
 
 // How the agents of a job watch each other: each gives a sign of life every interval and counts as
-// lost when it gave none for so many intervals. Durations of one host's clock; clocks are never
-// compared.
+// lost when it gave none for max_attempts intervals. Silence measures for how long another process
+// gave none. All durations are of one host's clock; clocks are never compared.
 
 #include <algorithm>
 #include <chrono>
@@ -16,20 +16,20 @@ struct KeepAlive {
   int max_attempts = 6;
 
   std::chrono::milliseconds limit() const { return interval * max_attempts; }
-  // When the verdict falls: the last sign of life may be an interval older than the gap.
+  // After such a silence the other end is lost: its last sign of life may be an interval older than
+  // the gap.
   std::chrono::milliseconds longest_silence() const { return limit() + interval; }
-  // An end that gives signs of life elsewhere must be heard on its own connection after so long.
+  // How long the own connection of an end may be silent that gives signs of life elsewhere.
   std::chrono::milliseconds longest_standstill() const { return 4 * limit(); }
   bool operator==(const KeepAlive&) const = default;
 };
 
-// For how long another process has given no sign of life, as far as this one could have heard it.
-// What this process slept through does not count (engine/core/awake_clock.h), and once it is awake
-// everybody has all of their time again, and a little more: processes that were stopped together
-// may go on one after the other.
+// For how long another process has given no sign of life, as far as this one could have heard it. A
+// time in which this process stood still does not count (engine/core/awake_clock.h). Once it goes
+// on, the other process has all of its time again, and a little more, because processes that were
+// stopped together may go on one after the other.
 //
 // Thread safety: none.
-
 class Silence {
  public:
   void heard() { since_ = AwakeClock::now(); }

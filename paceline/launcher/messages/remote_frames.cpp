@@ -7,6 +7,7 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/launcher/messages/json_values.h"
 
 namespace paceline::launcher {
 
@@ -19,7 +20,7 @@ constexpr std::size_t kKeptSkipped = 2000;
 
 }  // namespace
 
-// When it returned is known where it was asked.
+// The host that asked knows when the answer returned.
 std::string encode(const ClockExchange& exchange) {
   const std::array<std::int64_t, 3> readings = {exchange.asked.count(), exchange.heard.count(),
                                                 exchange.answered.count()};
@@ -66,7 +67,7 @@ void FrameReader::feed(std::string_view bytes) {
 
 bool FrameReader::find_greeting() {
   const auto found = buffer_.find(greeting_);
-  // The greeting's beginning may be at the end of what has arrived.
+  // The bytes that have arrived may end with the beginning of the greeting.
   const auto end = found != std::string::npos
                        ? found
                        : buffer_.size() - std::min(buffer_.size(), greeting_.size() - 1);
@@ -98,75 +99,23 @@ std::optional<Frame> FrameReader::next() {
   return frame;
 }
 
-namespace {
+// The job travels as CBOR, whose strings may hold any bytes, as arguments of programs may.
 
-constexpr std::size_t kMaxText = 16 << 20;
-
-void put(ByteWriter& writer, const std::vector<std::string>& texts) {
-  writer.put(static_cast<std::uint32_t>(texts.size()));
-  for (const std::string& text : texts) writer.put_string(text);
-}
-
-std::vector<std::string> get_texts(ByteReader& reader) {
-  std::vector<std::string> texts;
-  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
-    texts.push_back(reader.get_string(kMaxText));
-  }
-  return texts;
-}
-
-void put(ByteWriter& writer, const HostPart& part) {
-  writer.put_string(part.host);
-  writer.put_string(part.secret);
-  writer.put(static_cast<std::uint32_t>(part.ranks_per_host.size()));
-  for (const int count : part.ranks_per_host) writer.put(count);
-  const Endpoint meeting = part.meeting.value_or(Endpoint{});
-  writer.put_string(meeting.host);
-  writer.put(meeting.port);
-}
-
-HostPart get_part(ByteReader& reader) {
-  HostPart part;
-  part.host = reader.get_string(kMaxText);
-  part.secret = reader.get_string(kMaxText);
-  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
-    part.ranks_per_host.push_back(reader.get<int>());
-  }
-  Endpoint meeting{reader.get_string(kMaxText), 0};
-  meeting.port = reader.get<std::uint16_t>();
-  if (!meeting.host.empty()) part.meeting = meeting;
-  return part;
-}
-
-}  // namespace
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostPart, host, secret, ranks_per_host, meeting)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RemoteJob, arguments, directory, environment, part, port)
 
 std::string encode(const RemoteJob& job) {
-  ByteWriter writer;
-  put(writer, job.arguments);
-  writer.put_string(job.directory);
-  writer.put(static_cast<std::uint32_t>(job.environment.size()));
-  for (const auto& [name, value] : job.environment) {
-    writer.put_string(name);
-    writer.put_string(value);
-  }
-  put(writer, job.part);
-  writer.put(job.port);
-  return to_string(writer.bytes());
+  std::string bytes;
+  nlohmann::json::to_cbor(job, bytes);
+  return bytes;
 }
 
 RemoteJob decode_job(const std::string& bytes) {
-  ByteReader reader(as_bytes(bytes));
-  RemoteJob job;
-  job.arguments = get_texts(reader);
-  job.directory = reader.get_string(kMaxText);
-  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
-    std::string name = reader.get_string(kMaxText);
-    job.environment[std::move(name)] = reader.get_string(kMaxText);
+  try {
+    return nlohmann::json::from_cbor(bytes).get<RemoteJob>();
+  } catch (const nlohmann::json::exception& error) {
+    fail(ErrorCode::kCorrupt, "a job for another host makes no sense: {}", error.what());
   }
-  job.part = get_part(reader);
-  job.port = reader.get<std::uint16_t>();
-  if (reader.remaining() > 0) fail(ErrorCode::kCorrupt, "a message is longer than its contents");
-  return job;
 }
 
 }  // namespace paceline::launcher

@@ -1,11 +1,11 @@
 #pragma once
 
-// What a launcher and its end on another host say to each other over the standard streams of the
-// command that connects them (ssh, srun): frames of a kind, a length and that many bytes, in both
-// directions, on stdin and stdout. docs/formats/agents.md has the kinds.
+// The traffic between a launcher and its end on another host, through stdin and stdout of the
+// command that connects them (ssh, srun): frames of a kind, a length and that many bytes
+// (docs/formats/agents.md), and the job, which travels in one of them.
 //
-// Shells and login scripts of the other host may print before the first frame, so that direction
-// begins with a greeting; what comes before it is skipped. Pure, no input or output.
+// Shells and login scripts of the other host may print before the first frame. So that direction
+// begins with a greeting, and the reader skips all bytes before it. Pure, no input or output.
 
 #include <cstdint>
 #include <map>
@@ -20,24 +20,24 @@
 namespace paceline::launcher {
 
 enum class FrameKind : char {
-  kHello = 'H',  // both: the version of Paceline; the first frame
-  kAlive = 'A',  // both, every few seconds: still there
-  kClock = 'K',  // to the host: what time is it there? From it: the answer. A ClockExchange
+  kHello = 'H',  // both directions: the version of Paceline; the first frame
+  kAlive = 'A',  // both directions, every few seconds: a sign of life
+  kClock = 'K',  // to the host: asks for the time there; from it: the answer. A ClockExchange
   // To the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
   kInput = 'I',   // bytes for rank 0's stdin
   kInputEnd = 'E',
   // From the host.
-  kPort = 'P',        // u16: the one that host 0 holds for the agents to meet at
+  kPort = 'P',        // u16: the port that host 0 holds for the agents to meet at
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
   kErr = '2',         // bytes for stderr
-  kSay = 'W',         // the words of its agent, of this host
-  kAnnounce = 'N',    // of the whole job
+  kSay = 'W',         // words of its agent about this host
+  kAnnounce = 'N',    // words of its agent about the whole job
   kLeads = 'M',       // its agent leads the job now, and meets others there: an Endpoint
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kTimeline = 'D',    // a rank's timeline, packed (engine/telemetry/timeline_file.h)
-  kInputTaken = 'T',  // u32: so many bytes of kInput were passed on
+  kInputTaken = 'T',  // u32: how many bytes of kInput were passed on
   kExit = 'X',        // one byte: the exit code; the last frame
 };
 
@@ -54,18 +54,18 @@ Endpoint decode_endpoint(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 
-// What comes from a host begins with this.
+// The first bytes of a host's launcher.
 inline constexpr std::string_view kGreeting = "\x01paceline-remote-1\n";
 
 class FrameReader {
  public:
-  // With a greeting, skips what comes before it.
+  // With a greeting, skips all bytes before it.
   explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
 
   void feed(std::string_view bytes);
   // The next whole frame. Error(kCorrupt) for a kind or length that is never sent.
   std::optional<Frame> next();
-  // What came before the greeting: the end of it, for messages.
+  // The last of the bytes before the greeting, for messages.
   const std::string& skipped() const { return skipped_; }
   bool greeted() const { return greeting_.empty(); }
 
@@ -77,20 +77,19 @@ class FrameReader {
   std::size_t taken_ = 0;  // of buffer_
 };
 
-// What a launcher tells its end on another host: everything that `paceline run` there needs. It
-// travels through the connection's stdin, so that neither the secret nor a variable nor an argument
-// of the program passes through a shell or shows in a list of processes. Values.
-
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
   std::string host;                 // as the launcher calls it; before the rank in "[a:3] "
   std::string secret;               // of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
-  // Of a job that has begun: where its agents meet by now. Nothing: at the first host.
+  // Where the agents meet by now, in a job that has begun. Nothing: at the first host.
   std::optional<Endpoint> meeting;
   bool operator==(const HostPart&) const = default;
 };
 
+// Everything that `paceline run` on another host needs from the launcher that starts it there. It
+// travels through the connection's stdin, so that neither the secret nor a variable nor an argument
+// of the program passes through a shell or shows in a list of processes.
 struct RemoteJob {
   std::vector<std::string> arguments;              // of paceline run: options, "--", the program
   std::string directory;                           // where to start

@@ -24,6 +24,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/launcher/process/descendants.h"
 
 namespace paceline::launcher {
 
@@ -53,7 +54,7 @@ class Question {
   // Why the answer is not complete, once it is over.
   const std::optional<Error>& problem() const { return problem_; }
   bool is_patience_over() const { return patience_.expired(); }
-  // What must be polled; before there is a connection poll() skips it.
+  // The entry for poll(), which skips it before there is a connection.
   pollfd entry() const {
     const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
     return {socket_.get(), static_cast<short>(events), 0};
@@ -115,7 +116,7 @@ class Question {
   const Deadline patience_ = Deadline::after(kPatienceWithJobs);
 };
 
-// Until one of them may go on.
+// Waits until one of them may go on.
 void wait_for(const std::list<Question>& asked, Deadline deadline) {
   std::vector<pollfd> entries;
   milliseconds limit = kPatienceWithJobs;
@@ -192,7 +193,7 @@ constexpr int kMostCpus = 8192;
 constexpr int kBacklog = 128;
 constexpr std::size_t kRandomBytes = 8;
 
-// False when it is not one of ours.
+// False when it is not the mark of a launcher.
 bool parse_mark(const std::string& mark, RunningJob& job) {
   int length = 0;
   const int fields = std::sscanf(mark.c_str(), "paceline-job/%d/%dx%d/%*16[0-9a-f]%n",
@@ -293,13 +294,6 @@ std::vector<Mark> marks_in_turn() {
     }
   }
   return marks;
-}
-
-std::vector<pid_t> children_of(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{0}/task/{0}/children", pid));
-  std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) children.push_back(child);
-  return children;
 }
 
 void add_cpus_of(pid_t pid, std::set<int>& cpus) {

@@ -44,15 +44,24 @@ void Console::flush() {
   }
 }
 
-// Where the reader is gone, so is this host's part.
-void write_notice(int notices_fd, std::string_view frames) {
-  write_whole(notices_fd, as_bytes(frames));
+// Waits for the reader, which stops only while megabytes, as those of a timeline, are on their way.
+// A reader that has gone takes this host's part with it.
+void Consoles::tell(FrameKind kind, std::string_view payload) {
+  if (notices_fd_ >= 0) write_whole(notices_fd_, as_bytes(encode_frame(kind, payload)));
 }
 
 void Consoles::say(FrameKind kind, const std::string& text) {
   if (notices_fd_ < 0) return err_.console.write(text);
-  if (!text.empty()) write_notice(notices_fd_, encode_frame(kind, text));
+  if (!text.empty()) tell(kind, text);
 }
+
+void Consoles::tell_leads(const Endpoint& meeting) { tell(FrameKind::kLeads, encode(meeting)); }
+
+void Consoles::tell_over(int exit_code) {
+  tell(FrameKind::kOver, std::string(1, static_cast<char>(exit_code)));
+}
+
+void Consoles::tell_timeline(const std::string& packed) { tell(FrameKind::kTimeline, packed); }
 
 std::string Consoles::lost() const {
   for (const Watched* one : {&out_, &err_}) {

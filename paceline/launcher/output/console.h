@@ -1,12 +1,7 @@
 #pragma once
 
-// Writes to a descriptor that the launcher shares with others (its stdout or stderr), without ever
-// waiting for whoever reads it: a reader that stops must not keep the launcher from seeing signals
-// and deaths. What does not fit is kept; above a limit the caller stops reading from the ranks, so
-// they wait as if they wrote to the descriptor themselves.
-//
-// O_NONBLOCK would change the descriptor for every process that shares it, so each write is
-// preceded by poll() and is at most one PIPE_BUF, which a pipe that is ready takes whole.
+// Writing to stdout and stderr without ever waiting for their readers: a reader that stops must not
+// keep the launcher from seeing signals and deaths.
 
 #include <cstddef>
 #include <string>
@@ -17,6 +12,12 @@
 
 namespace paceline::launcher {
 
+// One descriptor that the launcher shares with other processes. It keeps output that the reader
+// does not take now; above a limit the caller stops reading from the ranks, so they wait as if they
+// wrote to the descriptor themselves.
+//
+// O_NONBLOCK would change the descriptor for every process that shares it. So poll() precedes each
+// write, which is at most one PIPE_BUF: a pipe that is ready takes that whole.
 class Console {
  public:
   explicit Console(int fd) : fd_(fd) {}
@@ -24,16 +25,16 @@ class Console {
   Console& operator=(Console&&) = default;
 
   void write(std::string_view bytes);
-  // Writes what the reader takes now.
+  // Writes as much as the reader takes now.
   void flush();
 
   int fd() const { return fd_; }
   bool empty() const { return num_pending() == 0; }
   std::size_t num_pending() const { return pending_.size() - sent_; }
-  // More than the limit is waiting: read no more until it has been written.
+  // Whether more than the limit is waiting: read no more until it has been written.
   bool saturated() const { return num_pending() > kLimit; }
-  // Why what was written since then is lost, an errno: 0 while nothing is. EPIPE: the reader is
-  // gone, which is its own affair.
+  // The errno of the write that failed; all later output is lost. 0: none has failed. EPIPE means
+  // that the reader has gone, which is its own affair.
   int error() const { return error_; }
 
  private:
@@ -45,30 +46,32 @@ class Console {
   std::size_t sent_ = 0;
 };
 
-// The launcher's two consoles, stdout and stderr, written without ever waiting for their readers:
-// what does not fit waits until the loop sees room. In a job that a launcher on another host
-// started, the launcher's own words go to that one, as frames (launcher/messages/remote_frames.h).
-
-// Writes frames to where a launcher on another host reads. Its reader only stops while megabytes
-// are on their way to there, as those of a timeline.
-void write_notice(int notices_fd, std::string_view frames);
-
+// The launcher's two consoles: output that does not fit waits until the loop sees room. In a job
+// that a launcher on another host started, this one's own words go to that launcher, as frames
+// (launcher/messages/remote_frames.h), and so do facts that only that launcher needs.
 class Consoles {
  public:
-  // `loop` must outlive it. `notices_fd`, when given, takes the launcher's own words as frames; it
-  // is not owned.
-  explicit Consoles(EventLoop& loop, int notices_fd = -1) : loop_(loop), notices_fd_(notices_fd) {}
+  // Owns no descriptor. `loop` must outlive it. `notices_fd` takes the frames; -1: there is no
+  // other launcher.
+  explicit Consoles(EventLoop& loop, int notices_fd = -1, int out_fd = 1, int err_fd = 2)
+      : loop_(loop), notices_fd_(notices_fd), out_{Console(out_fd)}, err_{Console(err_fd)} {}
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
-  // The launcher's own words go to stderr; of this node, or of the whole job.
+  // The launcher's own words, about this node or about the whole job, go to stderr.
   void say(const std::string& text) { say(FrameKind::kSay, text); }
   void announce(const std::string& text) { say(FrameKind::kAnnounce, text); }
-  // Where output of the ranks could not be written, and why: a full disk, not a reader that left.
-  // Empty while nothing is lost.
+  // For the launcher on another host: this agent leads the job, and the others meet it there.
+  void tell_leads(const Endpoint& meeting);
+  // The job is over on all hosts, with this exit code.
+  void tell_over(int exit_code);
+  // A rank's timeline, packed.
+  void tell_timeline(const std::string& packed);
+  // Which console could not be written, and why: a full disk, not a reader that left. Empty while
+  // nothing is lost.
   std::string lost() const;
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
-  // Once a turn: asks the loop for room where something waits.
+  // To be called once a turn: watches the consoles for which output waits.
   void watch_for_room();
 
  private:
@@ -78,10 +81,11 @@ class Consoles {
   };
 
   void say(FrameKind kind, const std::string& text);
+  void tell(FrameKind kind, std::string_view payload);
 
   EventLoop& loop_;
   int notices_fd_;
-  Watched out_{Console(1)}, err_{Console(2)};
+  Watched out_, err_;
 };
 
 }  // namespace paceline::launcher

@@ -1,10 +1,11 @@
 #pragma once
 
 // Makes the output of one rank fit to stand between the lines of others: whole lines only, each
-// behind the rank's prefix, control and escape characters shown as text ("\x1b"), so that one rank
-// cannot colour, move or erase what others wrote.
+// behind the rank's prefix, with control and escape characters shown as text ("\x1b"), so that a
+// rank cannot colour, move or erase what others wrote.
 //
-// A line that does not end is cut at kMaxLine bytes; memory stays bounded whatever a rank writes.
+// A line that does not end is cut at kMaxLine bytes, so memory stays bounded whatever a rank
+// writes.
 
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ class LineFormatter {
 
 // `text` with control characters shown as text; tabs and line ends stay.
 std::string neutralise(std::string_view text);
-// The same for a place in a line, as a column: line ends and tabs too.
+// The same for a place within a line, such as a column: shows line ends and tabs as text as well.
 std::string neutralise_in_line(std::string_view text);
 
 }  // namespace paceline::launcher

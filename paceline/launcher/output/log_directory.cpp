@@ -69,8 +69,8 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
     } else if (errno != EWOULDBLOCK) {
       return {.lock = std::move(file)};
     }
-    // From the lock of one to that of many there is a moment without any: another job may have
-    // come, whose name then stands there, or have removed it.
+    // Between the exclusive lock and the shared one there is a moment without any lock, in which
+    // another job may have written its name or removed the file.
     const bool shared = flock(file.get(), LOCK_SH | LOCK_NB) == 0;
     if ((shared && !is_removed(file.get())) || deadline.expired()) break;
     poll(nullptr, 0, 1);
@@ -104,7 +104,7 @@ bool is_made_by_paceline(std::string_view name) {
          (kind == ".log" || kind == ".flight" || kind == ".steps" || kind == ".timeline");
 }
 
-// Its files; nothing when it has to stay.
+// The files of a folder that may be removed; nothing when it has to stay.
 std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, std::time_t before) {
   std::vector<std::string> files;
   while (const dirent* entry = readdir(folder.get())) {
@@ -120,7 +120,7 @@ std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, st
   return files;
 }
 
-// Also while it is removed: no job can claim it meanwhile.
+// Leaves the lock with the caller, so that no job can claim the folder while it is removed.
 bool is_in_use(const Fd& claim) { return claim && flock(claim.get(), LOCK_EX | LOCK_NB) != 0; }
 
 void remove_if_old(int base, const char* name, std::time_t before) {
@@ -211,7 +211,7 @@ int num_requeues() {
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-// A disk that is full is noticed by the first line of the rank itself.
+// Ignores a full disk, which the first line of the rank itself will report.
 void mark(const Fd& file, const std::string& what) {
   const std::string line = fmt::format("=== paceline: {} ===\n", what);
   write_whole(file.get(), as_bytes(line));

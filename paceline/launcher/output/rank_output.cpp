@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
 
 namespace paceline::launcher {
@@ -29,9 +28,7 @@ constexpr std::size_t kShownLine = 2000;
 }  // namespace
 
 Pipe make_output_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe for a rank's output");
-  Pipe pipe{Fd(ends[0]), Fd(ends[1])};
+  Pipe pipe = make_pipe();
   fcntl(pipe.read_end.get(), F_SETFL, O_NONBLOCK);
   return pipe;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// What one rank writes: two streams in, each a pipe or a terminal (rank_stdout.h); its log, the
-// last lines for a failure report, and perhaps the console out.
+// The output of one rank: two streams come in, each through a pipe or a terminal; they go to its
+// log, to the last lines for a failure report, and perhaps to the console.
 
 #include <array>
 #include <memory>
@@ -11,14 +11,11 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/line_formatter.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 
-// The reading end and the writing end of a pipe, both close-on-exec, the reading end non-blocking.
-// Error(kSystem).
-struct Pipe {
-  Fd read_end, write_end;
-};
+// A pipe whose reading end is non-blocking. Error(kSystem).
 Pipe make_output_pipe();
 
 class RankOutput {
@@ -37,17 +34,17 @@ class RankOutput {
   // True once after each change of is_held_up().
   bool hold_changed(int stream);
 
-  // Takes what is there, 64 KiB at most; false when there was nothing to take. Closes the stream at
-  // its end.
+  // Takes the bytes that are there, 64 KiB at most; false when there was nothing to take. Closes
+  // the stream at its end.
   bool read_some(int stream);
-  // Takes what is there now from both streams, up to a full pipe's worth of each.
+  // Takes the bytes that are there from both streams, up to a full pipe's worth of each.
   void drain();
   void close(int stream);
 
   // Why the log is incomplete; empty when it is whole.
   const std::string& log_problem() const { return log_problem_; }
-  // The last `count` lines of both streams, in the order they came, made harmless and short enough
-  // to print.
+  // The last `count` lines of both streams, in the order in which they came, with control
+  // characters as text, and short enough to print.
   std::string last_lines(int count) const;
 
  private:
@@ -64,20 +61,20 @@ class RankOutput {
   Fd log_;
   std::string log_problem_;
   std::array<Stream, kNumStreams> streams_;
-  std::string tail_;  // the end of what both streams wrote
+  std::string tail_;  // the last output of both streams
 };
 
-// What a rank has as its stdout: a pseudo-terminal, because programs of every language write to a
-// terminal line by line, but keep what they print to a pipe until 4 KiB or more have come together.
-// So lines appear when they are printed, and a rank that is killed loses none. stderr, which no
-// language keeps back, stays a pipe.
+// A rank's stdout is a pseudo-terminal, because programs of every language write to a terminal line
+// by line, but keep what they print to a pipe until 4 KiB or more have come together. So lines
+// appear when they are printed, and a rank that is killed loses none. stderr, which no language
+// keeps back, stays a pipe.
 //
-// The terminal is raw: bytes pass unchanged in both kinds. It is no process's controlling terminal,
-// so it sends no signals. It has the size of the launcher's terminal, or 24 lines of 80 columns.
+// The terminal is raw: bytes pass unchanged, as through a pipe. It is no process's controlling
+// terminal, so it sends no signals. It has the size of the launcher's terminal, or 24 lines of 80
+// columns.
 //
 // Where the system has no pseudo-terminal to give (no /dev/pts, its limit is reached), stdout is a
 // pipe.
-
 struct RankStdout {
   Pipe ends;
   std::string problem;  // why it is a pipe; empty when it is a terminal

@@ -7,14 +7,15 @@
 namespace paceline::launcher {
 namespace {
 
-// What must be left of an even division's share so that no rank straddles: remote memory is worth
-// giving up a fifth of the cores, another cache a tenth. Estimates, not measurements.
+// The least part of an even share that is worth having so that no rank straddles: avoiding remote
+// memory is worth a fifth of the cores, avoiding another cache a tenth. Estimates, not
+// measurements.
 double least_share(Level level) {
   return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
-// Cores whose speeds differ by less count as one kind: favoured cores of a server clock a little
-// higher.
+// Cores whose speeds differ by less count as one kind, because favoured cores of a server clock a
+// little higher.
 constexpr double kSameKind = 0.8;
 
 std::vector<Cores> split_evenly(const Cores& cores, int num_ranks) {
@@ -70,7 +71,7 @@ std::vector<Cores> divide(const Cores& cores, int num_ranks, std::span<const Lev
   return divide(cores, num_ranks, inner_levels);
 }
 
-// Fastest first.
+// The cores by their kind, the fastest kind first.
 std::vector<Cores> kinds_of(const Cores& cores) {
   std::vector<double> speeds;
   for (const Core& core : cores) speeds.push_back(core.speed);
@@ -102,7 +103,7 @@ std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
   return shares;
 }
 
-// A share that is larger than needed and straddles parts, without those it can do without.
+// Cuts a share that is larger than needed and straddles parts down to the parts that it needs.
 Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
   for (const Level level : levels) {
     auto parts = parts_at(share, level);

@@ -1,8 +1,8 @@
 #pragma once
 
-// Divides cores among ranks of equal work. The slowest rank sets the pace of all, so what counts is
-// the smallest share; and a rank should not straddle two parts of the machine (packages, NUMA
-// nodes, caches, clusters), because memory of another node and lines of another cache cost it time.
+// Divides cores among ranks of equal work. The slowest rank sets the pace of all, so the smallest
+// share counts; and a rank should not straddle two parts of the machine (packages, NUMA nodes,
+// caches, clusters), because memory of another node and lines of another cache cost it time.
 //
 // Level by level, from the largest parts to the smallest, the first of these that leaves the
 // smallest share large enough (80% of an even division's for packages and NUMA nodes, 90% for
@@ -48,14 +48,14 @@ std::vector<int> seats_by_size(const std::vector<int>& sizes, int num_ranks);
 // larger parts. Requires: at least as many parts as ranks.
 std::vector<Cores> whole_parts(const std::vector<Cores>& parts, int num_ranks);
 
-// Of shares of whole parts at `level`: one that is larger than the smallest, which sets the pace,
-// and straddles parts at this or a larger level is cut down to one of them, if that is large
-// enough.
+// Cuts shares of whole parts at `level`: a share that is larger than the smallest one, which sets
+// the pace, and straddles parts at this or a larger level is cut down to one of them, if that is
+// large enough.
 std::vector<Cores> without_straddling(std::vector<Cores> shares, Level level);
 
-// The cores that equal work should run on: of a hybrid processor only the faster kinds, when their
-// speed outweighs the number of the others. Threads that wait for each other run at the speed of
-// the slowest core.
+// The cores on which equal work should run: on a hybrid processor only those of the faster kinds,
+// when their speed outweighs the number of the others. Threads that wait for each other run at the
+// speed of the slowest core.
 Cores worthwhile_cores(const Cores& cores, int num_ranks);
 
 }  // namespace paceline::launcher

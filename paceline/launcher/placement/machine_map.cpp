@@ -13,7 +13,7 @@ namespace paceline::launcher {
 
 namespace {
 
-// Both parts of a core of which some hardware threads were given.
+// Joins the two parts of each core of which some hardware threads were given to this process.
 Cores whole_cores(const Topology& topology) {
   std::map<int, Core> by_number;
   for (const auto* cores : {&topology.cores, &topology.other_cores}) {
@@ -187,7 +187,7 @@ class TextDrawing {
     }
   }
 
-  // One column per core: its cpus below each other, then whose it is.
+  // One column per core: its cpus below each other, then its ranks.
   void draw_cores(const std::vector<MappedCore>& cores) {
     std::size_t most_cpus = 0;
     bool all_given = true;

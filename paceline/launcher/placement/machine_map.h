@@ -1,6 +1,6 @@
 #pragma once
 
-// The machine as a tree, with the ranks that may run on each core: what the drawings draw.
+// The machine as a tree, with the ranks that may run on each core; drawn as text and as SVG.
 //
 // Pure.
 
@@ -39,11 +39,11 @@ struct MappedPackage {
 // Without a placement, or with one that binds no rank, no core has ranks.
 std::vector<MappedPackage> map_machine(const Topology& topology, const Placement* placement);
 
-// "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and what was given of it.
+// "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and the part given to this process.
 std::string describe_machine(const Topology& topology);
 
-// The machine in lines of text: a block per cache, a column per core; then what each rank got and
-// why.
+// The machine in lines of text: a block per cache, a column per core; then each rank's cpus and the
+// reasons.
 std::string draw_machine_text(const Topology& topology, const Placement* placement);
 
 // The same as one SVG file, which needs nothing else.

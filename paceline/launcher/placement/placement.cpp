@@ -138,7 +138,7 @@ class Planner {
     explain_straddling(shares, topology_.cores);
   }
 
-  // Several ranks in each part.
+  // Puts several ranks into each part.
   void share_parts(const std::vector<Cores>& parts) {
     std::vector<int> sizes;
     for (const Cores& part : parts) sizes.push_back(static_cast<int>(part.size()));
@@ -202,7 +202,7 @@ class Planner {
   }
 
   void choose_threads() {
-    // A map is the user's division; otherwise the smallest share sets the pace.
+    // Without a map, which is the user's division, the smallest share sets the pace.
     if (request_.binding.to != BindTo::kMap) {
       const int fewest = *std::min_element(fair_share_.begin(), fair_share_.end());
       std::fill(fair_share_.begin(), fair_share_.end(), fewest);
@@ -264,7 +264,7 @@ Placement plan_placement(const Topology& topology, const PlacementRequest& reque
 }
 
 int automatic_ranks(const Topology& topology) {
-  // As many ranks as cores, so the kind whose cores together are fastest.
+  // With one rank for each core, the kind counts whose cores together are fastest.
   Topology worthwhile = topology;
   worthwhile.cores = worthwhile_cores(topology.cores, 1);
   return worthwhile.num_usable_cores();

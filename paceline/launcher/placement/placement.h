@@ -2,10 +2,10 @@
 
 // Where the local ranks run: cpus, memory and number of threads of each, with the reasons.
 //
-//   core     every rank gets cores of its own (core_division.h); hardware threads of a core stay
-//            together and count as one thread of computing
+//   core     every rank gets cores of its own (core_division.h); the hardware threads of a core
+//            stay together and count as one computing thread
 //   cache, numa, socket (a package)
-//            every rank may use the whole of the part(s) it is put into; ranks of one part share it
+//            every rank may use the whole part or parts in which it is; ranks of one part share it
 //   none     no rank is bound
 //   a map    the user's sets
 //
@@ -40,7 +40,7 @@ struct PlacementRequest {
 };
 
 struct RankPlacement {
-  std::vector<int> cpus;        // ascending; what the rank may run on
+  std::vector<int> cpus;        // on which the rank may run, ascending
   int num_cores = 0;            // physical cores that are its own; 0 when it shares them
   int num_threads = 1;          // computing threads it should start
   std::vector<int> numa_nodes;  // where its memory should lie; empty: no matter
@@ -51,14 +51,15 @@ struct Placement {
   std::vector<RankPlacement> ranks;
   bool bound = false;                // set affinity masks and memory policies
   bool oversubscribed = false;       // ranks x threads exceed the cpus (or the quota)
-  std::vector<std::string> reasons;  // why it is so, a sentence each
+  std::vector<std::string> reasons;  // a sentence each
 };
 
 // Error(kInvalid) for a map that does not have one set per rank or names cpus that were not given.
 // Requires: num_local_ranks >= 1, a topology with at least one core.
 Placement plan_placement(const Topology& topology, const PlacementRequest& request);
 
-// Ranks that "--nproc-per-node auto" means: one per core that is worth using, within the quota.
+// The number of ranks of "--nproc-per-node auto": one for each core that is worth using, within the
+// quota.
 int automatic_ranks(const Topology& topology);
 
 // "rank 3: cpus 4-7 (2 cores), NUMA node 0, 2 threads"

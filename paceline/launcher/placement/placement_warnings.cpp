@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array kBlasVariables = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                                        "BLIS_NUM_THREADS"};
-// Each of them pins OpenMP's threads, the main thread among them.
+// Each of these pins OpenMP's threads, the main thread among them.
 constexpr std::array kPinningVariables = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY"};
 
@@ -131,7 +131,7 @@ class Judge {
     }
   }
 
-  // An outer launcher that binds its one process to one core.
+  // Finds an outer launcher that binds its one process to one core.
   void look_at_mask() {
     const Topology& machine = facts_.topology;
     if (num_ranks_ <= machine.num_cores() || machine.other_cores.empty()) return;

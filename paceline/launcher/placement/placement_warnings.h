@@ -1,7 +1,7 @@
 #pragma once
 
 // Settings that make a job slower than it has to be, each with its price and its cure. Nothing is
-// changed: what the user set stands.
+// changed: the settings of the user stand.
 //
 // Pure.
 
@@ -25,7 +25,7 @@ struct Warning {
 // "what: price; cure"
 std::string to_text(const Warning& warning);
 
-// The number in OMP_NUM_THREADS; nothing when it is not set or no number.
+// The number in OMP_NUM_THREADS; nothing when the variable is not set or not a number.
 std::optional<int> inherited_threads(const Environment& inherited);
 
 struct PlacementFacts {
@@ -37,10 +37,10 @@ struct PlacementFacts {
   std::vector<RunningJob> other_jobs;
 };
 
-// Of a job that is about to start.
+// The warnings for a job that is about to start.
 std::vector<Warning> placement_warnings(const PlacementFacts& facts);
 
-// Of variables alone, whatever job comes: those that override or pin the threads of every rank.
+// The warnings for any job: about variables that override or pin the threads of every rank.
 std::vector<Warning> variable_warnings(const Environment& inherited);
 
 }  // namespace paceline::launcher

@@ -14,7 +14,7 @@ namespace {
 
 // Parameters, gradients and Adam's two moments.
 constexpr double kCopies = 4, kCopiesOfMoments = 2;
-// Of the machine; the rest is for the system and for peaks.
+// The share of the machine's memory; the rest is for the system and for peaks.
 constexpr double kUsable = 0.9;
 // A sharded model gathers its parameters for the forward and the backward pass and scatters its
 // gradients: three times its size through each machine's link.
@@ -73,7 +73,7 @@ class Choice {
                         account(replicas), ranks, ranks == 1 ? "s" : "")};
   }
 
-  // Not even one rank fits here.
+  // For a training of which not even one rank fits here.
   DivisionAdvice several_machines() const {
     const double traffic = kTrafficOfShards * parameters_ / kSharedLink;
     const bool is_slow = needs_.step_seconds > 0 && traffic > needs_.step_seconds;
@@ -110,7 +110,7 @@ namespace {
 
 // Faster by less than this is noise; fewer ranks and threads win then.
 constexpr double kNoise = 0.03;
-// What has to be gained to be worth a distributed job's trouble.
+// The least gain that is worth the trouble of a distributed job.
 constexpr double kWorthwhile = 1.15;
 constexpr double kTenGigabit = 1.25e9;  // bytes/s
 
@@ -131,7 +131,7 @@ const Trial* fastest(const std::vector<Trial>& trials, Wanted wanted) {
   return best;
 }
 
-// The one with the fewest ranks, then threads, among those as fast as the fastest.
+// The trial with the fewest ranks, then threads, among those as fast as the fastest.
 const Trial* choose(const std::vector<Trial>& trials) {
   const Trial* top = fastest(trials, [](const Trial&) { return true; });
   if (top == nullptr) return nullptr;
@@ -147,7 +147,7 @@ const Trial* choose(const std::vector<Trial>& trials) {
   return best;
 }
 
-// The answer as it is, or what it becomes when memory decides.
+// The answer, or another one when memory decides.
 std::string with_division(const std::string& answer, const DivisionAdvice& division) {
   const int ranks = division.num_ranks, machines = division.num_machines;
   switch (division.division) {
@@ -236,7 +236,7 @@ class Reasoning {
                         100 * best.communication_share()));
   }
 
-  // Replicas, parts of them, or a model in parts?
+  // Whether memory asks for shards or a split model.
   void weigh_memory(const Trial& best) {
     if (best.parameter_bytes == 0) {
       because(
@@ -252,13 +252,13 @@ class Reasoning {
     because(division.reason);
   }
 
-  // So many ranks were tried and needed more than there is, whatever the parameters' share was.
+  // Notes that so many ranks were tried and needed more memory than there is.
   void want(int num_ranks, TrainingNeeds& needs) const {
     needs.num_ranks = std::max(needs.num_ranks, num_ranks);
     needs.rank_bytes = std::max(needs.rank_bytes, memory_ / static_cast<std::uint64_t>(num_ranks));
   }
 
-  // Nothing ran, but what was told before the memory ended says what to do.
+  // No trial ran, but the sizes that were reported before memory ended tell what to do.
   void judge_what_failed() {
     for (const Trial& trial : trials_) {
       if (!trial.lacked_memory || trial.parameter_bytes == 0) continue;

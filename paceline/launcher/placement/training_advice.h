@@ -1,10 +1,8 @@
 #pragma once
 
-// How a training should be divided when memory decides: replicas, a sharded optimizer, a sharded
-// model, or a model that is split. Arithmetic on what was measured, after the accounts of ZeRO
-// (Rajbhandari et al., 2020) for float32 parameters and Adam: a replica holds parameters, gradients
-// and two moments; what else a rank was seen to use (activations, data, libraries) stays whole in
-// every rank, unless the model itself is split.
+// The trials of `paceline advise`, and its conclusions from the measurements: the number of ranks
+// and threads, and whether memory asks for replicas, a sharded optimizer, a sharded model, or a
+// model that is split.
 //
 // Pure.
 
@@ -25,28 +23,28 @@ enum class Division {
 };
 
 struct TrainingNeeds {
-  int num_ranks = 1;                  // that are wanted on this machine
+  int num_ranks = 1;                  // wanted on this machine
   std::uint64_t parameter_bytes = 0;  // above 0
   std::uint64_t rank_bytes = 0;       // memory of one rank, as measured; 0: not known
   double step_seconds = 0;            // 0: not known
-  std::uint64_t machine_bytes = 0;    // what the job may use here
+  std::uint64_t machine_bytes = 0;    // memory that the job may use here
 };
 
 struct DivisionAdvice {
   Division division = Division::kReplicas;
-  int num_ranks = 1;     // on each machine: those that were wanted, or fewer
+  int num_ranks = 1;     // on each machine: as many as were wanted, or fewer
   int num_machines = 1;  // like this one, at least
   std::string reason;    // a sentence with the numbers
 };
 
+// How to divide a training when memory decides. Arithmetic after the accounts of ZeRO (Rajbhandari
+// et al., 2020) for float32 parameters and Adam: a replica holds parameters, gradients and two
+// moments; all other memory of a rank (activations, data, libraries) stays whole in every rank,
+// unless the model itself is split.
 DivisionAdvice choose_division(const TrainingNeeds& needs);
 
 // "412.0 MB", powers of 1000.
 std::string size_text(double bytes);
-
-// What `paceline advise` tries, and what it concludes from what it measured.
-//
-// Pure.
 
 struct Combination {
   int num_ranks = 1;
@@ -61,7 +59,7 @@ inline constexpr std::size_t kMostCombinations = 10;
 std::vector<Combination> sensible_combinations(const Topology& topology,
                                                std::optional<std::int64_t> global_batch);
 
-// What was measured with one combination.
+// The measurements with one combination.
 struct Trial {
   Combination combination;
   std::int64_t num_steps = 0;
@@ -69,9 +67,9 @@ struct Trial {
   std::int64_t samples = 0;          // of those steps, all ranks together
   double communication_seconds = 0;  // of those steps, mean over the ranks
   std::uint64_t memory_bytes = 0;    // of all ranks, shared pages counted once; 0: not known
-  std::int64_t parameter_bytes = 0;  // of the model; 0: not told
+  std::int64_t parameter_bytes = 0;  // of the model; 0: not reported
   std::string problem;               // why there is no measurement; empty when there is one
-  bool lacked_memory = false;        // and the problem was memory
+  bool lacked_memory = false;        // the problem was memory
 
   int num_cores() const { return combination.num_ranks * combination.num_threads; }
   bool is_measured() const { return problem.empty() && num_steps > 0 && seconds > 0; }

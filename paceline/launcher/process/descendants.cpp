@@ -1,9 +1,12 @@
 #include "paceline/launcher/process/descendants.h"
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +26,7 @@
 #include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {
 
@@ -41,8 +45,9 @@ pid_t parent_of(const char* pid) {
   return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
 }
 
-// The master of a connection that a user's sessions share (ControlPersist in ssh_config(5)): an ssh
-// on the way to a host leaves it behind, as "ssh: PATH [mux]". The sessions would end with it.
+// Whether this is the master of a connection that a user's sessions share (ControlPersist in
+// ssh_config(5)): an ssh on the way to a host leaves it behind, as "ssh: PATH [mux]". The sessions
+// would end with it.
 bool is_shared_connection(const char* pid) {
   constexpr std::string_view kBegin = "ssh: ", kEnd = " [mux]";
   char text[4096];
@@ -75,7 +80,7 @@ Children own_children(const std::vector<pid_t>& spared) {
   return children;
 }
 
-// Waits for everything that has ended; false when no child is left at all.
+// Waits for all children that have ended; false when no child is left.
 bool reap() {
   pid_t pid = 0;
   while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) {
@@ -107,20 +112,18 @@ bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
   return true;
 }
 
-namespace {
-
-Fd make_child_signal_fd() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) throw system_error("signalfd()");
-  return fd;
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code error;
+  const std::string folder = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& thread : std::filesystem::directory_iterator(folder, error)) {
+    std::ifstream list(thread.path() / "children");
+    for (pid_t child = 0; list >> child;) children.push_back(child);
+  }
+  return children;
 }
 
-}  // namespace
-
-Orphans::Orphans(EventLoop& loop) : ends_(make_child_signal_fd()) {
+Orphans::Orphans(EventLoop& loop) : ends_(make_signal_fd(std::array{SIGCHLD})) {
   loop.watch(ends_.get(), [this] { may_wait_ = true; });
 }
 

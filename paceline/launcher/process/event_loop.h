@@ -1,9 +1,9 @@
 #pragma once
 
 // Waits for descriptors of every kind (pipes, pidfds, timers, sockets) in one place and calls the
-// handler of each that is ready, in the order in which epoll says they became so. Parts of the
-// agent that know nothing of each other share one loop and so one thread. It notices when this
-// process stood still (engine/core/awake_clock.h), before it calls any handler.
+// handler of each that is ready, in the order in which they became ready, as epoll reports it.
+// Parts of the agent that know nothing of each other share one loop and so one thread. Before it
+// calls any handler, the loop notices whether this process stood still (engine/core/awake_clock.h).
 //
 // Thread safety: none. Descriptors stay their owners'; forget() one before closing it. A handler
 // may watch and forget others and itself; one that was forgotten is not called any more, also when
@@ -31,20 +31,20 @@ class EventLoop {
 
   // Error(kSystem) for a descriptor that cannot be waited for, such as a plain file's.
   void watch(int fd, Handler handler, std::uint32_t events = EPOLLIN);
-  // Nothing when `fd` is not watched.
+  // Does nothing when `fd` is not watched.
   void change(int fd, std::uint32_t events);
   void forget(int fd);
 
   // Waits until something is ready, at most until the deadline, and calls the handlers.
   void turn(Deadline deadline);
-  // For callers that judge after a turn whether others are silent: whether this process stood still
-  // meanwhile.
+  // Notices whether this process stood still since the turn. For callers that judge after a turn
+  // whether others are silent.
   void look() { vigil_.look(); }
 
  private:
   struct Watched {
     std::uint32_t id;  // tells it from an earlier one with the same descriptor number
-    std::shared_ptr<Handler> handler;  // the map, and the call under way
+    std::shared_ptr<Handler> handler;  // owned by the map and by a call under way
   };
 
   Fd epoll_;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -128,7 +129,7 @@ void bind_to(const std::vector<int>& cpus) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above took effect
-  prctl(PR_SET_PTRACER, parent, 0, 0, 0);         // it and its helpers may read where the rank is
+  prctl(PR_SET_PTRACER, parent, 0, 0, 0);         // its helpers may read the rank's stack
   dup2(spec.stdin_fd, STDIN_FILENO);
   dup2(spec.stdout_fd, STDOUT_FILENO);
   dup2(spec.stderr_fd, STDERR_FILENO);
@@ -160,7 +161,7 @@ Process start_process(const ProcessSpec& spec) {
   const pid_t pid = fork();
   if (pid < 0) throw system_error("starting a process (see ulimit -u and the pids cgroup)");
   if (pid == 0) become(spec, parent, argv.data(), envp.data());
-  // Parent and child both do: the group exists before any signal is sent to it.
+  // Parent and child both do this, so the group exists before any signal is sent to it.
   setpgid(pid, pid);
   return {pid, open_pidfd(pid)};
 }
@@ -174,7 +175,7 @@ const std::vector<int>& handled_signals() {
   return signals;
 }
 
-// Not SIGTERM: a job must be possible to end.
+// SIGTERM is never ignored: there must be a way to end a job.
 bool stays_ignored(int signal) {
   const bool of_terminal =
       signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP;
@@ -189,6 +190,31 @@ void block_handled_signals() {
     if (!stays_ignored(signal)) sigaddset(&set, signal);
   }
   sigprocmask(SIG_BLOCK, &set, nullptr);
+}
+
+std::vector<int> outside_signals() {
+  std::vector<int> signals = handled_signals();
+  std::erase(signals, SIGCHLD);
+  return signals;
+}
+
+bool is_for_ranks(int signal) {
+  return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGTSTP || signal == SIGCONT;
+}
+
+Fd make_signal_fd(std::span<const int> signals) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals) sigaddset(&set, signal);
+  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) throw system_error("signalfd()");
+  return fd;
+}
+
+Pipe make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe");
+  return {Fd(ends[0]), Fd(ends[1])};
 }
 
 Fd open_pidfd(pid_t pid) {

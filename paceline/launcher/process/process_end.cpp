@@ -1,5 +1,6 @@
 #include "paceline/launcher/process/process_end.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -20,6 +21,17 @@ namespace paceline::launcher {
 std::string describe(const RankEnd& end) {
   return end.signal != 0 ? fmt::format("killed by {}", signal_name(end.signal))
                          : fmt::format("exit code {}", end.exit_code);
+}
+
+int await_end(pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+int shell_status(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
 RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after) {

@@ -21,7 +21,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr rlim_t kPerRank = 6;   // two pipes, a log, a pidfd; a seed's socket and pidfd
-constexpr rlim_t kForAll = 128;  // ours, and connections of the store beyond one per rank
+constexpr rlim_t kForAll = 128;  // the launcher's own, and more connections of the store
 
 rlimit original_limit{};
 bool raised = false;

@@ -1,8 +1,3 @@
-// Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
-// process group and would be stopped if it read there itself. While this process is in the
-// background the terminal is left alone; nothing tells a running job that it came to the foreground
-// again, so that has to be looked for.
-
 #include "paceline/launcher/process/supervisor.h"
 
 #include <algorithm>
@@ -14,6 +9,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -30,17 +26,21 @@
 #include "paceline/launcher/process/process_end.h"
 
 namespace paceline::launcher {
+namespace {
 
+// Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
+// process group and would be stopped if it read there itself. While this process is in the
+// background it leaves the terminal alone; nothing tells a process that it came to the foreground
+// again, so it looks for that from time to time.
 class StdinRelay {
  public:
   // `terminal` is not owned; `to_rank` is the non-blocking writing end of rank 0's stdin.
   StdinRelay(int terminal, Fd to_rank) : terminal_(terminal), to_rank_(std::move(to_rank)) {}
 
-  // What to poll now: the descriptor and its events, or -1.
+  // The descriptor to poll now, or -1, and the events.
   int poll_fd() const;
   short poll_events() const;
-  // It would read, but for this process being in the background: poll_fd() is to be asked again
-  // soon.
+  // It only waits for this process to come to the foreground: ask poll_fd() again soon.
   bool waits_for_foreground() const;
   // Call when poll_fd() is ready.
   void pass_on();
@@ -54,12 +54,8 @@ class StdinRelay {
   std::string pending_;
 };
 
-namespace {
-
 // At most PIPE_BUF, so that a non-blocking write takes all or nothing.
 constexpr std::size_t kInputChunk = 4096;
-
-}  // namespace
 
 int StdinRelay::poll_fd() const {
   if (!to_rank_) return -1;
@@ -88,23 +84,10 @@ void StdinRelay::pass_on() {
   if (written < 0 && errno != EAGAIN) close();
 }
 
-namespace {
-
 using namespace std::chrono_literals;
 
 constexpr int kInterruptsBeforeForce = 3;
 constexpr std::chrono::milliseconds kForegroundPause = 250ms;
-
-struct BarePipe {
-  Fd read_end, write_end;
-};
-
-BarePipe make_pipe(int write_flags) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe");
-  fcntl(ends[1], F_SETFL, write_flags);
-  return {Fd(ends[0]), Fd(ends[1])};
-}
 
 sigset_t only(int signal) {
   sigset_t set;
@@ -113,21 +96,15 @@ sigset_t only(int signal) {
   return set;
 }
 
-Fd make_signal_fd() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : handled_signals()) {
-    if (signal != SIGCHLD) sigaddset(&set, signal);
-  }
-  // The agent is in no foreground: these are the supervisor's alone.
+// The agent is in no foreground: a Ctrl-Z is the supervisor's alone.
+Fd make_supervisor_signal_fd() {
+  std::vector<int> signals = outside_signals();
   if (!stays_ignored(SIGTSTP)) {
     const sigset_t stop = only(SIGTSTP);
     sigprocmask(SIG_BLOCK, &stop, nullptr);
-    sigaddset(&set, SIGTSTP);
+    signals.push_back(SIGTSTP);
   }
-  Fd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd) throw system_error("signalfd()");
-  return fd;
+  return make_signal_fd(signals);
 }
 
 class Supervisor {
@@ -183,7 +160,7 @@ void Supervisor::pass_signals_on() {
   }
 }
 
-// When the agent has ended: a signal that came before counts.
+// For when the agent has ended: a signal that came before counts.
 void Supervisor::note_signals() {
   signalfd_siginfo info;
   while (read_record(signals_.get(), info)) {
@@ -193,12 +170,12 @@ void Supervisor::note_signals() {
   }
 }
 
-// Once the agent is ending it acts on none; one that does not read the pipe full is not waited for.
+// An agent that is ending acts on no signal; one that does not empty the pipe is not waited for.
 void Supervisor::pass_on(unsigned char signal) {
   write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
 }
 
-// Where no shell could continue this process the kernel does not stop it, and the ranks go on at
+// Where no shell could continue this process, the kernel does not stop it, and the ranks go on at
 // once.
 void Supervisor::suspend() {
   const sigset_t stop = only(SIGTSTP);
@@ -210,15 +187,13 @@ void Supervisor::suspend() {
 }
 
 int Supervisor::finish() {
-  int status = 0;
-  while (waitpid(agent_, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = await_end(agent_);
   end_all_descendants(Deadline::after(5s));
   if (!WIFSIGNALED(status)) {
     const int code = WEXITSTATUS(status);
     note_signals();
     if (stop_signal_ != 0 && code == 128 + stop_signal_) end_by_signal(stop_signal_);
-    // The ranks got the same signal, saved, and were gone before the agent heard of it.
+    // The ranks got the same signal, saved, and had ended before the agent heard of it.
     if (stop_signal_ != 0 && code == 0) {
       std::fprintf(stderr, "paceline: stopped by %s; all ranks have ended\n",
                    signal_name(stop_signal_).c_str());
@@ -243,7 +218,7 @@ void let_go_of_input() {
   dup2(nothing.get(), STDIN_FILENO);
 }
 
-// What the terminal has sent to this process until then was meant for the supervisor.
+// The terminal's signals up to this moment were meant for the supervisor.
 void leave_foreground() {
   setpgid(0, 0);
   if (stays_ignored(SIGTSTP)) return;
@@ -280,6 +255,13 @@ void leave_foreground() {
 
 }  // namespace
 
+std::optional<int> AgentChannel::next_signal() const {
+  std::byte signal{};
+  const ssize_t length = read_some(control.get(), {&signal, 1});
+  if (length < 0 && errno == EAGAIN) return {};
+  return length == 1 ? std::to_integer<int>(signal) : 0;
+}
+
 int run_supervised(const std::function<int(AgentChannel)>& agent) {
   block_handled_signals();
   signal(SIGPIPE, SIG_IGN);
@@ -287,10 +269,13 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is like a full disk
   adopt_orphans();
   const bool terminal = isatty(STDIN_FILENO) == 1;
-  BarePipe control = make_pipe(O_NONBLOCK);
-  BarePipe typed = terminal ? make_pipe(O_NONBLOCK) : BarePipe{};
+  Pipe control = make_pipe();
+  Pipe typed = terminal ? make_pipe() : Pipe{};
+  for (const Fd* end : {&control.write_end, &typed.write_end}) {
+    if (*end) fcntl(end->get(), F_SETFL, O_NONBLOCK);
+  }
   Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
-  Fd signals = make_signal_fd();  // before there are ranks that a Ctrl-Z must reach
+  Fd signals = make_supervisor_signal_fd();  // before there are ranks that a Ctrl-Z must reach
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid < 0)

@@ -1,8 +1,6 @@
 #include "paceline/launcher/spawn/spawn.h"
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,9 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
@@ -30,7 +26,9 @@
 #include "paceline/launcher/job/job_services.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/process/process_end.h"
 
 namespace paceline {
 
@@ -38,9 +36,8 @@ namespace {
 
 using namespace launcher;
 
-// What a rank says about its exception fits into a pipe, so that it never waits to say it.
+// The longest message about an exception; it fits into a pipe, so a rank never waits to send it.
 constexpr std::size_t kMaxMessage = 32 << 10;
-constexpr int kEventsAtOnce = 64;
 
 struct SpawnedRank {
   pid_t pid = -1;
@@ -55,7 +52,7 @@ void send_message(int fd, ErrorCode code, std::string text) {
   if (!write_whole(fd, as_bytes(text))) _exit(1);
 }
 
-// What is there: a process that the rank has left may keep the pipe open.
+// Reads what is there now: a process that the rank has left may keep the pipe open.
 std::size_t read_message(const Fd& pipe, std::span<char> into) {
   std::size_t length = 0;
   ssize_t got = 0;
@@ -80,9 +77,7 @@ int run_body(const std::function<void(int)>& body, int rank, int message_fd) {
 
 class SpawnedJob {
  public:
-  SpawnedJob(int num_ranks, const SpawnOptions& options)
-      : options_(options), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_) throw system_error("epoll_create1()");
+  SpawnedJob(int num_ranks, const SpawnOptions& options) : options_(options) {
     job_.num_local_ranks = num_ranks;
     job_.run_id = random_hex(8);
   }
@@ -104,7 +99,7 @@ class SpawnedJob {
 
   const SpawnOptions& options_;
   LaunchOptions job_;
-  Fd epoll_;
+  EventLoop loop_;
   std::vector<SpawnedRank> ranks_;
   std::optional<RankEnd> culprit_;
   std::vector<int> timed_out_;
@@ -139,24 +134,17 @@ void SpawnedJob::start(int rank, const std::function<void(int)>& body, const Job
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     const int status = run_body(body, rank, message.write_end.get());
     std::fflush(nullptr);
-    _exit(status);  // what the parent registered to run at its end is not for its ranks
+    _exit(status);  // without the functions that the parent registered for its own exit
   }
   ranks_.push_back({pid, open_pidfd(pid), std::move(message.read_end), {}});
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(rank)}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, ranks_.back().pidfd.get(), &event);
+  loop_.watch(ranks_.back().pidfd.get(), [this, rank] { collect(ranks_[rank], rank); });
 }
 
 void SpawnedJob::wait() {
   Deadline deadline = Deadline::after(options_.timeout);
   bool stopping = false;
-  std::array<epoll_event, kEventsAtOnce> events;
   while (!running().empty()) {
-    const int count =
-        epoll_wait(epoll_.get(), events.data(), events.size(), deadline.poll_timeout_ms());
-    for (int i = 0; i < count; ++i) {
-      const int number = static_cast<int>(events[i].data.u64);
-      collect(ranks_[number], number);
-    }
+    loop_.turn(deadline);
     if (deadline.expired()) {
       if (!stopping) timed_out_ = running();
       return kill_all();
@@ -171,11 +159,9 @@ void SpawnedJob::wait() {
 }
 
 void SpawnedJob::collect(SpawnedRank& rank, int number) {
-  int status = 0;
-  while (waitpid(rank.pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  loop_.forget(rank.pidfd.get());
   rank.pidfd.reset();
-  rank.end = rank_end(number, rank.pid, status, {});
+  rank.end = rank_end(number, rank.pid, await_end(rank.pid), {});
   if (rank.end->failed() && !culprit_) culprit_ = rank.end;
 }
 
@@ -194,10 +180,8 @@ void SpawnedJob::signal_all(int signal) {
 void SpawnedJob::kill_all() {
   signal_all(SIGKILL);
   for (const int number : running()) {
-    int status = 0;
-    while (waitpid(ranks_[number].pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    ranks_[number].end = rank_end(number, ranks_[number].pid, status, {});
+    const pid_t pid = ranks_[number].pid;
+    ranks_[number].end = rank_end(number, pid, await_end(pid), {});
   }
 }
 
@@ -214,12 +198,9 @@ void SpawnedJob::throw_failure() {
     fail(static_cast<ErrorCode>(text[0]), "spawn: rank {} of {} failed first: {}", culprit_->rank,
          count, text.substr(1));
   }
-  const std::string how = culprit_->signal != 0
-                              ? fmt::format("killed by {}", signal_name(culprit_->signal))
-                              : fmt::format("exit code {}", culprit_->exit_code);
   const std::string hint = hint_for(*culprit_);
-  fail(ErrorCode::kAborted, "spawn: rank {} of {} failed first: {}{}", culprit_->rank, count, how,
-       hint.empty() ? "" : fmt::format(" ({})", hint));
+  fail(ErrorCode::kAborted, "spawn: rank {} of {} failed first: {}{}", culprit_->rank, count,
+       describe(*culprit_), hint.empty() ? "" : fmt::format(" ({})", hint));
 }
 
 }  // namespace

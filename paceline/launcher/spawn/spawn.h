@@ -9,10 +9,10 @@
 //   paceline::spawn(4, [](paceline::ProcessGroup& group) { ... }, {.kind = RanksAs::kThreads});
 //
 // Ranks as threads share the process: they start in a millisecond, a debugger sees them all, and
-// the thread sanitizer checks them. Ranks as processes are what a job has: each is a forked process
-// with torchrun's variables, the job's store and secret in its environment, so whatever looks for a
-// launcher finds one. fork() copies only the calling thread: call it before LibTorch's or OpenMP's
-// threads have started. The ranks die with the thread that called spawn.
+// the thread sanitizer checks them. Ranks as processes are as in a job: each is a forked process
+// with torchrun's variables, the job's store and secret in its environment, so code that looks for
+// a launcher finds one. fork() copies only the calling thread: call it before LibTorch's or
+// OpenMP's threads have started. The ranks die with the thread that called spawn.
 
 #include <chrono>
 #include <functional>
@@ -30,8 +30,8 @@ struct SpawnOptions {
   RanksAs kind = RanksAs::kProcesses;
   // Ranks that still run after this time are killed.
   std::chrono::milliseconds timeout = std::chrono::hours(24);
-  // After the first failure the other ranks get SIGTERM, and SIGKILL after `grace`. Switch it off
-  // to see how they cope.
+  // Whether the other ranks get SIGTERM after the first failure, and SIGKILL after `grace`. Switch
+  // it off to see how they cope.
   bool stop_others = true;
   std::chrono::milliseconds grace = std::chrono::seconds(5);
 };
@@ -42,7 +42,7 @@ struct SpawnOptions {
 void spawn(int num_ranks, const std::function<void(int rank)>& body,
            const SpawnOptions& options = {});
 
-// As above, with the group of all ranks made for each. Threads cannot be killed: `timeout` is their
+// As above, but makes the group of all ranks for each. Threads cannot be killed: `timeout` is their
 // group's limit for a collective, and a rank that throws aborts the group, which ends the others.
 void spawn(int num_ranks, const std::function<void(ProcessGroup& group)>& body,
            const SpawnOptions& options = {});

@@ -16,14 +16,21 @@ namespace paceline::launcher {
 using namespace std::chrono_literals;
 
 inline CoordinatorSettings nodes(int min, int max, int max_restarts = 0) {
-  return {.version = "1",
-          .run_id = "job",
-          .min_nodes = min,
-          .max_nodes = max,
-          .restarts = {.max_restarts = max_restarts},
+  return {.terms = {.version = "1",
+                    .run_id = "job",
+                    .num_nodes = max,
+                    .min_nodes = min,
+                    .restarts = {.max_restarts = max_restarts}},
           .join_timeout = 60s,
           .last_call_timeout = 3s,
           .expected_nodes = max};
+}
+
+// Without the restarts that have been used.
+inline NodePlace place_of(const StartOrder& order) {
+  NodePlace place = order.place;
+  place.restarts = {};
+  return place;
 }
 
 class CoordinatedJob {
@@ -32,14 +39,9 @@ class CoordinatedJob {
       : settings_(settings), coordinator_(settings, now_) {}
 
   Joining joining(int agent) const {
-    return {.version = "1",
-            .run_id = "job",
+    return {.terms = settings_.terms,
             .host = fmt::format("h{}", agent),
             .num_ranks = 2,
-            .min_nodes = settings_.min_nodes,
-            .max_nodes = settings_.max_nodes,
-            .logical_shards = settings_.logical_shards,
-            .roles = settings_.roles,
             .stand_in = {fmt::format("10.0.0.{}", agent), 1},
             .offer = {{fmt::format("10.0.0.{}", agent), 2}, {fmt::format("10.0.0.{}", agent), 3}}};
   }

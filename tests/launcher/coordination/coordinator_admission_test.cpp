@@ -45,13 +45,13 @@ TEST(CoordinatorAdmission, refuses_a_node_that_does_not_fit_and_names_both_sides
     job.pass(3s);
     EXPECT_FALSE(job.take<StartOrder>(1)) << "a refused node counts";
   };
-  refused([](Joining& one) { one.version = "2"; }, "has Paceline 2, the job's others 1");
-  refused([](Joining& one) { one.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
-  refused([](Joining& one) { one.max_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
-  refused([](Joining& one) { one.logical_shards = 4; }, "--logical-shards is 4 here and 0");
+  refused([](Joining& one) { one.terms.version = "2"; }, "has Paceline 2, the job's others 1");
+  refused([](Joining& one) { one.terms.run_id = "x"; }, "--rdzv-id is 'x' here and 'job'");
+  refused([](Joining& one) { one.terms.num_nodes = 4; }, "--nnodes is 2:4 here and 2:3");
+  refused([](Joining& one) { one.terms.logical_shards = 4; }, "--logical-shards is 4 here and 0");
   refused(
       [](Joining& one) {
-        one.roles = {{"trainer", 2}, {"observer", 4, true}};
+        one.terms.roles = {{"trainer", 2}, {"observer", 4, true}};
       },
       "--roles and --until are trainer=2,observer=4 until trainer here and not given at");
   refused([](Joining& one) { one.num_ranks = 1 << 30; }, "ranks on one node");
@@ -86,7 +86,7 @@ TEST(CoordinatorAdmission, a_spare_takes_the_place_of_a_lost_node_at_the_next_ge
     job.stopped(1, 0);
     const auto start = job.take<StartOrder>(3);
     ASSERT_TRUE(start);
-    EXPECT_EQ(start->place, (NodePlace{1, max_restarts, 1, 2, 2, 4, {{kNoRole, 4}}}));
+    EXPECT_EQ(place_of(*start), (NodePlace{1, 1, 2, 2, 4, {{kNoRole, 4}}}));
     EXPECT_THAT(start->note, HasSubstr(note));
     job.pass(60s);  // its time as a spare is over
     EXPECT_FALSE(job.take<EndOrder>(3));
@@ -104,7 +104,7 @@ TEST(CoordinatorAdmission, a_spare_saves_an_elastic_job_that_has_become_too_smal
 
 CoordinatorSettings shards(int min, int max, std::int64_t logical_shards) {
   CoordinatorSettings settings = nodes(min, max);
-  settings.logical_shards = logical_shards;
+  settings.terms.logical_shards = logical_shards;
   return settings;
 }
 
@@ -119,7 +119,7 @@ TEST(CoordinatorAdmission, a_job_of_logical_shards_continues_with_the_most_nodes
       job.take<StartOrder>(1)->note,
       HasSubstr("going on with 3 nodes, of which 1 wait: 8 logical shards are divided among "
                 "1, 2, 4 or 8 ranks"));
-  EXPECT_EQ(job.take<StartOrder>(2)->place, (NodePlace{1, 0, 1, 2, 2, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*job.take<StartOrder>(2)), (NodePlace{1, 1, 2, 2, 4, {{kNoRole, 4}}}));
   EXPECT_THAT(job.take<WaitOrder>(3)->reason,
               HasSubstr("8 logical shards cannot be divided among the ranks of all 3 nodes"));
   job.pass(120s);
@@ -138,7 +138,7 @@ TEST(CoordinatorAdmission, a_node_that_waits_for_logical_shards_takes_the_place_
   EXPECT_TRUE(job.take<WaitOrder>(3));
   job.lose(2);
   job.stopped(1, 0);
-  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{1, 0, 1, 2, 2, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*job.take<StartOrder>(3)), (NodePlace{1, 1, 2, 2, 4, {{kNoRole, 4}}}));
 }
 
 TEST(CoordinatorAdmission, a_newcomer_with_which_the_ranks_would_not_fit_stops_no_rank) {
@@ -250,7 +250,7 @@ TEST(CoordinatorAdmission,
   back.pass(3s);
   back.lose(2);
   back.stopped(1, 0);
-  EXPECT_EQ(back.take<StartOrder>(3)->place, (NodePlace{1, 1, 1, 2, 2, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*back.take<StartOrder>(3)), (NodePlace{1, 1, 2, 2, 4, {{kNoRole, 4}}}));
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ class CoordinatorHosts : public testing::Test {
   void listen(const KeepAlive& keep_alive = {}) {
     Fd listener = listen_tcp({"127.0.0.1", 0}, 512);
     endpoint_ = {"127.0.0.1", local_port(listener)};
-    host_.emplace(loop_, CoordinatorSettings{.min_nodes = 2, .max_nodes = 2}, std::move(listener),
-                  secret_, keep_alive);
+    host_.emplace(loop_, CoordinatorSettings{.terms = {.num_nodes = 2, .min_nodes = 2}},
+                  std::move(listener), secret_, keep_alive);
   }
   void connect(int count) {
     for (int i = 0; i < count; ++i) {

@@ -18,7 +18,7 @@ const Roles kUntilTrainers = {{"trainer", 1}, {"observer", 3, true}};
 
 CoordinatorSettings with_roles(const Roles& roles, int max_restarts = 0) {
   CoordinatorSettings settings = nodes(2, 2, max_restarts);
-  settings.roles = roles;
+  settings.terms.roles = roles;
   return settings;
 }
 

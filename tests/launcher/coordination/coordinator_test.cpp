@@ -27,8 +27,8 @@ TEST(Coordinator, starts_when_all_nodes_are_there_with_ranks_in_a_row) {
   job.join(7, uneven);
   const auto first = job.take<StartOrder>(5), second = job.take<StartOrder>(7);
   ASSERT_TRUE(first && second);
-  EXPECT_EQ(first->place, (NodePlace{0, 0, 0, 2, 0, 5, {{kNoRole, 5}}}));
-  EXPECT_EQ(second->place, (NodePlace{0, 0, 1, 2, 2, 5, {{kNoRole, 5}}}));
+  EXPECT_EQ(place_of(*first), (NodePlace{0, 0, 2, 0, 5, {{kNoRole, 5}}}));
+  EXPECT_EQ(place_of(*second), (NodePlace{0, 1, 2, 2, 5, {{kNoRole, 5}}}));
   EXPECT_EQ(second->store, (Endpoint{"10.0.0.5", 2}));
   EXPECT_EQ(second->master, (Endpoint{"10.0.0.5", 3}));
   EXPECT_THAT(second->stand_ins,
@@ -117,7 +117,7 @@ TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothin
   job.stopped(2, 0);
   const auto next = job.take<StartOrder>(1);
   ASSERT_TRUE(next);
-  EXPECT_EQ(next->place, (NodePlace{1, 1, 0, 2, 0, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*next), (NodePlace{1, 0, 2, 0, 4, {{kNoRole, 4}}}));
   EXPECT_THAT(next->note, HasSubstr("restart 1 of at most 1, after failure at h1"));
   job.fail(2, 1, 0, SIGSEGV);
   job.stopped(2, 1);
@@ -216,13 +216,13 @@ TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
   job.stopped(1, 0);
   const auto alone = job.take<StartOrder>(1);
   ASSERT_TRUE(alone);
-  EXPECT_EQ(alone->place, (NodePlace{1, 0, 0, 1, 0, 2, {{kNoRole, 2}}}));
+  EXPECT_EQ(place_of(*alone), (NodePlace{1, 0, 1, 0, 2, {{kNoRole, 2}}}));
   EXPECT_THAT(alone->note, HasSubstr("going on with 1 node"));
   job.join(3);
   EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h3 joins"));
   job.stopped(1, 1);
-  EXPECT_EQ(job.take<StartOrder>(1)->place, (NodePlace{2, 0, 0, 2, 0, 4, {{kNoRole, 4}}}));
-  EXPECT_EQ(job.take<StartOrder>(3)->place, (NodePlace{2, 0, 1, 2, 2, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*job.take<StartOrder>(1)), (NodePlace{2, 0, 2, 0, 4, {{kNoRole, 4}}}));
+  EXPECT_EQ(place_of(*job.take<StartOrder>(3)), (NodePlace{2, 1, 2, 2, 4, {{kNoRole, 4}}}));
 }
 
 TEST(Coordinator, a_host_that_joins_does_not_hold_up_a_job_that_is_ending) {
@@ -382,6 +382,48 @@ TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
   }
   EXPECT_TRUE(idle.over());
   EXPECT_THAT(idle.take<EndOrder>(1)->reason, HasSubstr("before any progress"));
+}
+
+// Every agent knows from the order that started its generation what the job may still do.
+TEST(Coordinator, a_successor_goes_on_counting_restarts_where_the_first_one_was) {
+  Job first(nodes(2, 3, 2));
+  for (const int agent : {1, 2, 3}) first.join(agent);
+  first.fail(2, 0, 3);
+  for (const int agent : {1, 2, 3}) first.stopped(agent, 0, 60s);
+  const auto last = first.take<StartOrder>(2);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->place.restarts.num_used(), 1);
+  CoordinatorSettings settings = nodes(2, 3, 2);
+  settings.first_generation = 2;
+  settings.expected_nodes = 2;
+  settings.terms.restarts = last->place.restarts;
+  Job successor(settings);
+  for (const int agent : {2, 3}) successor.join(agent);
+  ASSERT_TRUE(successor.take<StartOrder>(2));  // enough are left: the loss was free
+  successor.fail(2, 2, 3);
+  for (const int agent : {2, 3}) successor.stopped(agent, 2, 60s);
+  EXPECT_THAT(successor.take<StartOrder>(3)->note, HasSubstr("restart 2 of at most 2"));
+  successor.fail(2, 3, 3);
+  for (const int agent : {2, 3}) successor.stopped(agent, 3, 60s);
+  EXPECT_THAT(successor.take<EndOrder>(3)->reason, HasSubstr("2 restarts used up"));
+}
+
+TEST(Coordinator, a_take_over_with_too_few_nodes_is_a_restart) {
+  CoordinatorSettings settings = nodes(2, 2, 2);
+  settings.first_generation = 1;
+  settings.expected_nodes = 1;
+  Job successor(settings);
+  successor.join(2);
+  successor.join(3);
+  const auto start = successor.take<StartOrder>(2);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->place.restarts.num_used(), 1);
+  JobTerms terms = settings.terms;
+  terms.restarts = start->place.restarts;
+  EXPECT_TRUE(terms.may_go_on_with(1));
+  terms.restarts.max_restarts = 1;
+  EXPECT_FALSE(terms.may_go_on_with(1));
+  EXPECT_TRUE(terms.may_go_on_with(2));
 }
 
 }  // namespace

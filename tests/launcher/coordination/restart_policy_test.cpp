@@ -26,7 +26,7 @@ TEST(RestartPolicy, as_many_restarts_as_were_allowed) {
   const auto last = policy.after(kUseful, kBegin + 48h);
   EXPECT_FALSE(last.restart);
   EXPECT_THAT(last.reason, HasSubstr("2 restarts used up (--max-restarts 2)"));
-  EXPECT_EQ(policy.num_restarts(), 2);
+  EXPECT_EQ(policy.budget(kBegin + 48h).num_restarts, 2);
 }
 
 TEST(RestartPolicy, restarts_before_the_window_do_not_count) {
@@ -137,6 +137,31 @@ TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   EXPECT_THAT(pauses, testing::ElementsAre(0s, 100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s));
   EXPECT_EQ(policy.after(kUseful, kBegin).pause, 0s);
   EXPECT_EQ(policy.after({{.end = "one"}, false, 10ms}, kBegin).pause, 0s);
+}
+
+// As an agent does that takes over from the coordinator: clocks differ, ages travel.
+TEST(RestartPolicy, goes_on_with_a_budget_that_another_has_used) {
+  RestartPolicy first({.max_restarts = 2, .window = 1h});
+  EXPECT_TRUE(first.after(kUseful, kBegin).restart);
+  EXPECT_TRUE(first.after(kUseful, kBegin + 30min).restart);
+  const RestartBudget used = first.budget(kBegin + 40min);
+  EXPECT_TRUE(used.is_used_up());
+  const auto other_clock = kBegin + 1000h;
+  RestartPolicy successor(used, other_clock);
+  EXPECT_THAT(successor.after(kUseful, other_clock + 10min).reason,
+              HasSubstr("2 restarts used up within 3600 s (--max-restarts 2)"));
+  EXPECT_TRUE(successor.after(kUseful, other_clock + 20min).restart);  // the first is an hour old
+  EXPECT_EQ(successor.budget(other_clock + 20min).num_restarts, 3);
+  EXPECT_TRUE(RestartPolicy(used.after(20min)).after(kUseful, kBegin).restart);
+}
+
+TEST(RestartPolicy, a_crash_loop_goes_on_under_another_coordinator) {
+  const GenerationEnd useless{{.end = "exit code 1"}, false, 10ms};
+  RestartPolicy first({.max_restarts = 100, .window = 0s});
+  first.after(useless, kBegin);
+  first.after(useless, kBegin);
+  RestartPolicy successor(first.budget(kBegin));
+  EXPECT_THAT(successor.after(useless, kBegin).reason, HasSubstr("crash loop"));
 }
 
 }  // namespace

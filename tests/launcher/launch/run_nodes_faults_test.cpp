@@ -146,11 +146,8 @@ TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
       ASSERT_FALSE(deadline.expired());
     }
   }
-  link->report(Joining{.version = "0.0.1",
-                       .run_id = "none",
+  link->report(Joining{.terms = {.version = "0.0.1", .run_id = "none"},
                        .host = "old",
-                       .min_nodes = 2,
-                       .max_nodes = 2,
                        .stand_in = {"127.0.0.1", 1},
                        .offer = {{"127.0.0.1", 1}, {"127.0.0.1", 1}}});
   std::vector<Order> orders;

@@ -13,11 +13,9 @@ const Offer kOffer{{"fe80::1", 4000}, {"10.0.0.1", 4001}};
 
 Joining some_joining() {
   Joining joining;
-  joining.version = "0.1";
-  joining.run_id = "job";
+  joining.terms = {.version = "0.1", .run_id = "job", .num_nodes = 3};
   joining.host = "host \"\n";
   joining.num_ranks = 4;
-  joining.max_nodes = 3;
   joining.stand_in = Endpoint{"h", 7};
   joining.offer = kOffer;
   joining.next_generation = 2;
@@ -44,7 +42,7 @@ TEST(AgentMessages, reports_arrive_as_they_were_sent) {
       Looking{"0.1", "job", 2, {"a", 1}, {"b", 2}}};
   Joining with_rank = some_joining();
   with_rank.node_rank = 0;
-  with_rank.roles = {{"trainer", 2}, {"observer", 4, true}};
+  with_rank.terms.roles = {{"trainer", 2}, {"observer", 4, true}};
   with_rank.role = "x";
   with_rank.role_serves = true;
   reports.emplace_back(with_rank);
@@ -59,8 +57,16 @@ TEST(AgentMessages, text_that_is_not_utf8_is_repaired) {
 }
 
 TEST(AgentMessages, orders_arrive_as_they_were_sent) {
+  const RestartBudget restarts{.max_restarts = 5,
+                               .window = 30s,
+                               .after_damage = false,
+                               .num_restarts = 3,
+                               .ages = {20s, 1ns},
+                               .last_end = "exit code 1",
+                               .num_alike = 2,
+                               .num_young = 1};
   const StartOrder start{
-      {3, 5, 1, 2, 4, 8, {{"trainer", 8}}}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
+      {3, 1, 2, 4, 8, {{"trainer", 8}}, restarts}, {"a", 1}, {"b", 2}, "why", {{"c", 3}, {"d", 4}}};
   for (const Order& order : std::vector<Order>{
            start, StopOrder{"reason", Failure::Kind::kHost},
            StopOrder{"reason", Failure::Kind::kRank}, StopOrder{"reason", {}}, FirstFailureOrder{2},

@@ -1,22 +1,23 @@
-#include "paceline/launcher/job/rehearsal.h"
+#include "paceline/launcher/job/chaos_injector.h"
 
 #include <algorithm>
 #include <csignal>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
 
-// While a fault waits for a step, which is not announced.
+// How often to look for the step that a fault waits for: no event announces it.
 constexpr std::chrono::nanoseconds kStepInterval = 10ms;
 
 }  // namespace
 
-Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
-                     const JobFlights& flights)
+ChaosInjector::ChaosInjector(const std::vector<Fault>& faults, std::uint64_t seed,
+                             Consoles& consoles, const JobFlights& flights)
     : consoles_(consoles),
       flights_(flights),
       seed_(seed),
@@ -27,33 +28,33 @@ Rehearsal::Rehearsal(const std::vector<Fault>& faults, std::uint64_t seed, Conso
   }
 }
 
-double Rehearsal::seconds() const {
+double ChaosInjector::seconds() const {
   return std::chrono::duration<double>(Clock::now() - *started_).count();
 }
 
-void Rehearsal::tend(Generation& running) {
+void ChaosInjector::tend(const Ranks& ranks) {
   if (!active_) return;
   if (!started_) started_ = Clock::now();
-  largest_world_ = std::max(largest_world_, running.place().world_size);
+  largest_world_ = std::max(largest_world_, ranks.world_size);
   const auto steps = [this](int rank) {
     const auto reading = flights_.steps({rank});
     return reading ? reading->steps : 0;
   };
-  for (const auto& action : plan_.due(seconds(), running.place().world_size, steps)) {
-    apply(action, running);
+  for (const auto& action : plan_.due(seconds(), ranks.world_size, steps)) {
+    apply(action, ranks);
   }
 }
 
-void Rehearsal::apply(const ChaosPlan::Action& action, Generation& running) {
-  const bool done = action.signal == SIGKILL ? running.strike(action.rank, "killed by --chaos")
-                                             : running.send_to(action.rank, action.signal);
+void ChaosInjector::apply(const ChaosPlan::Action& action, const Ranks& ranks) {
+  const bool done = action.signal == SIGKILL ? ranks.strike(action.rank, "killed by --chaos")
+                                             : ranks.send(action.rank, action.signal);
   if (!done || action.fault.empty()) return;
   ++faults_[action.fault];
   consoles_.say(fmt::format("paceline: chaos: {} of rank {} after {:.1f} s\n", action.fault,
                             action.rank, seconds()));
 }
 
-Deadline Rehearsal::next_deadline(bool running) const {
+Deadline ChaosInjector::next_deadline(bool running) const {
   if (!active_ || !running) return Deadline::never();
   if (!started_) return Deadline::after(std::chrono::milliseconds(0));
   const double next = plan_.next_moment();
@@ -65,7 +66,7 @@ Deadline Rehearsal::next_deadline(bool running) const {
   return step.moment() < moment.moment() ? step : moment;
 }
 
-std::string Rehearsal::summary() const {
+std::string ChaosInjector::summary() const {
   if (!active_) return "";
   int count = 0;
   std::string kinds;
@@ -77,7 +78,7 @@ std::string Rehearsal::summary() const {
                      seed_, missing_ranks());
 }
 
-std::string Rehearsal::missing_ranks() const {
+std::string ChaosInjector::missing_ranks() const {
   const std::vector<int> missing(named_.lower_bound(largest_world_), named_.end());
   if (missing.empty()) return "";
   return fmt::format("; of the ranks that --chaos names the job never had {}",

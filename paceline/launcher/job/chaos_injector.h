@@ -1,0 +1,62 @@
+#pragma once
+
+// Carries out a job's chaos plan on the ranks of this node, and counts the faults.
+//
+// Thread safety: none.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "paceline/engine/core/deadline.h"
+#include "paceline/launcher/job/chaos_plan.h"
+#include "paceline/launcher/job/job_flights.h"
+#include "paceline/launcher/output/console.h"
+
+namespace paceline::launcher {
+
+class ChaosInjector {
+ public:
+  // The ranks that run. Both functions return false for a rank that does not run on this node.
+  struct Ranks {
+    int world_size = 0;
+    std::function<bool(int rank, int signal)> send;
+    std::function<bool(int rank, const std::string& because)> strike;  // kills it
+  };
+
+  // Without faults it does nothing. The references must outlive it.
+  ChaosInjector(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
+                const JobFlights& flights);
+
+  // To be called after each turn of the loop while ranks run. Faults that come due between two
+  // generations hit the ranks of the next one.
+  void tend(const Ranks& ranks);
+  Deadline next_deadline(bool running) const;
+  // "3 (kill 2, stop 1), seed 7", and the ranks that faults name but the job never had; empty
+  // without faults.
+  std::string summary() const;
+
+ private:
+  using Clock = Deadline::Clock;
+
+  void apply(const ChaosPlan::Action& action, const Ranks& ranks);
+  double seconds() const;
+  std::string missing_ranks() const;
+
+  Consoles& consoles_;
+  const JobFlights& flights_;
+  const std::uint64_t seed_;
+  const bool active_;
+  ChaosPlan plan_;
+  std::optional<Clock::time_point> started_;  // with the first generation
+  std::map<std::string, int> faults_;         // how many on this node, by name
+  std::set<int> named_;                       // ranks that faults name
+  int largest_world_ = 0;
+};
+
+}  // namespace paceline::launcher

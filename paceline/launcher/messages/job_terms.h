@@ -1,0 +1,91 @@
+#pragma once
+
+// The terms on which the nodes of a job agree, with the job's budget of restarts, and the place of
+// one node in it. Values, which travel between the job's agents (agent_messages.h).
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "paceline/launcher/messages/roles.h"
+
+namespace paceline::launcher {
+
+// How often a job may start its ranks again after failures, and how often it has done so. The only
+// carrier of both: it is an option of each launcher, the state of the coordinator's RestartPolicy,
+// and part of each order that starts a generation. So an agent that takes over from the coordinator
+// goes on counting where that one was.
+struct RestartBudget {
+  int max_restarts = 0;
+  std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
+  bool after_damage = true;  // whether ranks whose state was damaged are started again
+
+  int num_restarts = 0;  // so far, also those before the window
+  // How long ago each restart within the window was, oldest first. Empty without a window.
+  std::vector<std::chrono::nanoseconds> ages{};
+  // The newest generations that ended without progress: how the last one ended, how many in a row
+  // ended like it, and how many in a row were young.
+  std::string last_end{};
+  int num_alike = 0, num_young = 0;
+
+  bool has_window() const { return window > std::chrono::nanoseconds(0); }
+  int num_used() const { return has_window() ? static_cast<int>(ages.size()) : num_restarts; }
+  bool is_used_up() const { return num_used() >= max_restarts; }
+  // The same budget `time` later.
+  RestartBudget after(std::chrono::nanoseconds time) const {
+    RestartBudget later = *this;
+    for (std::chrono::nanoseconds& age : later.ages) age += time;
+    std::erase_if(later.ages, [this](std::chrono::nanoseconds age) { return age >= window; });
+    return later;
+  }
+  bool operator==(const RestartBudget&) const = default;
+};
+
+// Options that must be the same on all nodes of a job; of `restarts` only the coordinator's count.
+struct JobTerms {
+  std::string version;  // of Paceline
+  std::string run_id;
+  int num_nodes = 1;                // the most of them
+  int min_nodes = 1;                // the job goes on with that many
+  std::int64_t logical_shards = 0;  // the ranks' PACELINE_LOGICAL_SHARDS; 0: none
+  Roles roles;                      // of all ranks; empty: each node brings its own
+  RestartBudget restarts;
+
+  // Whether there may be more than one generation.
+  bool may_restart() const { return restarts.max_restarts > 0 || min_nodes < num_nodes; }
+  // Whether the job may go on after a loss that leaves it so many nodes: they are enough, or a
+  // restart may wait for others.
+  bool may_go_on_with(int nodes) const { return nodes >= min_nodes || !restarts.is_used_up(); }
+  bool operator==(const JobTerms&) const = default;
+};
+
+// Where the ranks of one node stand in the world of one generation of the job.
+struct NodePlace {
+  int generation = 0;  // how often the ranks were started before: TORCHELASTIC_RESTART_COUNT
+  int node_rank = 0;
+  int num_nodes = 1;
+  int first_rank = 0;  // of this node; the others follow
+  int world_size = 1;
+  Roles roles{};             // of all ranks; empty: they have none
+  RestartBudget restarts{};  // when the generation starts
+
+  int rank_of(int local_rank) const { return first_rank + local_rank; }
+  bool has_roles() const { return !roles.empty() && roles.front().name != kNoRole; }
+  RankRole role_of(int rank) const {
+    if (!roles.empty()) return launcher::role_of(roles, rank);
+    return {.number = rank, .count = world_size};
+  }
+  // "trainer1", or "3".
+  std::string short_name_of(int rank) const {
+    return has_roles() ? role_of(rank).worker() : std::to_string(rank);
+  }
+  // "trainer1 (rank 3)", or "rank 3".
+  std::string name_of(int rank) const {
+    const std::string plain = "rank " + std::to_string(rank);
+    return has_roles() ? role_of(rank).worker() + " (" + plain + ")" : plain;
+  }
+  bool operator==(const NodePlace&) const = default;
+};
+
+}  // namespace paceline::launcher

@@ -1,0 +1,56 @@
+#include "paceline/launcher/output/console.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "paceline/launcher/process/process.h"
+
+namespace paceline::launcher {
+namespace {
+
+std::string all_of(const Fd& pipe) {
+  std::string text(1 << 16, '\0');
+  const ssize_t length = read(pipe.get(), text.data(), text.size());
+  text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+  return text;
+}
+
+TEST(Consoles, keep_the_launchers_words_apart_from_output) {
+  const Pipe out = make_pipe(), err = make_pipe();
+  EventLoop loop;
+  Consoles consoles(loop, -1, out.write_end.get(), err.write_end.get());
+  consoles.out().write("output\n");
+  consoles.say("words\n");
+  consoles.tell_over(3);  // there is no other launcher
+  EXPECT_EQ(all_of(out.read_end), "output\n");
+  EXPECT_EQ(all_of(err.read_end), "words\n");
+}
+
+TEST(Consoles, send_words_to_the_launcher_of_hosts_as_frames) {
+  const Pipe notices = make_pipe(), err = make_pipe();
+  EventLoop loop;
+  Consoles consoles(loop, notices.write_end.get(), err.write_end.get(), err.write_end.get());
+  consoles.say("of this host");
+  consoles.announce("of the job");
+  consoles.say("");
+  consoles.tell_leads({"10.0.0.1", 4000});
+  consoles.tell_over(3);
+  consoles.tell_timeline("packed");
+  FrameReader reader;
+  reader.feed(all_of(notices.read_end));
+  const auto expect = [&](FrameKind kind, const std::string& payload) {
+    const auto frame = reader.next();
+    ASSERT_TRUE(frame);
+    EXPECT_EQ(frame->kind, kind);
+    EXPECT_EQ(frame->payload, payload);
+  };
+  expect(FrameKind::kSay, "of this host");
+  expect(FrameKind::kAnnounce, "of the job");
+  expect(FrameKind::kLeads, encode(Endpoint{"10.0.0.1", 4000}));
+  expect(FrameKind::kOver, "\x03");
+  expect(FrameKind::kTimeline, "packed");
+  EXPECT_FALSE(reader.next());
+}
+
+}  // namespace
+}  // namespace paceline::launcher
