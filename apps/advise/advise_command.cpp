@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/process_end.h"
@@ -17,7 +17,6 @@
 #include "apps/cli/commands.h"
 #include "apps/cli/option_table.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -70,8 +69,7 @@ class Adviser {
         patience_(std::chrono::seconds(options.patience)) {
     if (program_.empty())
       throw UsageError("no program given: paceline advise [options] -- PROGRAM");
-    const char* path = std::getenv("PATH");
-    launcher::find_program(program_.front(), path != nullptr ? path : "");
+    launcher::find_program(program_.front());
     if (options.global_batch > 0) global_batch_ = options.global_batch;
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(
@@ -125,7 +123,7 @@ class Adviser {
     }
     const auto program = with_batch(program_, batch_of(best));
     command.insert(command.end(), program.begin(), program.end());
-    return command_text(command);
+    return shell_line(command);
   }
 
   const std::vector<std::string> program_;

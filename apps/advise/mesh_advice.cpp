@@ -21,7 +21,6 @@
 #include "apps/advise/trial.h"
 #include "apps/cli/commands.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -179,7 +178,7 @@ class MeshAdviser {
                  planning::memory_text(machine_.memory_bytes));
       exit_code_ = 1;
     } else {
-      fmt::print("advice: {}\n", fmt::format("{}", command_text(flags(best.way))));
+      fmt::print("advice: {}\n", shell_line(flags(best.way)));
     }
     for (const std::string& reason : reasons_for(search)) fmt::print("because: {}\n", reason);
     if (best.fits && !program_.empty() && options_.simulate.empty())
@@ -198,7 +197,7 @@ class MeshAdviser {
                                       std::to_string(way.num_ranks())};
     const auto program = with_flags(program_, flags(way));
     words.insert(words.end(), program.begin(), program.end());
-    return command_text(words);
+    return shell_line(words);
   }
 
   // The first ways, or the best one of each mesh.

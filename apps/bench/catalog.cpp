@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launcher/process/process.h"
-
 namespace paceline::bench {
 namespace {
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "paceline/launcher/process/process.h"
+
 namespace paceline::bench {
 
 enum class Starter {
@@ -45,7 +47,8 @@ struct Located {
   std::string launcher;  // of Starter::kPaceline an interpreter, or empty
   std::string missing;   // not empty: it cannot take part; the reason and what to do
 };
-// `folder` holds the programs, `path` is the value of PATH.
-Located locate(const CatalogEntry& entry, const std::string& folder, const std::string& path);
+// `folder` holds the programs, `path` is a value of PATH.
+Located locate(const CatalogEntry& entry, const std::string& folder,
+               const std::string& path = launcher::own_path());
 
 }  // namespace paceline::bench

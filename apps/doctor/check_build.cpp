@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -61,11 +60,10 @@ Finding check_calibration() {
 
 // Each of these libraries may be installed beside the one that a backend is linked to.
 Finding check_bench_peers() {
-  const char* path = std::getenv("PATH");
   std::vector<std::string> here, absent;
   for (const std::string& name : bench::peer_names()) {
     const bench::CatalogEntry& entry = *bench::find_entry(name);
-    const auto found = bench::locate(entry, contestants_folder(), path != nullptr ? path : "");
+    const auto found = bench::locate(entry, contestants_folder());
     (found.missing.empty() ? here : absent).push_back(entry.title);
   }
   std::string text = here.empty() ? "none" : fmt::format("{}", fmt::join(here, ", "));

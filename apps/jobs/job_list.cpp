@@ -9,13 +9,13 @@
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/cli/commands.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -215,7 +215,7 @@ std::string ranks_text(const JobEntry& job) {
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {
-  const std::string text = launcher::neutralise_in_line(command_text(job.command));
+  const std::string text = launcher::neutralise_in_line(shell_line(job.command));
   return text.size() > width ? text.substr(0, width - 3) + "..." : text;
 }
 

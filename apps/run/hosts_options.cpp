@@ -227,9 +227,8 @@ void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOpti
 // srun starts one end on the node, with all that the job has there, and passes bytes on as they
 // are.
 HostRoute route_through_srun(const Host& host, const std::string& paceline) {
-  const char* path = std::getenv("PATH");
   return {host.name,
-          launcher::find_program("srun", path != nullptr ? path : ""),
+          launcher::find_program("srun"),
           {"srun", "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap", "--mem=0",
            "--cpu-bind=none", "--mpi=none", "--unbuffered", "--quiet", "--export=ALL", paceline,
            "remote-agent"},
@@ -248,10 +247,9 @@ HostRoute route_to(const Host& host, const OptionTable& table, const std::string
   const std::string text = ssh_command.given() ? ssh_command.text : kDefaultSsh;
   auto command = split_shell_words(text, ssh_command.source);
   check(!command.empty(), "{}: it is empty", ssh_command.source);
-  const char* path = std::getenv("PATH");
   std::string program;
   try {
-    program = launcher::find_program(command.front(), path != nullptr ? path : "");
+    program = launcher::find_program(command.front());
   } catch (const launcher::ProgramError& error) {
     fail(ErrorCode::kUnsupported,
          "host {} cannot be reached: {}; install openssh-client or give --ssh-command", host.name,

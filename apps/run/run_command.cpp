@@ -159,9 +159,7 @@ int Run::run_here() {
   plan.options.version = version_number();
   plan.options.stack_helper = "/proc/self/exe";  // this command, also when its file was replaced
   plan.placement = launcher::plan_placement(topology_, placement_request(plan.options));
-  const char* path = std::getenv("PATH");
-  plan.program_path =
-      launcher::find_program(plan.options.command.front(), path != nullptr ? path : "");
+  plan.program_path = launcher::find_program(plan.options.command.front());
   if (options_.print_config) fmt::print("{}", config_text(table_, plan));
   if (options_.dry_run) fmt::print("{}", dry_run_text(plan));
   if (options_.dry_run || options_.print_config) return 0;

@@ -158,12 +158,6 @@ std::string variables_text(const LaunchOptions& options, const launcher::Environ
 
 }  // namespace
 
-std::string command_text(const std::vector<std::string>& command) {
-  std::string text;
-  for (const std::string& word : command) text += (text.empty() ? "" : " ") + shell_quoted(word);
-  return text;
-}
-
 std::string dry_run_text(const launcher::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
   std::string text =
@@ -180,7 +174,7 @@ std::string dry_run_text(const launcher::LaunchPlan& plan) {
                                          plan.placement.bound) +
             "\n";
     text += variables_text(options, inherited, i, &plan.placement, "  ");
-    text += fmt::format("  {}\n", command_text(options.command));
+    text += fmt::format("  {}\n", shell_line(options.command));
   }
   return text;
 }
@@ -195,9 +189,9 @@ std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& 
   }
   for (std::size_t host = 0; host < plan.parts.size(); ++host) {
     const launcher::HostsPlan::Part& part = plan.parts[host];
-    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
+    text += fmt::format("host {}: {}\n", part.route.name, shell_line(part.route.command));
     text += fmt::format("  cd {}\n  paceline run {}\n", shell_quoted(part.job.directory),
-                        command_text(part.job.arguments));
+                        shell_line(part.job.arguments));
     LaunchOptions there = options;
     there.node_rank = static_cast<int>(host);
     there.num_local_ranks = ranks[host];
@@ -206,7 +200,7 @@ std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& 
     for (int local = 0; local < ranks[host]; ++local) {
       text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
-      text += fmt::format("    {}\n", command_text(options.command));
+      text += fmt::format("    {}\n", shell_line(options.command));
     }
     text += fmt::format(
         "  cores and threads: on the host, paceline run --nproc-per-node {} --dry-run shows them\n",
@@ -222,7 +216,7 @@ std::string config_text(const OptionTable& table, const launcher::LaunchPlan& pl
   if (hosts != nullptr) config.add_hosts(*hosts);
   std::vector<std::string> program = plan.options.command;
   program.front() = plan.program_path;
-  return config.text() + fmt::format("{:<22}{}\n", "program", command_text(program));
+  return config.text() + fmt::format("{:<22}{}\n", "program", shell_line(program));
 }
 
 }  // namespace paceline::apps

@@ -13,9 +13,6 @@
 
 namespace paceline::apps {
 
-// As a shell would take it.
-std::string command_text(const std::vector<std::string>& command);
-
 // Every process with its cores, its memory, the variables it gets and its command.
 std::string dry_run_text(const launcher::LaunchPlan& plan);
 

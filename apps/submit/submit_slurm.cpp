@@ -11,7 +11,6 @@
 #include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/output/line_formatter.h"
 
-#include "apps/run/start_preview.h"
 #include "apps/submit/submit_script.h"
 
 namespace paceline::apps {
@@ -149,7 +148,7 @@ while :; do
   kill -0 "$!" 2>/dev/null || break
 done
 )",
-                        command_text(run));
+                        shell_line(run));
   if (!slurm.no_requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
   return script + "exit \"$code\"\n";
 }

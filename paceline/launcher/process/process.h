@@ -28,8 +28,11 @@ class ProgramError : public std::runtime_error {
   int exit_code_;
 };
 
-// The path to execute for `name` as typed; `path` is the value of PATH. Throws ProgramError.
-std::string find_program(const std::string& name, const std::string& path);
+// The value of PATH, or "".
+std::string own_path();
+
+// The path to execute for `name` as typed; `path` is a value of PATH. Throws ProgramError.
+std::string find_program(const std::string& name, const std::string& path = own_path());
 
 // The variables of a process, as a value: those that this one inherited, and what others are
 // started with.
