@@ -91,7 +91,6 @@ std::vector<OptionHelp> options_in(const std::string& line, const std::string& n
   std::vector<OptionHelp> options;
   if (!line.starts_with("  -")) return options;
   const auto end = line.find_first_of(" \t", 2);
-  std::istringstream names(line.substr(2, end - 2));
   const bool value = end != std::string::npos && end + 1 < line.size() && line[end + 1] != ' ' &&
                      line[end + 1] != '(';
   const auto variable = line.find("(Env:");
@@ -100,7 +99,8 @@ std::vector<OptionHelp> options_in(const std::string& line, const std::string& n
   if (text.find_first_not_of(' ') == std::string::npos) text = next;
   const auto begin = text.find_first_not_of(' ');
   text = begin == std::string::npos ? "" : text.substr(begin);
-  for (std::string name; std::getline(names, name, ',');) options.push_back({name, text, value});
+  for (const std::string& name : items_of(line.substr(2, end - 2)))
+    options.push_back({name, text, value});
   return options;
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -133,12 +132,6 @@ class Adviser {
   std::vector<launcher::Trial> trials_;
 };
 
-struct AdviseFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline advise [options] -- PROGRAM [arguments]\n";
-  }
-};
-
 }  // namespace
 
 int advise_command(const Arguments& arguments) {
@@ -147,7 +140,7 @@ int advise_command(const Arguments& arguments) {
       "machine, and recommends the best. With --mesh or --memory: plans how to divide it.",
       "paceline advise");
   app.footer(kHelp);
-  app.formatter(std::make_shared<AdviseFormatter>());
+  set_usage(app, "Usage: paceline advise [options] -- PROGRAM [arguments]\n");
   AdviseOptions options;
   OptionTable table(app, /*has_variables=*/false);
   table.value("--seconds", "S", "Seconds of steps to measure with each, after warming up",

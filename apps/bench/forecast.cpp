@@ -13,6 +13,8 @@
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/option_text.h"
 
+#include "apps/bench/report.h"
+
 namespace paceline::bench {
 
 namespace {
@@ -224,12 +226,9 @@ void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count
   }
 }
 
-std::string microseconds(double seconds) {
-  const double us = seconds * 1e6;
-  return fmt::format("{:.{}f}", us, us < 10 ? 2 : us < 1000 ? 1 : 0);
-}
+std::string microseconds(double seconds) { return rounded_text(seconds * 1e6); }
 
-// By which `predicted` differs from `measured`: "+12%".
+// How much `predicted` differs from `measured`: "+12%".
 std::string error_text(double predicted, double measured) {
   return fmt::format("{:+.0f}%", (predicted / measured - 1) * 100);
 }

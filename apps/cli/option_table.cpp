@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <memory>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,6 +20,14 @@ std::string variable_of(const std::string& flag) {
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
 }
+
+struct UsageFormatter : CLI::Formatter {
+  explicit UsageFormatter(std::string text) : usage(std::move(text)) {}
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return usage;
+  }
+  const std::string usage;
+};
 
 std::string source_of(const Option& option) {
   if (option.origin.starts_with("variable ")) return option.declared->get_envname();
@@ -62,6 +71,13 @@ OptionTarget seconds_target(std::chrono::nanoseconds& value, double max, double 
 std::string allowed_words(const std::vector<std::string>& words, const std::string& typed) {
   if (words.size() > 4) return one_of(words, typed);
   return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
+}
+
+void set_usage(CLI::App& app, const std::string& usage) {
+  auto formatter = std::make_shared<UsageFormatter>(usage);
+  formatter->column_width(34);
+  app.formatter(formatter);
+  app.get_help_ptr()->group("Help");
 }
 
 Option& OptionTable::add(const std::string& names, OptionTarget target, unsigned traits) {
@@ -126,7 +142,7 @@ void OptionTable::read() const {
 
 std::optional<std::vector<std::string>> OptionTable::read_line(
     const std::vector<std::string>& arguments, std::size_t most_words) {
-  CommandLine line = split_around_word(app_, arguments);
+  CommandLine line = split_around_words(app_, arguments);
   if (!take(line)) {
     fmt::print("{}", app_.help());
     return {};

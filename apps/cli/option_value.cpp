@@ -4,6 +4,7 @@
 #include <charconv>
 #include <functional>
 #include <optional>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,7 +21,7 @@ std::string refusal(const std::string& text, const std::string& allowed) {
   return fmt::format("'{}' is not {}", launcher::neutralise_in_line(text), allowed);
 }
 
-// Nothing but the number, which NaN is not.
+// The number, if the text is nothing else; NaN is refused.
 template <class T>
 std::optional<T> read(const std::string& text, T min, T max) {
   T value{};
@@ -62,6 +63,14 @@ std::chrono::nanoseconds seconds_number(const std::string& source, const std::st
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(*value));
+}
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  if (text.ends_with(',')) items.emplace_back();
+  return items;
 }
 
 std::string one_of(const std::vector<std::string>& words, const std::string& typed) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/option_text.h"
@@ -114,7 +115,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
 
 namespace {
 
-// One job more or less would be taken for an answer.
+// Says which launchers did not answer: a list without them would look complete.
 void name_the_silent(const std::vector<std::string>& marks) {
   if (marks.empty()) return;
   std::set<pid_t> launchers;
@@ -202,9 +203,7 @@ std::string no_ranks_here(const Job& job) {
 }
 
 std::string ranks_text(const JobEntry& job) {
-  if (job.is_launcher()) {
-    return fmt::format("on {} host{}", job.hosts.size(), job.hosts.size() == 1 ? "" : "s");
-  }
+  if (job.is_launcher()) return "on " + counted(job.hosts.size(), "host");
   const auto count = static_cast<int>(job.ranks.size());
   if (count == job.world_size) return fmt::to_string(count);
   if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/fork_server.h"
 #include "paceline/launcher/job/job_services.h"
@@ -109,8 +110,8 @@ class Config {
 
 constexpr const char* kAtStart = "(known at the start)";
 
-// The variables that a rank gets and that the job makes up as it starts: its ports, its secret and
-// what its services give (JobServices).
+// The variables of a rank whose values exist only once the job starts: its ports, its secret and
+// those of its services (JobServices).
 std::vector<std::string> known_at_start(const LaunchOptions& options,
                                         const launcher::Environment& inherited) {
   std::vector<std::string> names = {"PACELINE_STORE", "PACELINE_SECRET_FD", "MASTER_PORT",
@@ -128,8 +129,8 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
 
 constexpr const char* kByTheHost = "(by the host's cores)";
 
-// Lines of the variables that a rank gets beside `inherited`. `placement`: nothing where another
-// host decides it.
+// Lines of the variables that a rank gets beside `inherited`. `placement`: null if another host
+// decides it.
 std::string variables_text(const LaunchOptions& options, const launcher::Environment& inherited,
                            int local_rank, const launcher::Placement* placement,
                            const std::string& indent) {
@@ -160,10 +161,9 @@ std::string variables_text(const LaunchOptions& options, const launcher::Environ
 
 std::string dry_run_text(const launcher::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
-  std::string text =
-      fmt::format("{} rank{} on machine {} of {}, world size {}\n", options.num_local_ranks,
-                  options.num_local_ranks == 1 ? "" : "s", options.place().node_rank,
-                  options.num_nodes, options.world_size());
+  std::string text = fmt::format(
+      "{} on machine {} of {}, world size {}\n", counted(options.num_local_ranks, "rank"),
+      options.place().node_rank, options.num_nodes, options.world_size());
   text += fmt::format("program: {}\n", plan.program_path);
   for (const std::string& reason : plan.placement.reasons) {
     text += fmt::format("because: {}\n", reason);
@@ -181,8 +181,8 @@ std::string dry_run_text(const launcher::LaunchPlan& plan) {
 
 std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& options) {
   const auto& ranks = plan.parts.front().job.part.ranks_per_host;
-  std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
-                                 plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
+  std::string text =
+      fmt::format("{}, world size {}\n", counted(plan.parts.size(), "host"), plan.job.world_size);
   const launcher::Environment& sent = plan.parts.front().job.environment;
   for (const auto& [name, value] : sent) {
     text += fmt::format("  {}={}\n", name, shell_quoted(value));

@@ -43,8 +43,8 @@ constexpr std::size_t kHeader = 3;  // lines in front of the ranks
 
 std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
   std::vector<std::string> lines = {
-      fmt::format("{}  {}  {} rank{}, runs for {}", job.id, short_command(job, 48), job.world_size,
-                  job.world_size == 1 ? "" : "s", age_text(std::time(nullptr) - job.started)),
+      fmt::format("{}  {}  {}, runs for {}", job.id, short_command(job, 48),
+                  counted(job.world_size, "rank"), age_text(std::time(nullptr) - job.started)),
       "",
       fmt::format("{:>5} {:>8} {:<8} {:>5} {:>9} {:>9} {:>10} {:>7} {:>5}  {}", "RANK", "PID",
                   "STATE", "CPU", "MEMORY", "STEP", "SAMPLES/S", "OPS/S", "WAIT", "WHERE")};

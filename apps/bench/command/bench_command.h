@@ -16,9 +16,6 @@ namespace paceline::apps {
 // Before minutes are spent on measuring. Throws UsageError.
 void require_writable(const std::string& flag, const std::string& path);
 
-// As it was typed.
-std::string bench_command_text(const std::vector<std::string>& arguments);
-
 // From here on the first SIGINT or SIGTERM ends the measurement, the second one this process.
 void end_bench_at_signals();
 bool bench_was_interrupted();

@@ -73,6 +73,15 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
   }
 }
 
+void require_no_launcher(const LaunchEnvironment& who, const char* what,
+                         const std::string& advice) {
+  if (who.world_size == 1) return;
+  throw UsageError(
+      fmt::format("this process is rank {} of {} ({}), and bench starts {} of its own: type it "
+                  "without the launcher: {}",
+                  who.rank, who.world_size, starter_of(who), what, advice));
+}
+
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command) {
   if (who.world_size == 1) return;
@@ -80,10 +89,8 @@ void require_place(const OptionTable& table, BenchMode mode, const LaunchEnviron
   if (mode == kMeasure) {
     const std::string ranks =
         asked.given() ? "" : fmt::format(" --nproc-per-node {}", who.world_size);
-    throw UsageError(fmt::format(
-        "this process is rank {} of {} ({}), and bench starts ranks of its own: type it "
-        "without the launcher: {}{}. To measure the ranks of a launcher, add --predict",
-        who.rank, who.world_size, starter_of(who), command, ranks));
+    require_no_launcher(who, "ranks",
+                        command + ranks + ". To measure the ranks of a launcher, add --predict");
   }
   if (mode != kSimulate && asked.given() && asked.text != std::to_string(who.world_size)) {
     throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out", asked.text,

@@ -24,8 +24,6 @@ enum BenchMode : unsigned {
   kPredict = 16,   // planned and simulated beside measured
 };
 
-inline constexpr long kMaxBenchRounds = 1000, kMaxBenchSeconds = 86400;
-
 // As a file's name.
 inline constexpr const char* kStandardOutput = "-";
 
@@ -42,14 +40,20 @@ struct BenchOptions {
   }
 };
 
-// The items of a list with commas.
-std::vector<std::string> items_of(const std::string& text);
 template <class T>
 void add_once(std::vector<T>& list, const T& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 // Throws UsageError.
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
+// The peers that the option names; `yardsticks` are allowed, too, and left to the caller to add.
+// Throws UsageError.
+std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
+                                    const std::vector<std::string>& yardsticks);
+// Options of both kinds of measurements, with calls and with collectives.
+void declare_rounds(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
+void declare_turn_limit(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
+void declare_json(OptionTable& table, std::string& json, unsigned traits = 0);
 
 void declare_bench_options(OptionTable& table, BenchOptions& options);
 
@@ -58,8 +62,8 @@ void declare_bench_options(OptionTable& table, BenchOptions& options);
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options);
 
-// What `paceline bench` is asked to do, and what does not go together with it: every option that
-// would be ignored is an error or a note, so that it is not believed to count.
+// What `paceline bench` is asked to do, and what does not go together with it. An option that would
+// be ignored is refused or noted, so that nobody assumes that it had an effect.
 
 BenchMode mode_of(const OptionTable& table);
 
@@ -71,6 +75,8 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
 // Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command);
+// For a measurement, which starts `what` ("ranks") of its own; `advice` follows the message.
+void require_no_launcher(const LaunchEnvironment& who, const char* what, const std::string& advice);
 void require_transport(const BenchOptions& options);
 // Operations that the algorithm does not serve, beside one that it does, are added to `notes`.
 void require_algorithm(const BenchOptions& options, std::vector<std::string>& notes);

@@ -83,7 +83,7 @@ class CallContestant {
   virtual CallTimes call_all(CallLoad& load);
 };
 
-// The variable that has CallSessionOptions::spin for Paceline's workers.
+// The variable that sets JoinOptions::spin of Paceline's workers, in microseconds.
 inline constexpr const char* kSpinVariable = "PACELINE_BENCH_SPIN_US";
 
 struct CallPlace {
