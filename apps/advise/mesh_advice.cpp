@@ -34,10 +34,10 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // of ranks on a core
+constexpr int kMostTurns = 4;  // ranks that take turns on a core
 
-// What links cost here: of a host's ranks measured now, of the network as `paceline bench
-// --calibrate` left it.
+// What links cost here: those between ranks of a host, measured now, and the network, as `paceline
+// bench --calibrate` left it.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;
@@ -94,7 +94,7 @@ class MeshAdviser {
     return options_.simulate.empty() ? machine : simulated({});
   }
 
-  // The links are this machine's but for what is said of them.
+  // The links are this machine's, except what the option sets.
   Machine simulated(const Machine& here) const {
     try {
       return planning::parse_machine(options_.simulate, Machine{.links = here.links});
@@ -117,8 +117,8 @@ class MeshAdviser {
     return measured;
   }
 
-  // As many ranks compute at once as will: where they are more than this machine has cores, taking
-  // turns costs time, too, which more than kMostTurns of them do not change.
+  // Measures with as many ranks as the plan has, because ranks that share a core slow each other
+  // down; beyond kMostTurns a core the slowdown no longer changes.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =
@@ -155,7 +155,7 @@ class MeshAdviser {
          program_.front(), what);
   }
 
-  // Replicas in every stage of sharding.
+  // Prints the memory of replicas in every stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
     std::vector<Forecast> ways;

@@ -10,7 +10,7 @@ namespace paceline::bench {
 
 namespace {
 
-// Blocks in the largest buffer.
+// The number of blocks in the largest buffer.
 std::size_t blocks_of(Op op, int world_size) {
   return gives_blocks(op) || gets_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
 }
@@ -143,7 +143,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// What follows the number, as a factor; 0 when it is not a unit.
+// The factor of the unit behind a number; 0 if it is not a unit.
 std::size_t unit_of(std::string_view suffix) {
   if (suffix.ends_with("iB")) {
     suffix.remove_suffix(2);

@@ -29,7 +29,7 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// Gradient buckets and their neighbours' windows live there; smaller has room for toy models only.
+// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models only.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 

@@ -61,7 +61,7 @@ bool belongs_to(const JobEntry& entry, const Job& job) {
                       [&](const JobEntry& agent) { return shares_a_rank(entry, agent); });
 }
 
-// An agent's pid means that agent; the launcher's the whole job.
+// An agent's pid selects that agent, the launcher's pid the whole job.
 std::optional<Job> find_by_pid(const std::vector<Job>& jobs, const std::string& name) {
   for (const Job& job : jobs) {
     if (job.launcher && has_pid(*job.launcher, name)) return job;

@@ -1,4 +1,4 @@
-// paceline stacks: where the ranks of a job, or the threads of a process, are.
+// `paceline stacks`: where the ranks of a job, or the threads of a process, are.
 
 #include <cstdio>
 #include <limits>
@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLongestLook = 10;  // seconds; a process in the kernel's hands may never stand
+constexpr unsigned kLongestLook = 10;  // seconds; a process inside the kernel may never stop
 constexpr auto kLongestStacksAnswer = 60s;
 
 struct StacksTexts {

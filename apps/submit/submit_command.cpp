@@ -44,7 +44,7 @@ constexpr const char* kNoKill =
     "standing: "
     "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
 
-// Stays known, so that it is refused with the reason.
+// Takes an option out of the help. It stays known, so that it is refused with the reason.
 void hide(const Option& option) { option.declared->group("")->envname(""); }
 
 void refuse_hidden(const OptionTable& table) {

@@ -40,7 +40,8 @@ bool is_like(const std::string& text, const char* pattern) {
   return matches;
 }
 
-// What sbatch takes; it would read "60" of "60x", or refuse the job with its own words.
+// Takes the forms that sbatch takes. sbatch itself would read "60x" as 60, or refuse it less
+// clearly.
 void check_time(const std::string& text) {
   constexpr auto kTime = "[0-9]{1,9}(:[0-9]{1,2}){0,2}|[0-9]{1,9}-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
@@ -50,7 +51,7 @@ void check_time(const std::string& text) {
       launcher::neutralise(text));
 }
 
-// As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 of an empty text.
+// Seconds as sbatch reads them: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 for an empty text.
 long seconds_of(const std::string& time) {
   const auto dash = time.find('-');
   const bool has_days = dash != std::string::npos;

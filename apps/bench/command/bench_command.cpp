@@ -29,7 +29,7 @@ namespace paceline::apps {
 
 namespace {
 
-// Of the terminal or of whoever ends this process; 0 before.
+// The first SIGINT or SIGTERM; 0 until then.
 volatile std::sig_atomic_t signal_that_came = 0;
 
 void print_participants(const bench::ReportHead& report) {

@@ -45,7 +45,8 @@ std::vector<std::string_view> algorithms_for(Op op) {
   return names;
 }
 
-// Where the ranks are known before they start.
+// Whether there are several hosts with several ranks each, as far as that is known before the
+// start.
 bool has_hierarchy(const BenchOptions& options) {
   if (options.mode == BenchMode::kMeasure) return false;
   if (options.mode != BenchMode::kSimulate) return true;  // the group will show it

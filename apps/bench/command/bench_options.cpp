@@ -167,7 +167,7 @@ void read_cluster(const Option& option, bench::Cluster& cluster) {
   }
 }
 
-// One file cannot hold two kinds of text.
+// Refuses one file for two kinds of text.
 void require_different_files(const OptionTable& table) {
   const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
   std::error_code ignored;

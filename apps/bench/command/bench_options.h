@@ -1,6 +1,8 @@
 #pragma once
 
-// The options of `paceline bench`: each declared once in a table that fills BenchOptions.
+// The options of `paceline bench`: each declared once in a table that fills BenchOptions, and
+// checked against the mode. An option that would be ignored is refused or noted, so that nobody
+// assumes that it had an effect.
 
 #include <algorithm>
 #include <string>
@@ -19,12 +21,12 @@ namespace paceline::apps {
 enum BenchMode : unsigned {
   kMeasure = 1,    // side by side with others
   kCalibrate = 2,  // the costs that the planner goes by
-  kSimulate = 4,   // a cluster that is not at hand
+  kSimulate = 4,   // a cluster described in words
   kExplain = 8,    // which algorithm, and why
   kPredict = 16,   // planned and simulated beside measured
 };
 
-// As a file's name.
+// The name of a file that means standard output.
 inline constexpr const char* kStandardOutput = "-";
 
 struct BenchOptions {
@@ -46,7 +48,7 @@ void add_once(std::vector<T>& list, const T& value) {
 }
 // Throws UsageError.
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
-// The peers that the option names; `yardsticks` are allowed, too, and left to the caller to add.
+// The peers that the option names. `yardsticks` are allowed as well, but left to the caller to add.
 // Throws UsageError.
 std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
                                     const std::vector<std::string>& yardsticks);
@@ -62,14 +64,9 @@ void declare_bench_options(OptionTable& table, BenchOptions& options);
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options);
 
-// What `paceline bench` is asked to do, and what does not go together with it. An option that would
-// be ignored is refused or noted, so that nobody assumes that it had an effect.
-
 BenchMode mode_of(const OptionTable& table);
 
-// Each throws UsageError, which says what to type instead.
-
-// `words` name operations.
+// Each function below throws UsageError, which says what to type instead. `words` name operations.
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode);
 // Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
