@@ -1,3 +1,5 @@
+// `paceline topo`: draws the machine, and where ranks would run on it.
+
 #include <fstream>
 #include <optional>
 

@@ -70,10 +70,12 @@ std::string describe(const Cluster& cluster, const CostModel& costs) {
 
 namespace {
 
-// Of a chain that is simulated for a longer one; by then its pace is steady.
+// The links of a chain that stands for a longer one: at least so many, for a steady pace, and at
+// least this part of the longer chain.
 constexpr int kLeastLinks = 8;
 constexpr int kPartOfLinks = 64;
-// Of a host, so that a sixteenth of them still shows how they compete for its network.
+// The ranks of a host from which on a sixteenth of them still shows how they compete for its
+// network.
 constexpr std::size_t kManyRanks = 128;
 
 SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
@@ -92,7 +94,7 @@ SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
   return simulate({hosts, costs}, schedule_of, options);
 }
 
-// Where a chain's equal links are: between hosts, or on one host between ranks.
+// The number of equal links of a chain: between hosts, or on one host between ranks.
 int links_of(const Hosts& hosts) {
   return hosts.size() > 1 ? static_cast<int>(hosts.size()) : hosts.world_size();
 }
@@ -206,7 +208,7 @@ namespace {
 
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
-// Of an algorithm that is only there for comparison: about a second.
+// For an algorithm that is only shown for comparison: about a second.
 constexpr std::size_t kMostStepsBeside = 500'000;
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {

@@ -191,8 +191,8 @@ bool RankSet::any_ended() const {
   });
 }
 
-// In the order in which they answer: a rank that fails must not be waited for behind one that hangs
-// because of it.
+// Receives in the order in which the ranks answer, so that a failure is seen before the ranks that
+// hang because of it.
 void RankSet::answer_each(Deadline deadline, const Answer& receive) {
   std::vector<pollfd> waiting;
   for (const auto& rank : ranks_) waiting.push_back({rank->fd(), POLLIN, 0});

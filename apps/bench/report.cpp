@@ -72,7 +72,7 @@ Spread Row::spread() const { return spread_of(collect(rounds, &Round::median)); 
 double Row::min_us() const { return spread_of(collect(rounds, &Round::min)).min; }
 double Row::max_us() const { return spread_of(collect(rounds, &Round::max)).max; }
 double Row::algbw() const { return algorithm_bandwidth(bytes, median_us() * 1e-6); }
-// What memcpy moves depends on no operation.
+// The bytes that memcpy moves do not depend on the operation.
 double Row::busbw() const { return algbw() * (peer == "memcpy" ? 1 : bus_factor(op, ranks)); }
 
 bool Row::is_noisy() const {

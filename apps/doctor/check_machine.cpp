@@ -1,3 +1,5 @@
+// The checks of `paceline doctor` that look at the machine and the limits of this process.
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>

@@ -1,3 +1,5 @@
+// The batch script of `paceline submit slurm`.
+
 #include <algorithm>
 #include <cctype>
 #include <sstream>

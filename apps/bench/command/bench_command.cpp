@@ -1,3 +1,5 @@
+// `paceline bench`: prints and writes measurements, and runs a session of collectives.
+
 #include "apps/bench/command/bench_command.h"
 
 #include <cerrno>

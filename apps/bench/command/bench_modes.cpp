@@ -1,3 +1,5 @@
+// Which options of `paceline bench` have a meaning in which mode, and what does not go together.
+
 #include <algorithm>
 
 #include <fmt/format.h>

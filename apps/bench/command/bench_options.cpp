@@ -80,7 +80,7 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
   return ops;
 }
 
-// By the names of `all` values.
+// Takes the name of one of the values of `all`.
 template <class Value, class All>
 OptionTarget named_target(Value& value, const All& all) {
   std::vector<std::pair<std::string, Value>> words;

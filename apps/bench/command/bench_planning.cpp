@@ -1,3 +1,6 @@
+// The modes of `paceline bench` that deal with the planner: --calibrate, --explain, --simulate and
+// --predict.
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

@@ -1,3 +1,5 @@
+// `paceline bench rpc`: its options, and a session of calls.
+
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
