@@ -51,7 +51,7 @@ std::vector<std::string> labels(const Report& report) {
   return all;
 }
 
-// Without the one about a machine that was busy, as this one may be.
+// The notes, except the one about a busy machine, as this one may be.
 std::vector<std::string> notes_of_contestants(const Report& report) {
   std::vector<std::string> notes = report.notes;
   std::erase_if(notes, [](const std::string& note) { return note.starts_with("noisy"); });
