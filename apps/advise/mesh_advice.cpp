@@ -48,6 +48,33 @@ CostModel measured_links() {
   return load_calibration(file).value_or(known);
 }
 
+bool is_flag(const std::string& word, const std::string& flag) {
+  return word == flag || word.starts_with(flag + "=");
+}
+
+// `command` with these flags, which replace its own of the same names.
+std::vector<std::string> with_flags(std::vector<std::string> command,
+                                    const std::vector<std::string>& flags) {
+  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
+  for (const std::string& word : flags) {
+    if (word.starts_with("--")) replaced.push_back(word);
+  }
+  for (auto word = command.begin() + 1; word != command.end();) {
+    const bool is_replaced =
+        std::any_of(replaced.begin(), replaced.end(),
+                    [&](const std::string& flag) { return is_flag(*word, flag); });
+    if (!is_replaced) {
+      ++word;
+      continue;
+    }
+    const bool has_value_behind =
+        word->find('=') == std::string::npos && std::next(word) != command.end();
+    word = command.erase(word, word + (has_value_behind ? 2 : 1));
+  }
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
 class MeshAdviser {
  public:
   MeshAdviser(const MeshAdviceOptions& options, std::vector<std::string> program)
@@ -274,33 +301,7 @@ class MeshAdviser {
   int exit_code_ = 0;
 };
 
-bool is_flag(const std::string& word, const std::string& flag) {
-  return word == flag || word.starts_with(flag + "=");
-}
-
 }  // namespace
-
-std::vector<std::string> with_flags(std::vector<std::string> command,
-                                    const std::vector<std::string>& flags) {
-  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
-  for (const std::string& word : flags) {
-    if (word.starts_with("--")) replaced.push_back(word);
-  }
-  for (auto word = command.begin() + 1; word != command.end();) {
-    const bool is_replaced =
-        std::any_of(replaced.begin(), replaced.end(),
-                    [&](const std::string& flag) { return is_flag(*word, flag); });
-    if (!is_replaced) {
-      ++word;
-      continue;
-    }
-    const bool has_value_behind =
-        word->find('=') == std::string::npos && std::next(word) != command.end();
-    word = command.erase(word, word + (has_value_behind ? 2 : 1));
-  }
-  command.insert(command.end(), flags.begin(), flags.end());
-  return command;
-}
 
 int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program) {
   return MeshAdviser(options, program).run();

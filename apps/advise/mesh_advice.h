@@ -27,8 +27,4 @@ struct MeshAdviceOptions {
 // and Error for a program without a profile.
 int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program);
 
-// `command` with these flags, which replace its own of the same names.
-std::vector<std::string> with_flags(std::vector<std::string> command,
-                                    const std::vector<std::string>& flags);
-
 }  // namespace paceline::apps

@@ -20,6 +20,7 @@ namespace paceline::bench {
 namespace {
 
 constexpr double kBitsPerByte = 8;
+constexpr int kMostSimulatedRanks = 4096;
 
 void take(Cluster& cluster, const Setting& setting) {
   if (setting.key == "hosts") {
@@ -103,6 +104,21 @@ Hosts with_links(const Hosts& hosts, int links) {
   return hosts.size() > 1 ? Hosts::blocks(links, ranks) : Hosts::blocks(1, links);
 }
 
+// Whether simulate_hosts_in_parts() can take the call.
+bool grows_with_ranks(const SimulatedCall& call) {
+  switch (call.algorithm) {
+    case Algorithm::kOneShot:
+      return true;
+    case Algorithm::kDirect:
+      return call.op == Op::kAllReduce || call.op == Op::kReduceScatter ||
+             call.op == Op::kAllGather || call.op == Op::kAllToAll;
+    case Algorithm::kRing:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Planner& planner) {
@@ -139,20 +155,6 @@ SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planne
   result.network_bytes =
       static_cast<std::uint64_t>(whole(short_chain.network_bytes, long_chain.network_bytes));
   return result;
-}
-
-bool grows_with_ranks(const SimulatedCall& call) {
-  switch (call.algorithm) {
-    case Algorithm::kOneShot:
-      return true;
-    case Algorithm::kDirect:
-      return call.op == Op::kAllReduce || call.op == Op::kReduceScatter ||
-             call.op == Op::kAllGather || call.op == Op::kAllToAll;
-    case Algorithm::kRing:
-      return true;
-    default:
-      return false;
-  }
 }
 
 SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner) {

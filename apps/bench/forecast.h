@@ -19,9 +19,6 @@
 
 namespace paceline::bench {
 
-// The most ranks that are simulated.
-inline constexpr int kMostSimulatedRanks = 4096;
-
 // A cluster that is not at hand, as people type it: "hosts=64,ranks=8,link=25Gbit,latency=20us".
 struct Cluster {
   int hosts = 1;
@@ -63,12 +60,11 @@ SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Plann
 // tell what a long one takes, and how many messages, except for some greetings of each rank.
 // Requires: equal blocks of ranks (Hosts), more than 16 of them.
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner);
-// Everybody with everybody, on hosts of many ranks: time, messages and bytes grow as a quadratic
-// function of a host's ranks, which a sixteenth, an eighth and a quarter of them tell. Requires:
-// equal blocks of at least 128 ranks on several hosts, grows_with_ranks(call).
+// Algorithms by which every rank does as much with every other one, or with every one in a ring, on
+// hosts of many ranks: time, messages and bytes grow as a quadratic function of a host's ranks,
+// which a sixteenth, an eighth and a quarter of them tell. Requires: equal blocks of at least 128
+// ranks on several hosts.
 SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner);
-// Whether every rank does as much with every other one, or with every one in a ring.
-bool grows_with_ranks(const SimulatedCall& call);
 
 struct Forecast {
   Op op = Op::kBarrier;

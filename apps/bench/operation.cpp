@@ -59,13 +59,6 @@ bool is_plannable(Operation operation) {
   return !operation.is_coalesced && operation.op != Op::kSend && !has_counts(operation.op);
 }
 
-std::optional<Dtype> dtype_named(std::string_view name) {
-  for (const Dtype dtype : kAllDtypes) {
-    if (paceline::name_of(dtype) == name) return dtype;
-  }
-  return {};
-}
-
 bool has_form(Operation operation, Placement placement) {
   const Op op = operation.op;
   if (!operation.is_coalesced && (op == Op::kAllReduce || op == Op::kAllGather)) return true;

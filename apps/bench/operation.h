@@ -47,7 +47,6 @@ const std::vector<Operation>& measurable_ops();
 std::optional<Operation> op_named(std::string_view name);
 // Whether the planner can plan it.
 bool is_plannable(Operation operation);
-std::optional<Dtype> dtype_named(std::string_view name);
 
 // Whether the operation is measured in this form. broadcast, reduce and coalesced calls have one
 // buffer only; send_recv and the operations on blocks, except all_gather, have two.

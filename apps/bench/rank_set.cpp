@@ -1,10 +1,12 @@
 #include "apps/bench/rank_set.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <span>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -25,6 +27,13 @@ namespace paceline::bench {
 
 namespace {
 
+// They select another library, and a trace of every call.
+constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
+                                                               "PACELINE_TIMELINE_DIR"};
+constexpr std::array<std::string_view, 7> kHeldVariables = {
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
+    "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
+
 std::vector<std::string> present(std::span<const std::string_view> names,
                                  const launcher::Environment& environment) {
   std::vector<std::string> found;
@@ -38,19 +47,17 @@ std::vector<std::string> present(std::span<const std::string_view> names,
 
 }  // namespace
 
-OwnVariables own_variables(const launcher::Environment& inherited,
-                           const launcher::Environment& set) {
+std::string variables_in_effect(const launcher::Environment& inherited,
+                                const launcher::Environment& set) {
   launcher::Environment environment = inherited;
   for (const auto& [name, value] : set) environment.erase(name);
-  return {present(kHeldVariables, environment), present(kRemovedVariables, environment)};
-}
-
-std::string describe(const OwnVariables& variables) {
+  const auto held = present(kHeldVariables, environment);
+  const auto removed = present(kRemovedVariables, environment);
   std::string text;
-  if (!variables.held.empty()) text = fmt::format("with {}", fmt::join(variables.held, ", "));
-  if (!variables.removed.empty()) {
+  if (!held.empty()) text = fmt::format("with {}", fmt::join(held, ", "));
+  if (!removed.empty()) {
     text += fmt::format("{}without {}: these rows are the engine's alone", text.empty() ? "" : "; ",
-                        fmt::join(variables.removed, ", "));
+                        fmt::join(removed, ", "));
   }
   return text;
 }

@@ -19,11 +19,9 @@
 // Thread safety: none; the main thread, because the kernel ends the ranks with the thread that
 // started them.
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "paceline/engine/core/error.h"
@@ -36,27 +34,13 @@
 
 namespace paceline::bench {
 
-// The variables by which a user's environment changes what a measurement of Paceline shows. Most of
-// them mean what they mean for any program, and are named with the results. Those that would put
-// something else than the engine under Paceline's name, or make it write files meanwhile, are taken
-// from the ranks.
-
-// They select another library, and a trace of every call.
-inline constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
-                                                                      "PACELINE_TIMELINE_DIR"};
-inline constexpr std::array<std::string_view, 7> kHeldVariables = {
-    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
-    "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
-
-struct OwnVariables {
-  std::vector<std::string> held, removed;  // "PACELINE_ENCRYPT=1"
-};
-
-// `set`: variables that an option sets, which replace inherited ones. Pure.
-OwnVariables own_variables(const launcher::Environment& inherited,
-                           const launcher::Environment& set);
-// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty when there are none.
-std::string describe(const OwnVariables& variables);
+// The variables in effect by which a user's environment changes what a measurement of Paceline
+// shows: "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most
+// mean what they mean for any program. Those that would put something else than the engine under
+// Paceline's name, or make it write files meanwhile, are taken from the ranks. `set`: variables
+// that an option sets, which replace inherited ones. Pure.
+std::string variables_in_effect(const launcher::Environment& inherited,
+                                const launcher::Environment& set);
 
 class RankSet {
  public:

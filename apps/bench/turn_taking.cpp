@@ -27,7 +27,7 @@ ReportHead begin_report(const TurnOptions& options) {
   report.machine = this_machine();
   report.command = options.command;
   report.version = options.version;
-  report.variables = describe(own_variables(launcher::inherited_environment(), options.variables));
+  report.variables = variables_in_effect(launcher::inherited_environment(), options.variables);
   report.notes = options.notes;
   return report;
 }

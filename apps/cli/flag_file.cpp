@@ -27,6 +27,7 @@ namespace paceline::apps {
 
 namespace {
 
+constexpr const char* kUsualFlagFile = "paceline.toml";
 constexpr std::size_t kMaxFile = 1 << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 

@@ -63,10 +63,14 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
   return *counts;
 }
 
-}  // namespace
-
-std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
-                                                           const GetVariable& variable) {
+// The nodes of the SLURM job that this process runs in, with its tasks as slots (0 if
+// --nproc-per-node is a number). Empty if there is no SLURM job, if this process is a step's only
+// task, or if --standalone, --node-rank or --rdzv-endpoint is given. `num_nodes`: MAX of --nnodes.
+// UsageError when mpirun or srun has started several of this launcher, as each would be a job of
+// its own; and in a job of several components.
+std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
+                                                           int num_nodes) {
+  const GetVariable variable = process_environment();
   for (const char* by_hand : {"--standalone", "--node-rank", "--rdzv-endpoint"}) {
     if (table[by_hand].given()) return std::nullopt;
   }
@@ -96,8 +100,10 @@ std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& ta
   return hosts;
 }
 
-std::string id_for_hosts(const GetVariable& variable) {
-  const auto job = variable("SLURM_JOB_ID");
+}  // namespace
+
+std::string id_for_hosts() {
+  const auto job = process_environment()("SLURM_JOB_ID");
   return job ? fmt::format("{}-{}", *job, random_hex(2)) : random_hex(8);
 }
 

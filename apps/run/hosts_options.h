@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/hosts/host_list.h"
 #include "paceline/launcher/hosts/hosts_plan.h"
 
@@ -16,16 +15,8 @@
 
 namespace paceline::apps {
 
-// The nodes of the SLURM job that this process runs in, with its tasks as slots (0 if
-// --nproc-per-node is a number). Empty if there is no SLURM job, if this process is a step's only
-// task, or if --standalone, --node-rank or --rdzv-endpoint is given. `num_nodes`: MAX of --nnodes.
-// UsageError when mpirun or srun has started several of this launcher, as each would be a job of
-// its own; and in a job of several components.
-std::optional<std::vector<launcher::Host>> allocated_hosts(
-    const OptionTable& table, int num_nodes, const GetVariable& variable = process_environment());
-
 // A name for a job of --hosts without --rdzv-id: random, in a SLURM job behind the job's id.
-std::string id_for_hosts(const GetVariable& variable = process_environment());
+std::string id_for_hosts();
 
 // The hosts that the options name, each with its slots; empty when the job runs on this machine, or
 // is started by hand on each. Throws UsageError, Error(kInvalid).
