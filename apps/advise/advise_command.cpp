@@ -170,10 +170,7 @@ int advise_command(const Arguments& arguments) {
   table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",
               text_target(mesh.profile));
   const CommandLine line = split_command_line(app, arguments);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   table.read();
   mesh.global_batch = options.global_batch;
   mesh.seconds = options.seconds;

@@ -123,7 +123,10 @@ void OptionTable::word(const char* name, const char* help) {
 }
 
 bool OptionTable::take(const CommandLine& line) {
-  if (!take_options(app_, line)) return false;
+  if (!take_options(app_, line)) {
+    fmt::print("{}", app_.help());
+    return false;
+  }
   for (Option& option : options_) {
     if (option.is_flag && option.declared->count() > 0 && option.declared->as<bool>()) {
       option.text = "true";
@@ -143,10 +146,7 @@ void OptionTable::read() const {
 std::optional<std::vector<std::string>> OptionTable::read_line(
     const std::vector<std::string>& arguments, std::size_t most_words) {
   CommandLine line = split_around_words(app_, arguments);
-  if (!take(line)) {
-    fmt::print("{}", app_.help());
-    return {};
-  }
+  if (!take(line)) return {};
   if (line.program.size() > most_words) {
     throw UsageError(fmt::format("'{}' was not expected", line.program[most_words]));
   }

@@ -128,8 +128,8 @@ class OptionTable {
   // Shows a word of the command itself in the help. read_line() returns it.
   void word(const char* name, const char* help);
 
-  // Takes the texts from `line`, from variables and from defaults. False when --help was typed.
-  // Throws UsageError.
+  // Takes the texts from `line`, from variables and from defaults. False when --help was typed, and
+  // is printed. Throws UsageError.
   bool take(const CommandLine& line);
   // Reads the texts into the targets, in the order of declaration. Throws UsageError.
   void read() const;

@@ -110,10 +110,7 @@ class Run {
 int Run::run(const Arguments& arguments) {
   CommandLine line = split_command_line(app_, arguments);
   if (!part_) read_flag_file(app_, "run", line);
-  if (!table_.take(line)) {
-    fmt::print("{}", app_.help());
-    return 0;
-  }
+  if (!table_.take(line)) return 0;
   require_working_directory();
   if (!part_) {
     for (const auto& warnings : {variables_without_effect(app_), unknown_own_variables()}) {

@@ -162,10 +162,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   declare_job_options(table, request, slurm, job, kubernetes);
   CommandLine line = split_command_line(app, arguments);
   read_flag_file(app, "submit", line);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   refuse_hidden(table);
   table.read();
   settle_ranks(table, run.launch, request);

@@ -167,10 +167,7 @@ int bench_command(const Arguments& arguments) {
   BenchOptions options;
   declare_bench_options(table, options);
   const CommandLine line = split_around_words(app, arguments);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   check_bench_options(table, line.program, discover_topology().num_usable_cores(), options);
   options.session.command = "paceline bench " + shell_line(arguments);
   require_place(table, options.mode, detect_launch_environment(), options.session.command);
