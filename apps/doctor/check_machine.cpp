@@ -31,7 +31,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models only.
+// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models
+// only.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 
