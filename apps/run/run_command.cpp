@@ -85,7 +85,7 @@ void require_place_of(const Option& timeline) {
 class Run {
  public:
   // `part`: this process runs one host's part of a job that a launcher on another host started. Its
-  // own messages go to `notices_fd` (launcher/output/consoles.h).
+  // own messages go to `notices_fd` (launcher/output/console.h).
   explicit Run(std::optional<launcher::HostPart> part, int notices_fd = -1)
       : part_(std::move(part)), notices_fd_(notices_fd) {
     app_.footer(kRunExamples);
