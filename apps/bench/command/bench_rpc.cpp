@@ -126,6 +126,7 @@ int bench_calls_command(const Arguments& arguments) {
   set_usage(app, "Usage: paceline bench rpc [options]\n");
   OptionTable table(app, /*has_variables=*/false);
   bench::CallSessionOptions session;
+  session.variables[bench::kSpinVariable] = "0";
   std::string json;
   declare_call_options(table, session, json);
   if (!table.read_line({std::next(arguments.begin()), arguments.end()}, 0)) return 0;
