@@ -1,4 +1,4 @@
-// paceline checkpoint: lists, checks, compares, converts and removes checkpoints.
+// `paceline checkpoint`: lists, checks, compares, converts and removes checkpoints.
 
 #include <algorithm>
 #include <chrono>
@@ -58,7 +58,7 @@ void require_directory(const std::string& path) {
   if (!fs::is_directory(path)) throw UsageError(path + ": no such directory");
 }
 
-// Opened for reading, and the step that was named, or the newest.
+// A directory opened for reading, and the named step in it, or the newest.
 struct Chosen {
   explicit Chosen(const std::string& word)
       : place(place_in(word)), directory(opened(place.directory), {.read_only = true}) {

@@ -1,5 +1,5 @@
 // `paceline completion SHELL`: a script that completes commands and options in bash, zsh or fish.
-// It is made from what each command's --help says, so it cannot fall behind.
+// It is made from each command's --help, so it cannot fall behind.
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ struct OptionHelp {
   bool takes_value = false;
 };
 
-// What an option may be given, where that is a handful of words.
+// The values of options that take one of a few words.
 struct OptionValues {
   std::string_view name, values;
 };
@@ -51,7 +51,7 @@ constexpr std::array<OptionValues, 13> kValues = {{
      "join_timeout= last_call_timeout= keep_alive_interval= keep_alive_max_attempt= is_host="},
 }};
 
-// Their first word is a job of the user's that runs.
+// Commands whose first word is a running job of the user.
 constexpr std::array<std::string_view, 4> kOfJobs = {"top", "logs", "stop", "stacks"};
 
 bool is_of_jobs(const std::string& command) {
@@ -85,13 +85,12 @@ std::vector<std::string> lines_of(const std::string& arguments) {
   return lines;
 }
 
-// "  -t,--tee 0-3  (Env:PET_TEE)": the names, and whether a value stands behind them. The text is
-// on this line or on the next.
+// The options in a line of help, "  -t,--tee 0-3  (Env:PET_TEE)": their names, and whether a value
+// follows. The text is on this line or on the next.
 std::vector<OptionHelp> options_in(const std::string& line, const std::string& next) {
   std::vector<OptionHelp> options;
   if (!line.starts_with("  -")) return options;
   const auto end = line.find_first_of(" \t", 2);
-  std::istringstream names(line.substr(2, end - 2));
   const bool value = end != std::string::npos && end + 1 < line.size() && line[end + 1] != ' ' &&
                      line[end + 1] != '(';
   const auto variable = line.find("(Env:");
@@ -100,7 +99,8 @@ std::vector<OptionHelp> options_in(const std::string& line, const std::string& n
   if (text.find_first_not_of(' ') == std::string::npos) text = next;
   const auto begin = text.find_first_not_of(' ');
   text = begin == std::string::npos ? "" : text.substr(begin);
-  for (std::string name; std::getline(names, name, ',');) options.push_back({name, text, value});
+  for (const std::string& name : items_of(line.substr(2, end - 2)))
+    options.push_back({name, text, value});
   return options;
 }
 
@@ -221,7 +221,8 @@ complete -F _paceline paceline
       names, options, values, fmt::join(kOfJobs, "|"));
 }
 
-// What zsh and fish show beside an option: single-quoted, without what they would read in it.
+// The text that zsh and fish show beside an option, without characters that have a meaning inside
+// the quotes of the scripts.
 std::string plain(const std::string& text) {
   std::string kept;
   for (const char c : text)
@@ -268,7 +269,7 @@ compdef _paceline paceline
                      names, cases);
 }
 
-// True while the word that is being typed is in front of the program.
+// A function of fish that is true while the word being typed stands in front of the program.
 constexpr const char* kFishCondition = R"(function __paceline_options_of
   set -l words (commandline -opc)
   test (count $words) -ge 2; and test $words[2] = $argv[1]; or return 1

@@ -1,4 +1,4 @@
-// paceline explain [DIR]: the flight records of a job's ranks, read and put into one sentence.
+// `paceline explain [DIR]`: the flight records of a job's ranks, read and put into one sentence.
 
 #include <algorithm>
 
@@ -68,7 +68,7 @@ Json json_of(const Flight& flight) {
   return json;
 }
 
-// What a directory holds of a job.
+// The records of a job in a directory.
 struct Records {
   FlightDirectory flights;
   std::vector<launcher::CallWait> waits;
@@ -77,7 +77,7 @@ struct Records {
   bool empty() const { return flights.flights.empty() && !has_calls; }
 };
 
-// A job of workers that make no group leaves no flight records.
+// Reads both kinds of records. A job of workers without a group leaves no flight records.
 Records read_records(const std::string& directory) {
   const auto calls = read_call_gauges(directory);
   Records records{.waits = launcher::call_waits(calls), .has_calls = !calls.empty()};
@@ -150,7 +150,7 @@ bool has_records(const std::string& directory) {
   }
 }
 
-// The temporary log folders that failed and stopped jobs leave.
+// The newest temporary log folder with records that a failed or stopped job left.
 std::string directory_of_last_failure() {
   const auto folders = launcher::kept_log_folders();
   const auto last = std::find_if(folders.begin(), folders.end(), has_records);

@@ -1,6 +1,4 @@
-// Signals that whoever started the command wanted to be ignored (nohup, the background of a
-// script). A library may put a handler over that before main(): UCX, which an MPI may be linked to,
-// does so with SIGHUP.
+// The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
 
 #include <array>
 #include <csignal>
@@ -19,11 +17,11 @@
 
 namespace paceline::apps {
 
-// Ignores again what was ignored when the process began. Call before the first thread.
-void restore_ignored_signals();
-
 namespace {
 
+// Signals that the starter of the command wanted to be ignored (nohup, the background of a script).
+// A library may install a handler over that before main(): UCX, which an MPI may be linked to, does
+// so for SIGHUP.
 constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP};
 
 std::array<bool, kSignals.size()> were_ignored{};
@@ -39,17 +37,12 @@ void note_ignored_signals(int, char**, char**) {
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 
-}  // namespace
-
+// Ignores again what was ignored when the process began. Call before the first thread.
 void restore_ignored_signals() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     if (were_ignored[i]) std::signal(kSignals[i], SIG_IGN);
   }
 }
-
-// The command `paceline`: finds the subcommand and turns errors into messages and exit codes.
-
-namespace {
 
 struct Command {
   const char* name;
@@ -133,6 +126,7 @@ int dispatch(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
+  restore_ignored_signals();
   const std::string who =
       arguments.empty() || arguments[0].starts_with("-") ? "paceline" : "paceline " + arguments[0];
   return guarded(who, [&] { return dispatch(arguments); });
@@ -143,7 +137,6 @@ int run(const Arguments& arguments) {
 }  // namespace paceline::apps
 
 int main(int argc, char** argv) {
-  paceline::apps::restore_ignored_signals();
   paceline::hold_standard_streams();
   return paceline::apps::run({argv + 1, argv + argc});
 }

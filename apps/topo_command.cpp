@@ -1,3 +1,5 @@
+// `paceline topo`: draws the machine, and where ranks would run on it.
+
 #include <fstream>
 #include <optional>
 
@@ -55,10 +57,7 @@ int topo_command(const Arguments& arguments) {
   if (!line.program.empty()) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));
   }
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   const Topology topology = choose_machine(table);
   std::optional<launcher::Placement> placement;
   if (table["--nproc-per-node"].given()) {

@@ -1,11 +1,12 @@
+// `paceline advise`: tries ranks and threads, or plans from a profile (mesh_advice.h).
+
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/process_end.h"
@@ -17,7 +18,6 @@
 #include "apps/cli/commands.h"
 #include "apps/cli/option_table.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -70,8 +70,7 @@ class Adviser {
         patience_(std::chrono::seconds(options.patience)) {
     if (program_.empty())
       throw UsageError("no program given: paceline advise [options] -- PROGRAM");
-    const char* path = std::getenv("PATH");
-    launcher::find_program(program_.front(), path != nullptr ? path : "");
+    launcher::find_program(program_.front());
     if (options.global_batch > 0) global_batch_ = options.global_batch;
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(
@@ -125,7 +124,7 @@ class Adviser {
     }
     const auto program = with_batch(program_, batch_of(best));
     command.insert(command.end(), program.begin(), program.end());
-    return command_text(command);
+    return shell_line(command);
   }
 
   const std::vector<std::string> program_;
@@ -133,12 +132,6 @@ class Adviser {
   const std::chrono::nanoseconds duration_, patience_;
   std::optional<std::int64_t> global_batch_;
   std::vector<launcher::Trial> trials_;
-};
-
-struct AdviseFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline advise [options] -- PROGRAM [arguments]\n";
-  }
 };
 
 }  // namespace
@@ -149,7 +142,7 @@ int advise_command(const Arguments& arguments) {
       "machine, and recommends the best. With --mesh or --memory: plans how to divide it.",
       "paceline advise");
   app.footer(kHelp);
-  app.formatter(std::make_shared<AdviseFormatter>());
+  set_usage(app, "Usage: paceline advise [options] -- PROGRAM [arguments]\n");
   AdviseOptions options;
   OptionTable table(app, /*has_variables=*/false);
   table.value("--seconds", "S", "Seconds of steps to measure with each, after warming up",
@@ -177,10 +170,7 @@ int advise_command(const Arguments& arguments) {
   table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",
               text_target(mesh.profile));
   const CommandLine line = split_command_line(app, arguments);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   table.read();
   mesh.global_batch = options.global_batch;
   mesh.seconds = options.seconds;

@@ -21,7 +21,6 @@
 #include "apps/advise/trial.h"
 #include "apps/cli/commands.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -34,10 +33,10 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // of ranks on a core
+constexpr int kMostTurns = 4;  // ranks that take turns on a core
 
-// What links cost here: of a host's ranks measured now, of the network as `paceline bench
-// --calibrate` left it.
+// What links cost here: those between ranks of a host, measured now, and the network, as `paceline
+// bench --calibrate` left it.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;
@@ -47,6 +46,33 @@ CostModel measured_links() {
     if (group.rank() == 0) save_calibration(calibration.costs, file);
   });
   return load_calibration(file).value_or(known);
+}
+
+bool is_flag(const std::string& word, const std::string& flag) {
+  return word == flag || word.starts_with(flag + "=");
+}
+
+// `command` with these flags, which replace its own of the same names.
+std::vector<std::string> with_flags(std::vector<std::string> command,
+                                    const std::vector<std::string>& flags) {
+  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
+  for (const std::string& word : flags) {
+    if (word.starts_with("--")) replaced.push_back(word);
+  }
+  for (auto word = command.begin() + 1; word != command.end();) {
+    const bool is_replaced =
+        std::any_of(replaced.begin(), replaced.end(),
+                    [&](const std::string& flag) { return is_flag(*word, flag); });
+    if (!is_replaced) {
+      ++word;
+      continue;
+    }
+    const bool has_value_behind =
+        word->find('=') == std::string::npos && std::next(word) != command.end();
+    word = command.erase(word, word + (has_value_behind ? 2 : 1));
+  }
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
 }
 
 class MeshAdviser {
@@ -94,7 +120,7 @@ class MeshAdviser {
     return options_.simulate.empty() ? machine : simulated({});
   }
 
-  // The links are this machine's but for what is said of them.
+  // The links are this machine's, except what the option sets.
   Machine simulated(const Machine& here) const {
     try {
       return planning::parse_machine(options_.simulate, Machine{.links = here.links});
@@ -117,8 +143,8 @@ class MeshAdviser {
     return measured;
   }
 
-  // As many ranks compute at once as will: where they are more than this machine has cores, taking
-  // turns costs time, too, which more than kMostTurns of them do not change.
+  // Measures with as many ranks as the plan has, because ranks that share a core slow each other
+  // down; beyond kMostTurns a core the slowdown no longer changes.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =
@@ -155,7 +181,7 @@ class MeshAdviser {
          program_.front(), what);
   }
 
-  // Replicas in every stage of sharding.
+  // Prints the memory of replicas in every stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
     std::vector<planning::Forecast> ways;
@@ -178,7 +204,7 @@ class MeshAdviser {
                  planning::memory_text(machine_.memory_bytes));
       exit_code_ = 1;
     } else {
-      fmt::print("advice: {}\n", fmt::format("{}", command_text(flags(best.way))));
+      fmt::print("advice: {}\n", shell_line(flags(best.way)));
     }
     for (const std::string& reason : reasons_for(search)) fmt::print("because: {}\n", reason);
     if (best.fits && !program_.empty() && options_.simulate.empty())
@@ -197,7 +223,7 @@ class MeshAdviser {
                                       std::to_string(way.num_ranks())};
     const auto program = with_flags(program_, flags(way));
     words.insert(words.end(), program.begin(), program.end());
-    return command_text(words);
+    return shell_line(words);
   }
 
   // The first ways, or the best one of each mesh.
@@ -275,33 +301,7 @@ class MeshAdviser {
   int exit_code_ = 0;
 };
 
-bool is_flag(const std::string& word, const std::string& flag) {
-  return word == flag || word.starts_with(flag + "=");
-}
-
 }  // namespace
-
-std::vector<std::string> with_flags(std::vector<std::string> command,
-                                    const std::vector<std::string>& flags) {
-  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
-  for (const std::string& word : flags) {
-    if (word.starts_with("--")) replaced.push_back(word);
-  }
-  for (auto word = command.begin() + 1; word != command.end();) {
-    const bool is_replaced =
-        std::any_of(replaced.begin(), replaced.end(),
-                    [&](const std::string& flag) { return is_flag(*word, flag); });
-    if (!is_replaced) {
-      ++word;
-      continue;
-    }
-    const bool has_value_behind =
-        word->find('=') == std::string::npos && std::next(word) != command.end();
-    word = command.erase(word, word + (has_value_behind ? 2 : 1));
-  }
-  command.insert(command.end(), flags.begin(), flags.end());
-  return command;
-}
 
 int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program) {
   return MeshAdviser(options, program).run();

@@ -15,7 +15,7 @@ struct MeshAdviceOptions {
   long ranks = 0;         // of this machine; 0: one a core
   long global_batch = 0;  // 0: that of the program
   long rows = 8;
-  // Ways to try out: how many, or their meshes, separated by blanks; empty: none.
+  // Ways to try out: their number, or their meshes, separated by blanks; empty: none.
   std::string check;
   std::string profile;  // a file that is read if it exists, and written otherwise; empty: none
   long seconds = 5, patience = 60;
@@ -23,12 +23,8 @@ struct MeshAdviceOptions {
   bool is_asked_for() const { return ways || memory; }
 };
 
-// The exit code. Throws UsageError for options that do not belong together, Interrupted, and Error
-// for a program without a profile.
+// Returns the exit code. Throws UsageError for options that do not belong together, Interrupted,
+// and Error for a program without a profile.
 int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program);
-
-// `command` with these flags in the place of its own of the same names.
-std::vector<std::string> with_flags(std::vector<std::string> command,
-                                    const std::vector<std::string>& flags);
 
 }  // namespace paceline::apps

@@ -144,7 +144,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr double kWarmUpSeconds = 1.0;
 constexpr std::size_t kWarmUpSteps = 3, kFewestSteps = 5;
-constexpr std::chrono::milliseconds kLookEvery{100};
+constexpr std::chrono::milliseconds kReadStepsEvery{100};
 constexpr std::chrono::seconds kMeasureMemoryEvery{1};
 constexpr const char* kNoSteps = "; does PROGRAM report its steps? (paceline advise --help)";
 
@@ -153,7 +153,7 @@ struct Step {
   double seconds = 0, communication = 0;
 };
 
-// What one rank has written so far.
+// The step log that one rank has written so far.
 class StepReader {
  public:
   explicit StepReader(std::string path) : path_(std::move(path)) {}
@@ -161,7 +161,7 @@ class StepReader {
   const std::vector<Step>& steps() const { return steps_; }
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
 
-  // Takes the lines that have been completed since the last call.
+  // Reads the lines that were completed since the last call.
   void read() {
     std::ifstream file(path_, std::ios::binary);
     file.seekg(position_);
@@ -227,12 +227,13 @@ class TrialRun {
     return fmt::format("{}/rank-{:03}.jsonl", options_.folder, rank);
   }
 
-  // Until enough steps were seen, none comes any more, or the program ends.
+  // Returns when enough steps were seen, when the next one takes too long, or when the program
+  // ends.
   void watch(LauncherRun& launcher) {
     std::size_t seen = 0;
     Deadline patience = Deadline::after(options_.patience);
     while (true) {
-      const bool ended = launcher.wait(kLookEvery);
+      const bool ended = launcher.wait(kReadStepsEvery);
       first_rank_.read();
       if (first_rank_.steps().size() > seen) {
         seen = first_rank_.steps().size();
@@ -249,7 +250,7 @@ class TrialRun {
     }
   }
 
-  // The most that was seen; at most once a second, because the kernel looks at every page.
+  // Keeps the largest amount seen; at most once a second, because the kernel looks at every page.
   void measure_memory(const LauncherRun& launcher) {
     if (!next_measurement_.expired()) return;
     next_measurement_ = Deadline::after(kMeasureMemoryEvery);
@@ -281,7 +282,7 @@ class TrialRun {
     }
   }
 
-  // The same steps of every rank. They go together, but some were stopped a step earlier.
+  // Takes the same steps of every rank. Ranks step together, but some were stopped a step earlier.
   void evaluate() {
     const int num_ranks = options_.combination.num_ranks;
     std::vector<StepReader> ranks;

@@ -1,5 +1,8 @@
 #pragma once
 
+// Tries the user's program out: runs it for a few seconds with one combination of ranks and
+// threads, as `paceline run` would, and reads its step log (engine/telemetry/step_log.h).
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -20,10 +23,10 @@
 
 namespace paceline::apps {
 
-// A folder of its own, gone with this value.
+// A new temporary folder, removed with this value.
 class TemporaryFolder {
  public:
-  // Error(kSystem) where none can be made.
+  // Error(kSystem) if it cannot be made.
   TemporaryFolder() {
     path_ = (std::filesystem::temp_directory_path() / "paceline-advise-XXXXXX").string();
     if (mkdtemp(path_.data()) == nullptr) throw system_error("making a folder " + path_);
@@ -40,21 +43,18 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// What a job may use here: the machine's memory, or the limit of a cgroup.
+// Bytes of memory that a job may use here: the machine's, or the limit of a cgroup.
 inline std::uint64_t usable_memory() {
   const launcher::MemoryCounters memory = launcher::read_memory_counters();
   return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
 }
-
-// `paceline run` as a child of this process, for the commands that try the user's program out. Its
-// output goes into a file, from which the reason of a failure is read.
 
 // A signal arrived while something was being tried.
 struct Interrupted {
   int signal;
 };
 
-// Blocks the signals that end a command, but for those that are ignored. Their signalfd.
+// Blocks the signals that end a command, except those that are ignored. Returns their signalfd.
 Fd block_ending_signals();
 
 struct LauncherRunOptions {
@@ -66,6 +66,9 @@ struct LauncherRunOptions {
   std::vector<std::pair<std::string, std::string>> variables;
 };
 
+// `paceline run` as a child of this process. Its output goes into a file, from which the reason of
+// a failure is read.
+//
 // Thread safety: none.
 class LauncherRun {
  public:
@@ -82,10 +85,10 @@ class LauncherRun {
   // Ends it if it still runs; its exit code.
   int stop();
 
-  // Of the launcher's report (failure_report.h) the cause, else the program's last line, else its
-  // first line, where the program wrote nothing or none of it ran.
+  // The cause in the launcher's report (launcher/diagnosis/failure_report.h), else the program's
+  // last line in it, else the report's first line. Without a report, the last line of the output.
   std::string last_words() const;
-  // Whether the output has these words in a line.
+  // Whether a line of the output has these words.
   bool says(std::string_view words) const;
 
  private:
@@ -98,9 +101,6 @@ class LauncherRun {
   Fd pidfd_;
   int exit_code_ = 0;
 };
-
-// Runs the user's program for a few seconds with one combination of ranks and threads, as
-// `paceline run` would, and reads its step log (step_log.h).
 
 struct TrialOptions {
   std::vector<std::string> command;

@@ -9,7 +9,6 @@
 #include "paceline/engine/core/system/topology.h"
 
 #include "apps/bench/contestant/call_contestant.h"
-#include "apps/bench/rank_set.h"
 
 namespace paceline::bench {
 namespace {
@@ -90,56 +89,30 @@ std::vector<CallTurn> turns_of(CallMeasure measure, std::size_t bytes, double se
 
 }  // namespace
 
-struct CallSession::Point {
-  CallWay way;
-  std::size_t bytes;
-  CallMeasure measure;
-};
-
-// A contestant over one way.
-struct CallSession::Entrant {
-  RankSet* set = nullptr;  // null: out of the session
-  CallWay way = CallWay::kUnix;
-  bool takes_part = true;       // at the point under way
-  std::vector<CallRow> rows{};  // of that point, a figure each
-};
-
 CallSession::CallSession(CallSessionOptions options)
-    : options_(std::move(options)),
-      plan_(launcher::plan_placement(discover_topology(),
-                                     {.num_local_ranks = kWorkers,
-                                      .threads_per_rank = 1,
-                                      .binding = {.to = launcher::BindTo::kNone}})) {
-  static_cast<ReportHead&>(report_) = begin_report(options_.command, options_.version, {});
+    : TurnTaking(options, launcher::plan_placement(discover_topology(),
+                                                   {.num_local_ranks = kWorkers,
+                                                    .threads_per_rank = 1,
+                                                    .binding = {.to = launcher::BindTo::kNone}})),
+      options_(std::move(options)) {
   report_.busy = options_.busy;
-  make_sets();
+  find_contestants(
+      options_, Subject::kCalls, report_, [&](const CatalogEntry& entry, Located located) {
+        if (entry.name == "torch") located.launcher = options_.python;
+        for (const CallWay way : options_.ways) {
+          if (entry.name == "memcpy" && way != options_.ways.front()) continue;
+          sets_.push_back(std::make_unique<RankSet>(entry, located, kWorkers, plan_,
+                                                    options_.variables, std::string(name_of(way))));
+        }
+      });
   start_all(sets_, report_);
   for (const auto& set : sets_) {
-    entrants_.push_back(
-        {.set = set.get(), .way = set->option() == "tcp" ? CallWay::kTcp : CallWay::kUnix});
+    CallEntrant entrant;
+    entrant.set = set.get();
+    entrant.way = set->option() == name_of(CallWay::kTcp) ? CallWay::kTcp : CallWay::kUnix;
+    entrants_.push_back(std::move(entrant));
   }
   if (options_.busy) keep_cores_busy();
-}
-
-CallSession::~CallSession() = default;
-
-void CallSession::make_sets() {
-  std::vector<std::string> names = {"paceline"};
-  names.insert(names.end(), options_.peers.begin(), options_.peers.end());
-  for (const std::string& name : names) {
-    const CatalogEntry* entry = find_entry(name, Subject::kCalls);
-    check(entry != nullptr, "no contestant is called {}", name);
-    auto located = locate_or_note(*entry, options_.programs, report_);
-    if (!located) continue;
-    if (name == "torch") located->launcher = options_.python;
-    for (const CallWay way : options_.ways) {
-      if (name == "memcpy" && way != options_.ways.front()) continue;  // it has no way
-      sets_.push_back(std::make_unique<RankSet>(
-          *entry, *located, kWorkers, plan_,
-          launcher::Environment{{kSpinVariable, std::to_string(options_.spin.count())}},
-          std::string(name_of(way))));
-    }
-  }
 }
 
 void CallSession::keep_cores_busy() {
@@ -150,8 +123,8 @@ void CallSession::keep_cores_busy() {
   }
 }
 
-std::vector<CallSession::Point> CallSession::points() const {
-  std::vector<Point> points;
+std::vector<CallPoint> CallSession::points() const {
+  std::vector<CallPoint> points;
   for (const CallWay way : options_.ways) {
     for (const std::size_t bytes : options_.sizes) {
       for (const CallMeasure measure : options_.measures) {
@@ -163,51 +136,47 @@ std::vector<CallSession::Point> CallSession::points() const {
   return points;
 }
 
-const CallReport& CallSession::run(const CallSessionEvents& events) {
-  const std::vector<Point> wanted = points();
-  std::size_t done = 0;
-  try {
-    for (const Point& point : wanted) {
-      const auto rows = measure(point, events);
-      ++done;
-      report_.rows.insert(report_.rows.end(), rows.begin(), rows.end());
-      if (const std::string note = noise_note(rows); !note.empty()) report_.note_once(note);
-      if (events.on_rows) events.on_rows(rows);
-    }
-  } catch (const Interrupted&) {
-    report_.notes.push_back(interruption_note(done, wanted.size()));
-  } catch (const Error& error) {
-    report_.notes.push_back(failure_note(done, wanted.size(), error));
-    throw;
-  }
-  return report_;
+std::string CallSession::text_of(const CallPoint& point) const {
+  return fmt::format("{} of {} over {}", name_of(point.measure), size_text(point.bytes),
+                     name_of(point.way));
 }
 
-std::vector<CallRow> CallSession::measure(const Point& point, const CallSessionEvents& events) {
-  for (Entrant& entrant : entrants_) {
-    entrant.rows.clear();
-    entrant.takes_part = entrant.set != nullptr;
-    if (!entrant.takes_part) continue;
-    const bool is_memcpy = entrant.set->name() == "memcpy";
-    entrant.takes_part = is_memcpy ? point.bytes > kEchoedBytes : entrant.way == point.way;
-  }
-  for (int round = 0; round <= options_.rounds; ++round) {
-    for (Entrant& entrant : entrants_) {
-      if (!entrant.takes_part) continue;
-      if (events.is_interrupted && events.is_interrupted()) throw Interrupted();
-      take_turns(entrant, point, round > 0);
-    }
-  }
-  return finished_rows(point.way);
+// memcpy has no way: it stands beside large messages over any.
+bool CallSession::enter(CallEntrant& entrant, const CallPoint& point) {
+  entrant.rows.clear();
+  if (entrant.set->name() == "memcpy") return point.bytes > kEchoedBytes;
+  return entrant.way == point.way;
 }
 
-std::vector<CallRow> CallSession::finished_rows(CallWay way) const {
-  const auto& own = std::find_if(entrants_.begin(), entrants_.end(), [&](const Entrant& entrant) {
-                      return entrant.way == way && entrant.set->name() == "paceline";
+std::string CallSession::take_turn(CallEntrant& entrant, const CallPoint& point, bool counts) {
+  std::vector<CallTurnResult> results;
+  for (const CallTurn& turn : turns_of(point.measure, point.bytes, options_.seconds)) {
+    // The callee's result is empty.
+    results.push_back(entrant.set->take_turn(turn, Deadline::after(options_.turn_limit)).front());
+    if (!results.back().lacks.empty()) return results.back().lacks;
+  }
+  if (!counts) return "";
+  const auto readings = read(point.measure, point.bytes, results);
+  entrant.rows.resize(readings.size());
+  for (std::size_t i = 0; i < readings.size(); ++i) {
+    CallRow& row = entrant.rows[i];
+    row.peer = entrant.set->name();
+    row.way = point.way;
+    row.measure = point.measure;
+    row.bytes = point.bytes;
+    row.figure = readings[i].figure;
+    row.rounds.push_back(readings[i].value);
+  }
+  return "";
+}
+
+std::vector<CallRow> CallSession::finished_rows(const CallPoint& point) const {
+  const auto& own = std::find_if(entrants_.begin(), entrants_.end(), [&](const auto& entrant) {
+                      return entrant.way == point.way && entrant.set->name() == "paceline";
                     })->rows;
   std::vector<CallRow> rows;
   for (std::size_t figure = 0; figure < own.size(); ++figure) {
-    for (const Entrant& entrant : entrants_) {
+    for (const CallEntrant& entrant : entrants_) {
       if (!entrant.takes_part) continue;
       CallRow row = entrant.rows[figure];
       if (&entrant.rows != &own && row.figure.unit != "times")
@@ -216,41 +185,6 @@ std::vector<CallRow> CallSession::finished_rows(CallWay way) const {
     }
   }
   return rows;
-}
-
-void CallSession::take_turns(Entrant& entrant, const Point& point, bool counts) {
-  const std::string& title = entrant.set->title();
-  try {
-    std::vector<CallTurnResult> results;
-    for (const CallTurn& turn : turns_of(point.measure, point.bytes, options_.seconds)) {
-      // The callee's result says nothing.
-      results.push_back(entrant.set->take_turn(turn, Deadline::after(options_.turn_limit)).front());
-      if (const std::string& lacks = results.back().lacks; !lacks.empty()) {
-        entrant.takes_part = false;
-        return report_.note_once(fmt::format("{} {}", title, lacks));
-      }
-    }
-    note_restlessness(*entrant.set, report_);
-    if (!counts) return;
-    const auto readings = read(point.measure, point.bytes, results);
-    entrant.rows.resize(readings.size());
-    for (std::size_t i = 0; i < readings.size(); ++i) {
-      CallRow& row = entrant.rows[i];
-      row.peer = entrant.set->name();
-      row.way = point.way;
-      row.measure = point.measure;
-      row.bytes = point.bytes;
-      row.figure = readings[i].figure;
-      row.rounds.push_back(readings[i].value);
-    }
-  } catch (const Error& error) {
-    if (entrant.set->name() == "paceline") throw;
-    report_.notes.push_back(fmt::format("{} is left out from {} of {} over {} on: {}", title,
-                                        name_of(point.measure), size_text(point.bytes),
-                                        name_of(point.way), error.what()));
-    entrant.takes_part = false;
-    entrant.set = nullptr;
-  }
 }
 
 }  // namespace paceline::bench

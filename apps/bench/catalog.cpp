@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "paceline/launcher/process/process.h"
-
 namespace paceline::bench {
 namespace {
 
@@ -45,7 +43,7 @@ std::vector<CatalogEntry> make_catalog() {
   };
 }
 
-// No process of calls is bound: each has several threads.
+// Processes that are measured in calls are not bound, because each has several threads.
 std::vector<CatalogEntry> make_call_catalog() {
   std::vector<CatalogEntry> entries = {
       own_entry("paceline", "Paceline"),

@@ -1,13 +1,14 @@
 #pragma once
 
-// The contestants that are known by name, those that are measured in collectives and those that are
-// measured in calls: which program is one rank of them, how its ranks are
-// started, and where it comes from when it is missing. The programs are built from
-// benchmarks/contestants, each when its library is there, and lie in ../libexec/paceline as seen
-// from the command.
+// The contestants that are known by name, for collectives and for calls: the program of a rank, how
+// ranks are started, and how to get the library when it is missing. The programs are built from
+// benchmarks/contestants, each if its library was found, and lie in ../libexec/paceline, seen from
+// the command.
 
 #include <string>
 #include <vector>
+
+#include "paceline/launcher/process/process.h"
 
 namespace paceline::bench {
 
@@ -34,18 +35,19 @@ struct CatalogEntry {
 
 // "paceline", "memcpy", for collectives "limit", then the peers.
 const std::vector<CatalogEntry>& catalog(Subject subject = Subject::kCollectives);
-// Null when there is none of that name.
+// Null if there is none of that name.
 const CatalogEntry* find_entry(const std::string& name, Subject subject = Subject::kCollectives);
-// "gloo", "openmpi", "mpich", "oneccl"; of calls "socket", "grpc", "capnp", "torch".
+// "gloo", "openmpi", "mpich", "oneccl"; for calls "socket", "grpc", "capnp", "torch".
 std::vector<std::string> peer_names(Subject subject = Subject::kCollectives);
 
-// Where its rank's program and launcher are on this machine, or why it cannot take part.
+// Where a contestant's program and launcher are on this machine, or why it cannot take part.
 struct Located {
   std::string program;
-  std::string launcher;  // of Starter::kPaceline an interpreter, or empty
+  std::string launcher;  // for Starter::kPaceline an interpreter, or empty
   std::string missing;   // not empty: it cannot take part; the reason and what to do
 };
-// `folder` holds the programs, `path` is the value of PATH.
-Located locate(const CatalogEntry& entry, const std::string& folder, const std::string& path);
+// `folder` holds the programs, `path` is a value of PATH.
+Located locate(const CatalogEntry& entry, const std::string& folder,
+               const std::string& path = launcher::own_path());
 
 }  // namespace paceline::bench

@@ -43,7 +43,7 @@ std::string escaped(const std::string& text);
 
 // The decades of `low` to `high`, with 2 and 5 between them when there are few.
 std::vector<double> decimal_ticks(double low, double high);
-// Powers of two, every second or third one when there are many.
+// Powers of two; only every second or third one if there are many.
 std::vector<double> binary_ticks(double low, double high);
 
 }  // namespace paceline::bench

@@ -13,11 +13,14 @@
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/option_text.h"
 
+#include "apps/bench/report.h"
+
 namespace paceline::bench {
 
 namespace {
 
 constexpr double kBitsPerByte = 8;
+constexpr int kMostSimulatedRanks = 4096;
 
 void take(Cluster& cluster, const Setting& setting) {
   if (setting.key == "hosts") {
@@ -68,10 +71,12 @@ std::string describe(const Cluster& cluster, const CostModel& costs) {
 
 namespace {
 
-// Of a chain that is simulated for a longer one; by then its pace is steady.
+// The links of a chain that stands for a longer one: at least so many, for a steady pace, and at
+// least this part of the longer chain.
 constexpr int kLeastLinks = 8;
 constexpr int kPartOfLinks = 64;
-// Of a host, so that a sixteenth of them still shows how they compete for its network.
+// The ranks of a host from which on a sixteenth of them still shows how they compete for its
+// network.
 constexpr std::size_t kManyRanks = 128;
 
 SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
@@ -90,13 +95,28 @@ SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
   return simulate({hosts, costs}, schedule_of, options);
 }
 
-// Where a chain's equal links are: between hosts, or on one host between ranks.
+// The number of equal links of a chain: between hosts, or on one host between ranks.
 int links_of(const Hosts& hosts) {
   return hosts.size() > 1 ? static_cast<int>(hosts.size()) : hosts.world_size();
 }
 Hosts with_links(const Hosts& hosts, int links) {
   const int ranks = static_cast<int>(hosts.members.front().size());
   return hosts.size() > 1 ? Hosts::blocks(links, ranks) : Hosts::blocks(1, links);
+}
+
+// Whether simulate_hosts_in_parts() can take the call.
+bool grows_with_ranks(const SimulatedCall& call) {
+  switch (call.algorithm) {
+    case Algorithm::kOneShot:
+      return true;
+    case Algorithm::kDirect:
+      return call.op == Op::kAllReduce || call.op == Op::kReduceScatter ||
+             call.op == Op::kAllGather || call.op == Op::kAllToAll;
+    case Algorithm::kRing:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -135,20 +155,6 @@ SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planne
   result.network_bytes =
       static_cast<std::uint64_t>(whole(short_chain.network_bytes, long_chain.network_bytes));
   return result;
-}
-
-bool grows_with_ranks(const SimulatedCall& call) {
-  switch (call.algorithm) {
-    case Algorithm::kOneShot:
-      return true;
-    case Algorithm::kDirect:
-      return call.op == Op::kAllReduce || call.op == Op::kReduceScatter ||
-             call.op == Op::kAllGather || call.op == Op::kAllToAll;
-    case Algorithm::kRing:
-      return true;
-    default:
-      return false;
-  }
 }
 
 SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner) {
@@ -204,7 +210,7 @@ namespace {
 
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
-// Of an algorithm that is only there for comparison: about a second.
+// For an algorithm that is only shown for comparison: about a second.
 constexpr std::size_t kMostStepsBeside = 500'000;
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {
@@ -224,12 +230,9 @@ void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count
   }
 }
 
-std::string microseconds(double seconds) {
-  const double us = seconds * 1e6;
-  return fmt::format("{:.{}f}", us, us < 10 ? 2 : us < 1000 ? 1 : 0);
-}
+std::string microseconds(double seconds) { return rounded_text(seconds * 1e6); }
 
-// By which `predicted` differs from `measured`: "+12%".
+// How much `predicted` differs from `measured`: "+12%".
 std::string error_text(double predicted, double measured) {
   return fmt::format("{:+.0f}%", (predicted / measured - 1) * 100);
 }

@@ -1,6 +1,9 @@
 #pragma once
 
-// A cluster that is not at hand, as people type it: "hosts=64,ranks=8,link=25Gbit,latency=20us".
+// How long a collective would take on a cluster: by the planner's formula, by which the engine
+// chooses, and by the simulator, which runs every rank's schedule in virtual time.
+//
+// Thread safety: pure functions.
 
 #include <optional>
 #include <string>
@@ -16,9 +19,7 @@
 
 namespace paceline::bench {
 
-// The most ranks that are simulated.
-inline constexpr int kMostSimulatedRanks = 4096;
-
+// A cluster that is not at hand, as people type it: "hosts=64,ranks=8,link=25Gbit,latency=20us".
 struct Cluster {
   int hosts = 1;
   int ranks = 1;  // on each host
@@ -37,12 +38,9 @@ Cluster parse_cluster(std::string_view text);
 // "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
 std::string describe(const Cluster& cluster, const CostModel& costs);
 
-// One call by one algorithm in the simulator: at once where that is possible, otherwise in parts
-// that are. A direct reduce of thousands of ranks is so many messages, a broadcast along a chain of
-// them so many chunks, and an all_to_all among many ranks of few hosts as many as their square.
-//
-// Thread safety: pure.
-
+// One call by one algorithm in the simulator: at once if the simulator can, otherwise in parts. Too
+// long at once are a direct reduce of thousands of ranks (messages), a broadcast along a chain of
+// them (chunks), and an all_to_all among many ranks of few hosts (the square of the ranks).
 struct SimulatedCall {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
@@ -58,19 +56,15 @@ SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner
 // The parts. A direct reduce: every rank's chunk is added up, which is a reduce_scatter, then all
 // go to the root, as in a gather; messages overlap a little more in truth.
 SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Planner& planner);
-// A chain: each host more (each rank, on one host) takes the same time, so that two short chains
-// tell what a long one takes, and how many messages, but for some greetings of each rank. Requires:
-// equal blocks of ranks (Hosts), more than 16 of them.
+// A chain: each further host (each rank, on one host) takes the same time, so that two short chains
+// tell what a long one takes, and how many messages, except for some greetings of each rank.
+// Requires: equal blocks of ranks (Hosts), more than 16 of them.
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner);
-// Everybody with everybody, on hosts of many ranks: time, messages and bytes grow as a quadratic
-// function of a host's ranks, which a sixteenth, an eighth and a quarter of them tell. Requires:
-// equal blocks of at least 128 ranks on several hosts, grows_with_ranks(call).
+// Algorithms by which every rank does as much with every other one, or with every one in a ring, on
+// hosts of many ranks: time, messages and bytes grow as a quadratic function of a host's ranks,
+// which a sixteenth, an eighth and a quarter of them tell. Requires: equal blocks of at least 128
+// ranks on several hosts.
 SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner);
-// Every rank does as much with every other one, or with every one in a ring.
-bool grows_with_ranks(const SimulatedCall& call);
-
-// How long a collective would take on a cluster: by the planner's formula, which the engine chooses
-// by, and by the simulator, which runs every rank's schedule in virtual time.
 
 struct Forecast {
   Op op = Op::kBarrier;

@@ -47,23 +47,6 @@ using Json = nlohmann::json;
 
 constexpr std::uint32_t kMaxMessage = 1 << 20;
 
-template <class Message>
-constexpr const char* kKind = "";
-template <>
-constexpr const char* kKind<Hello> = "hello";
-template <>
-constexpr const char* kKind<Setup> = "setup";
-template <>
-constexpr const char* kKind<Ready> = "ready";
-template <>
-constexpr const char* kKind<Turn> = "turn";
-template <>
-constexpr const char* kKind<TurnResult> = "result";
-template <>
-constexpr const char* kKind<CallTurn> = "calls";
-template <>
-constexpr const char* kKind<CallTurnResult> = "result";
-
 Json parse(const std::string& text, const char* kind) {
   Json message = parse_json_or_discard(text);
   if (!message.is_object() || !message.contains("kind")) {
@@ -96,35 +79,35 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CallTurnResult, lacks, p50_us, p99_us, per_se
 template <class Message>
 void Conversation::send(const Message& message, Deadline deadline) {
   Json json = message;
-  json["kind"] = kKind<Message>;
+  json["kind"] = Message::kKind;
   send_text(json_text(json), deadline);
 }
 
 // nlohmann's exceptions for missing or mistyped members, as ours.
 template <class Message>
 Message Conversation::receive(Deadline deadline) {
-  const Json json = parse(receive_text(deadline), kKind<Message>);
+  const Json json = parse(receive_text(deadline), Message::kKind);
   try {
     return json.get<Message>();
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a {} that cannot be read: {}", kKind<Message>, error.what());
+    fail(ErrorCode::kCorrupt, "a {} that cannot be read: {}", Message::kKind, error.what());
   }
 }
 
-template void Conversation::send(const Hello& message, Deadline deadline);
-template void Conversation::send(const Setup& message, Deadline deadline);
-template void Conversation::send(const Ready& message, Deadline deadline);
-template void Conversation::send(const Turn& message, Deadline deadline);
-template void Conversation::send(const TurnResult& message, Deadline deadline);
-template void Conversation::send(const CallTurn& message, Deadline deadline);
-template void Conversation::send(const CallTurnResult& message, Deadline deadline);
-template Hello Conversation::receive(Deadline deadline);
-template Setup Conversation::receive(Deadline deadline);
-template Ready Conversation::receive(Deadline deadline);
-template Turn Conversation::receive(Deadline deadline);
-template TurnResult Conversation::receive(Deadline deadline);
-template CallTurn Conversation::receive(Deadline deadline);
-template CallTurnResult Conversation::receive(Deadline deadline);
+template void Conversation::send(const Hello&, Deadline);
+template Hello Conversation::receive(Deadline);
+template void Conversation::send(const Setup&, Deadline);
+template Setup Conversation::receive(Deadline);
+template void Conversation::send(const Ready&, Deadline);
+template Ready Conversation::receive(Deadline);
+template void Conversation::send(const Turn&, Deadline);
+template Turn Conversation::receive(Deadline);
+template void Conversation::send(const TurnResult&, Deadline);
+template TurnResult Conversation::receive(Deadline);
+template void Conversation::send(const CallTurn&, Deadline);
+template CallTurn Conversation::receive(Deadline);
+template void Conversation::send(const CallTurnResult&, Deadline);
+template CallTurnResult Conversation::receive(Deadline);
 
 void Conversation::send_failure(const std::string& text, Deadline deadline) {
   send_text(json_text(Json{{"kind", "failure"}, {"text", text}}), deadline);

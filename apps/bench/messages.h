@@ -1,7 +1,16 @@
 #pragma once
 
-// Unix sockets between processes of one user: a random name in Linux's abstract namespace, which
-// vanishes with its last descriptor. The kernel tells each end who the other is.
+// What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
+// a Unix socket. The order is fixed:
+//
+//   rank          Hello                who I am; nothing of the library has been touched yet
+//   coordinator   Setup                where to run
+//   rank          Ready                the library is up; or Failure
+//   coordinator   Turn or CallTurn     measure this; all other contestants sleep meanwhile
+//   rank          its result           or Failure, after which the rank ends
+//   ... more turns, then the coordinator closes the socket and the rank ends.
+//
+// A rank that is not on turn waits in poll() and uses no processor time.
 
 #include <cstdint>
 #include <string>
@@ -14,6 +23,8 @@
 
 namespace paceline::bench {
 
+// A Unix socket for processes of one user: its random name, in Linux's abstract namespace, vanishes
+// with the last descriptor. The kernel tells each end which user the other one is.
 struct PrivateListener {
   std::string name;
   Fd socket;
@@ -26,30 +37,21 @@ Fd connect_private(const std::string& name, Deadline deadline);
 // The next connection of this user; those of others are closed. Empty when none came in time.
 Fd accept_private(const Fd& listener, Deadline deadline);
 
-// What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
-// a Unix socket. The order is fixed:
-//
-//   rank          Hello                who I am; nothing of the library has been touched yet
-//   coordinator   Setup                where to run
-//   rank          Ready                the library is up; or Failure
-//   coordinator   Turn or CallTurn     measure this; all other contestants sleep meanwhile
-//   rank          its result           or Failure, after which the rank ends
-//   ... more turns, then the coordinator closes the socket and the rank ends.
-//
-// A rank that is not on turn waits in poll(), without any processor time.
-
 struct Hello {
+  static constexpr const char* kKind = "hello";
   int rank = 0, world_size = 0;
 };
 
 struct Setup {
+  static constexpr const char* kKind = "setup";
   std::vector<int> cpus;   // empty: not bound
   bool own_core = false;   // no other rank computes on them
   std::string start_line;  // path of its memory
-  std::string option;  // what the library shall use: an algorithm, a transport; empty: its choice
+  std::string option;  // an algorithm or a transport that the library shall use; empty: its choice
 };
 
 struct Ready {
+  static constexpr const char* kKind = "ready";
   std::string version;
   bool has_symmetric_memory = false;
   bool gives_results = true;
@@ -57,6 +59,7 @@ struct Ready {
 
 struct TurnResult;
 struct Turn {
+  static constexpr const char* kKind = "turn";
   using Result = TurnResult;
   Operation op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
@@ -66,11 +69,12 @@ struct Turn {
   bool fresh = true;      // every rank writes its buffers before every call
   bool check = false;
   int min_calls = 1, max_calls = 1;
-  double seconds = 0;  // after which no further call begins, but for min_calls
+  double seconds = 0;  // after which no further call begins, except for min_calls
   bool operator==(const Turn&) const = default;
 };
 
 struct TurnResult {
+  static constexpr const char* kKind = "result";
   std::string lacks;            // the library cannot do it; nothing was measured
   std::vector<double> seconds;  // of each call, on this rank
   std::string difference;       // with Turn::check: the first wrong element; empty when right
@@ -82,6 +86,7 @@ struct CallTurnResult;
 // Calls of one kind and size. The caller measures; the callee, whose library serves calls on
 // threads of its own, answers with nothing.
 struct CallTurn {
+  static constexpr const char* kKind = "calls";
   using Result = CallTurnResult;
   enum class Form {
     kBlocking,   // `width` callers, each of which waits for its reply
@@ -91,28 +96,29 @@ struct CallTurn {
   Form form = Form::kBlocking;
   int width = 1;
   std::size_t bytes = 0, reply_bytes = 0;  // of a request, at least sizeof(CallHead); of its reply
-  int slow_every = 0;  // of so many calls of a caller one takes slow_ms in its handler; 0: none
+  int slow_every = 0;  // one call in so many of a caller takes slow_ms in its handler; 0: none
   int slow_ms = 0;
   double seconds = 0;  // after which no further call begins
   bool operator==(const CallTurn&) const = default;
 };
 
 struct CallTurnResult {
+  static constexpr const char* kKind = "result";
   std::string lacks;                              // as above
   double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
-  double per_second = 0;                          // calls, or messages, that the callee has had
+  double per_second = 0;                          // calls, or messages that the callee received
   double idle_seconds = 0, idle_cpu_seconds = 0;  // as above
 };
 
-// One end of the socket. What is received wrongly, too long or not at all is an Error: kCorrupt,
-// kPeerLost, kTimeout; a Failure of the other end is one of its code and text.
+// One end of the socket. A message that is wrong, too long or missing is an Error: kCorrupt,
+// kPeerLost, kTimeout; a Failure of the other end is kAborted, with its text.
 class Conversation {
  public:
   explicit Conversation(Fd socket) : socket_(std::move(socket)) {}
 
   int fd() const { return socket_.get(); }
 
-  // Any of those above, and of call_turn.h.
+  // Message: any struct above that has a kKind.
   template <class Message>
   void send(const Message& message, Deadline deadline);
   template <class Message>

@@ -12,7 +12,7 @@ namespace paceline::bench {
 
 namespace {
 
-// Blocks in the largest buffer.
+// The number of blocks in the largest buffer.
 std::size_t blocks_of(Op op, int world_size) {
   return gives_blocks(op) || gets_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
 }
@@ -59,13 +59,6 @@ std::optional<Operation> op_named(std::string_view name) {
 
 bool is_plannable(Operation operation) {
   return !operation.is_coalesced && operation.op != Op::kSend && !has_counts(operation.op);
-}
-
-std::optional<Dtype> dtype_named(std::string_view name) {
-  for (const Dtype dtype : kAllDtypes) {
-    if (paceline::name_of(dtype) == name) return dtype;
-  }
-  return {};
 }
 
 bool has_form(Operation operation, Placement placement) {
@@ -135,7 +128,7 @@ namespace {
 constexpr std::size_t kUsualFactor = 4;
 constexpr std::size_t kLargestFactor = 1024;
 
-// What follows the number, as a factor; 0 when it is not a unit.
+// The factor of the unit behind a number; 0 if it is not a unit.
 std::size_t unit_of(std::string_view suffix) {
   if (suffix.ends_with("iB")) {
     suffix.remove_suffix(2);

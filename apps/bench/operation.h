@@ -1,10 +1,10 @@
 #pragma once
 
-// What can be measured, and the figures that follow from a time. The words and formulas are those
-// of nccl-tests (doc/PERFORMANCE.md): bytes are those of the largest buffer that one rank holds;
-// algorithm bandwidth = bytes / time; bus bandwidth = algorithm bandwidth x a factor that depends
-// on the operation and the number of ranks, and can be compared with the hardware's for any of
-// them.
+// What can be measured, sizes as people type them, and the figures that follow from a time. The
+// words and formulas are those of nccl-tests (doc/PERFORMANCE.md): bytes are those of the largest
+// buffer that one rank holds; algorithm bandwidth = bytes / time; bus bandwidth = algorithm
+// bandwidth x a factor for the operation and the number of ranks, so that it can be compared with
+// the hardware's.
 //
 // Thread safety: pure functions and values.
 
@@ -30,7 +30,7 @@ struct Operation {
   Operation(Op collective, bool coalesced = false) : op(collective), is_coalesced(coalesced) {}
   bool operator==(const Operation&) const = default;
 };
-// Equal parts of the buffer.
+// The equal parts of the buffer of a coalesced call.
 inline constexpr std::size_t kCoalescedBuffers = 64;
 
 enum class Placement { kInPlace, kOutOfPlace };
@@ -45,29 +45,28 @@ std::string_view name_of(MemoryKind memory);
 // In the order in which they are listed and measured.
 const std::vector<Operation>& measurable_ops();
 std::optional<Operation> op_named(std::string_view name);
-// Whether the planner knows it.
+// Whether the planner can plan it.
 bool is_plannable(Operation operation);
-std::optional<Dtype> dtype_named(std::string_view name);
 
-// Whether the operation is measured in this form. broadcast, reduce and coalesced calls work on one
-// buffer only; the operations on blocks, all_gather apart, and send_recv on two.
+// Whether the operation is measured in this form. broadcast, reduce and coalesced calls have one
+// buffer only; send_recv and the operations on blocks, except all_gather, have two.
 bool has_form(Operation operation, Placement placement);
-// In place where that exists and is usual.
+// In place if that exists and is usual.
 Placement usual_placement(Operation operation);
-// `wanted` where the operation has that form, else its usual one.
+// `wanted` if the operation has that form, else its usual one.
 Placement placement_for(Operation operation, std::optional<Placement> wanted);
 
 // Elements of the whole buffer or of one block, as Collective::count of operations with equal
 // counts, for buffers of `bytes`; rounded up to whole elements in every block. 0 for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
-// Those of `sizes` that are not the same call as one before them; ascending if they are.
+// `sizes` without those that make the same call as the one before; ascending if `sizes` are.
 std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
                                          std::span<const std::size_t> sizes);
 // The bytes that `count` then stands for.
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
-// Of a call with equal counts: the elements of one block.
+// The elements of one block, for a call with equal counts.
 std::size_t block_count(const Collective& call);
-// As input_count() and output_count(), and for send_recv.
+// As input_count() and output_count(), but also for send_recv.
 std::size_t elements_in(const Collective& call, int rank, int world_size);
 std::size_t elements_out(const Collective& call, int rank, int world_size);
 
@@ -75,18 +74,17 @@ double bus_factor(Operation operation, int world_size);
 // 10^9 bytes a second; 0 for no bytes.
 double algorithm_bandwidth(std::size_t bytes, double seconds);
 
-// Sizes as people type them: "4K,64K,1M", and ranges "8:1G" (times 4) or "8:1G:2" (times 2). K, M
-// and G are powers of 1024; "KB" and "KiB" mean the same.
-
 inline constexpr std::size_t kLargestSize = std::size_t(1) << 30;
 
-// Why a list cannot be read: the part that is wrong, and what is allowed.
+// Names the part of a list of sizes that is wrong, and what is allowed.
 class SizeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Ascending, without duplicates, each from 1 to kLargestSize. Throws SizeError.
+// Sizes as people type them: "4K,64K,1M", and ranges "8:1G" (times 4) or "8:1G:2" (times 2). K, M
+// and G are powers of 1024; "KB" and "KiB" mean the same. The sizes ascend without duplicates, each
+// from 1 to kLargestSize. Throws SizeError.
 std::vector<std::size_t> parse_sizes(std::string_view text);
 
 }  // namespace paceline::bench

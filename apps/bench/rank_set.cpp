@@ -1,15 +1,14 @@
 #include "apps/bench/rank_set.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <ctime>
 #include <span>
+#include <string_view>
 
 #include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -28,6 +27,13 @@ namespace paceline::bench {
 
 namespace {
 
+// They select another library, and a trace of every call.
+constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
+                                                               "PACELINE_TIMELINE_DIR"};
+constexpr std::array<std::string_view, 7> kHeldVariables = {
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
+    "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
+
 std::vector<std::string> present(std::span<const std::string_view> names,
                                  const launcher::Environment& environment) {
   std::vector<std::string> found;
@@ -41,19 +47,17 @@ std::vector<std::string> present(std::span<const std::string_view> names,
 
 }  // namespace
 
-OwnVariables own_variables(const launcher::Environment& inherited,
-                           const launcher::Environment& set) {
+std::string variables_in_effect(const launcher::Environment& inherited,
+                                const launcher::Environment& set) {
   launcher::Environment environment = inherited;
   for (const auto& [name, value] : set) environment.erase(name);
-  return {present(kHeldVariables, environment), present(kRemovedVariables, environment)};
-}
-
-std::string describe(const OwnVariables& variables) {
+  const auto held = present(kHeldVariables, environment);
+  const auto removed = present(kRemovedVariables, environment);
   std::string text;
-  if (!variables.held.empty()) text = fmt::format("with {}", fmt::join(variables.held, ", "));
-  if (!variables.removed.empty()) {
+  if (!held.empty()) text = fmt::format("with {}", fmt::join(held, ", "));
+  if (!removed.empty()) {
     text += fmt::format("{}without {}: these rows are the engine's alone", text.empty() ? "" : "; ",
-                        fmt::join(variables.removed, ", "));
+                        fmt::join(removed, ", "));
   }
   return text;
 }
@@ -194,8 +198,8 @@ bool RankSet::any_ended() const {
   });
 }
 
-// In the order in which they answer: a rank that fails must not be waited for behind one that hangs
-// because of it.
+// Receives in the order in which the ranks answer, so that a failure is seen before the ranks that
+// hang because of it.
 void RankSet::answer_each(Deadline deadline, const Answer& receive) {
   std::vector<pollfd> waiting;
   for (const auto& rank : ranks_) waiting.push_back({rank->fd(), POLLIN, 0});
@@ -265,72 +269,6 @@ void RankSet::stop() {
     }
   }
   processes_.clear();
-}
-
-namespace {
-
-using namespace std::chrono_literals;
-
-constexpr auto kMeetingLimit = 60s;
-// A contestant whose ranks compute so much while others are on turn, as a part of a core, is worth
-// a note; shorter waits tell nothing.
-constexpr double kRestless = 0.05;
-constexpr double kShortWait = 0.1;
-
-}  // namespace
-
-ReportHead begin_report(const std::string& command, const std::string& version,
-                        const launcher::Environment& variables) {
-  ReportHead report;
-  report.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  report.machine = this_machine();
-  report.command = command;
-  report.version = version;
-  report.variables = describe(own_variables(launcher::inherited_environment(), variables));
-  return report;
-}
-
-std::optional<Located> locate_or_note(const CatalogEntry& entry, const std::string& programs,
-                                      ReportHead& report) {
-  const char* path = std::getenv("PATH");
-  Located located = locate(entry, programs, path != nullptr ? path : "");
-  if (located.missing.empty()) return located;
-  if (entry.name == "paceline") fail(ErrorCode::kSystem, "{}", located.missing);
-  report.missing.push_back(located.missing);
-  return {};
-}
-
-void start_all(std::vector<std::unique_ptr<RankSet>>& sets, ReportHead& report) {
-  for (const auto& set : sets) set->start();
-  for (const auto& set : sets) set->open_store();
-  for (auto& set : sets) {
-    try {
-      set->meet(Deadline::after(kMeetingLimit));
-      report.participants.push_back({set->name(), set->title(), set->library().version});
-    } catch (const Error& error) {
-      if (set->name() == "paceline") throw;
-      report.missing.push_back(fmt::format("{} did not start: {}", set->title(), error.what()));
-      set.reset();
-    }
-  }
-  std::erase(sets, nullptr);
-}
-
-std::string interruption_note(std::size_t done, std::size_t wanted) {
-  return fmt::format("interrupted: {} of {} measured", done, counted(wanted, "point"));
-}
-
-std::string failure_note(std::size_t done, std::size_t wanted, const Error& error) {
-  return fmt::format("ended after {} of {} by: {}", done, counted(wanted, "point"), error.what());
-}
-
-void note_restlessness(const RankSet& set, ReportHead& report) {
-  if (set.idle_seconds() < kShortWait || set.idle_cpu_seconds() < kRestless * set.idle_seconds())
-    return;
-  report.note_once(
-      fmt::format("{} computes during the turns of others, which slows them down: its times and "
-                  "theirs are less reliable",
-                  set.title()));
 }
 
 }  // namespace paceline::bench

@@ -1,18 +1,27 @@
 #pragma once
 
-// The variables by which a user's environment changes what a measurement of Paceline shows. Most of
-// them mean what they mean for any program, and are named with the results. Those that would put
-// something else than the engine under Paceline's name, or make it write files meanwhile, are taken
-// from the ranks.
+// The ranks of one contestant, each a process of its own that lives through the whole session and
+// sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
+// MPI's launcher.
 //
-// Thread safety: pure functions.
+//   RankSet set(entry, located, 2, plan);
+//   set.start();
+//   set.open_store();
+//   set.meet(deadline);
+//   auto results = set.take_turn(turn, deadline);
+//
+// Call start() of every set first: open_store() starts a thread, and after that this process should
+// not fork.
+//
+// What the ranks write to stdout and stderr is kept and becomes part of the message when they fail.
+// The ranks end with their set, and with the thread that made it.
+//
+// Thread safety: none; the main thread, because the kernel ends the ranks with the thread that
+// started them.
 
-#include <array>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "paceline/engine/core/error.h"
@@ -22,41 +31,16 @@
 
 #include "apps/bench/catalog.h"
 #include "apps/bench/messages.h"
-#include "apps/bench/report.h"
 
 namespace paceline::bench {
 
-// Another library, a trace of every call.
-inline constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
-                                                                      "PACELINE_TIMELINE_DIR"};
-inline constexpr std::array<std::string_view, 6> kHeldVariables = {
-    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS",
-    "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
-
-struct OwnVariables {
-  std::vector<std::string> held, removed;  // "PACELINE_ENCRYPT=1"
-};
-
-// `set` is what an option sets in place of the inherited.
-OwnVariables own_variables(const launcher::Environment& inherited,
-                           const launcher::Environment& set);
-// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty when there are none.
-std::string describe(const OwnVariables& variables);
-
-// The ranks of one contestant, each a process of its own that lives through the whole session and
-// sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
-// MPI's launcher.
-//
-//   RankSet set(entry, located, 2, plan);
-//   set.start();         for all sets, before
-//   set.open_store();    for any set: it starts a thread, and then nothing should be forked
-//   set.meet(deadline);
-//   auto results = set.take_turn(turn, deadline);
-//
-// What the ranks write to stdout and stderr is kept and becomes part of the message when they fail.
-// Its ranks end with this object, and with the thread that made it.
-//
-// Thread safety: none; the main thread, because of the promise that the ranks die with it.
+// The variables in effect by which a user's environment changes what a measurement of Paceline
+// shows: "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most
+// mean what they mean for any program. Those that would put something else than the engine under
+// Paceline's name, or make it write files meanwhile, are taken from the ranks. `set`: variables
+// that an option sets, which replace inherited ones. Pure.
+std::string variables_in_effect(const launcher::Environment& inherited,
+                                const launcher::Environment& set);
 
 class RankSet {
  public:
@@ -85,7 +69,7 @@ class RankSet {
   // finished.
   template <class AnyTurn>
   std::vector<typename AnyTurn::Result> take_turn(const AnyTurn& turn, Deadline deadline);
-  // So far, between its turns: of the clock, and processor time of all ranks.
+  // Seconds between its turns so far, and the processor time of all ranks in them.
   double idle_seconds() const { return idle_seconds_; }
   double idle_cpu_seconds() const { return idle_cpu_seconds_; }
 
@@ -118,34 +102,5 @@ class RankSet {
   Ready ready_;
   double idle_seconds_ = 0, idle_cpu_seconds_ = 0;
 };
-
-// What sessions of every kind have in common: their contestants start together, the report names
-// those that did not start, and one that computes while others are on turn.
-//
-// Thread safety: none; the main thread.
-
-// Ends a measurement from inside.
-struct Interrupted {};
-
-// The head of a report, with what this moment and machine say.
-ReportHead begin_report(const std::string& command, const std::string& version,
-                        const launcher::Environment& variables);
-
-// Where its program is; nothing when it cannot take part, and the report says why. Error when it is
-// Paceline's own.
-std::optional<Located> locate_or_note(const CatalogEntry& entry, const std::string& programs,
-                                      ReportHead& report);
-
-// Starts all and waits until their libraries are up. Those that do not come up are removed, and the
-// report says why; Error when it is Paceline's own. Requires: no other threads in this process yet.
-void start_all(std::vector<std::unique_ptr<RankSet>>& sets, ReportHead& report);
-
-// For the report of a measurement that was interrupted, or ended by an error, after `done` of
-// `wanted` points.
-std::string interruption_note(std::size_t done, std::size_t wanted);
-std::string failure_note(std::size_t done, std::size_t wanted, const Error& error);
-
-// After a turn.
-void note_restlessness(const RankSet& set, ReportHead& report);
 
 }  // namespace paceline::bench

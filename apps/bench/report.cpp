@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <sys/sysinfo.h>
@@ -10,6 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/topology.h"
 
 namespace paceline::bench {
@@ -33,6 +33,10 @@ Spread spread_of(const std::vector<double>& values) {
   return {median(values), *least, *most};
 }
 
+std::string rounded_text(double value, double whole_from) {
+  return fmt::format("{:.{}f}", value, value < 10 ? 2 : value < whole_from ? 1 : 0);
+}
+
 std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> result(a.size());
   std::transform(a.begin(), a.end(), b.begin(), result.begin(), std::divides<>());
@@ -49,13 +53,14 @@ std::vector<double> collect(const std::vector<Round>& rounds, double Round::*fig
 
 constexpr double kMostSpread = 2, kMostAboveFastest = 5;
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const auto colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown model";
+bool differs_much(const Spread& spread) { return spread.max > kMostSpread * spread.min; }
+
+// `also`: another sign, beside rounds that differ.
+std::string noise_text(const std::string& also) {
+  return fmt::format(
+      "noisy: the rounds differ by more than {} times{}; the machine is busy with something else, "
+      "so repeat this on an idle one",
+      kMostSpread, also);
 }
 
 }  // namespace
@@ -67,19 +72,18 @@ Spread Row::spread() const { return spread_of(collect(rounds, &Round::median)); 
 double Row::min_us() const { return spread_of(collect(rounds, &Round::min)).min; }
 double Row::max_us() const { return spread_of(collect(rounds, &Round::max)).max; }
 double Row::algbw() const { return algorithm_bandwidth(bytes, median_us() * 1e-6); }
-// What memcpy moves depends on no operation.
+// The bytes that memcpy moves do not depend on the operation.
 double Row::busbw() const { return algbw() * (peer == "memcpy" ? 1 : bus_factor(op, ranks)); }
 
 bool Row::is_noisy() const {
-  const Spread of_rounds = spread();
-  return of_rounds.max > kMostSpread * of_rounds.min || median_us() > kMostAboveFastest * min_us();
+  return differs_much(spread()) || median_us() > kMostAboveFastest * min_us();
 }
 
 std::string ratio_text(const Row& row, const Row& own) {
   constexpr const char* kNoisy = "noisy";
   if (row.ratios.empty() || &row == &own) return row.is_noisy() ? kNoisy : "";
   const Spread spread = spread_of(row.ratios);
-  const bool is_noisy = row.is_noisy() || own.is_noisy() || spread.max > kMostSpread * spread.min;
+  const bool is_noisy = row.is_noisy() || own.is_noisy() || differs_much(spread);
   return fmt::format("{:.2f} [{:.2f}, {:.2f}]{}{}", spread.median, spread.min, spread.max,
                      is_noisy ? " " : "", is_noisy ? kNoisy : "");
 }
@@ -89,10 +93,8 @@ std::string noise_note(const std::vector<Row>& rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (i == 0 || rows[i].bytes != rows[own].bytes || rows[i].op != rows[own].op) own = i;
     if (!ratio_text(rows[i], rows[own]).ends_with("noisy")) continue;
-    return fmt::format(
-        "noisy: the rounds differ by more than {} times, or the median call took more than {} "
-        "times the fastest; the machine is busy with something else, so repeat this on an idle one",
-        kMostSpread, kMostAboveFastest);
+    return noise_text(
+        fmt::format(", or the median call took more than {} times the fastest", kMostAboveFastest));
   }
   return "";
 }
@@ -122,19 +124,14 @@ Machine this_machine() {
   utsname system{};
   uname(&system);
   const double bytes = static_cast<double>(memory.totalram) * memory.mem_unit;
-  return {cpu_model(), discover_topology().num_cores(), bytes / (1 << 30),
+  const std::string cpu = cpu_property("model name");
+  return {cpu.empty() ? "unknown model" : cpu, discover_topology().num_cores(), bytes / (1 << 30),
           fmt::format("{} {}", system.sysname, system.release)};
 }
 
 namespace {
 
 constexpr const char* kReportColumns = "{:>8}  {:<20} {:>10} {:>10} {:>10} {:>9} {:>9}  {}\n";
-
-// Four digits that mean something.
-std::string microseconds_text(double microseconds) {
-  const int decimals = microseconds < 10 ? 2 : microseconds < 1000 ? 1 : 0;
-  return fmt::format("{:.{}f}", microseconds, decimals);
-}
 
 std::string bandwidth_text(const Row& row, double bandwidth) {
   if (row.bytes == 0) return "-";
@@ -157,8 +154,8 @@ std::string table_rows(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const std::string size = row.bytes == 0 ? "-" : size_text(row.bytes);
     text += fmt::format(kReportColumns, &row == &rows.front() ? size : "", row.label(),
-                        microseconds_text(row.median_us()), microseconds_text(row.p95_us()),
-                        microseconds_text(row.p99_us()), bandwidth_text(row, row.algbw()),
+                        rounded_text(row.median_us()), rounded_text(row.p95_us()),
+                        rounded_text(row.p99_us()), bandwidth_text(row, row.algbw()),
                         bandwidth_text(row, row.busbw()), ratio_text(row, rows.front()));
   }
   return text;
@@ -184,13 +181,8 @@ std::string to_csv(const Report& report) {
 namespace {
 
 constexpr const char* kCallColumns = "{:<38} {:<10} {:<27} {}\n";
-constexpr double kMostRoundSpread = 2;
-
 // Three or four digits that mean something.
-std::string figure_text(double value) {
-  const int decimals = value < 10 ? 2 : value < 100 ? 1 : 0;
-  return fmt::format("{:.{}f}", value, decimals);
-}
+std::string figure_text(double value) { return rounded_text(value, 100); }
 
 std::string spread_text(const std::vector<double>& values) {
   const Spread spread = spread_of(values);
@@ -216,18 +208,12 @@ std::string_view name_of(CallMeasure measure) {
   return "";
 }
 
-bool CallRow::is_noisy() const {
-  const Spread of_rounds = spread();
-  return of_rounds.max > kMostRoundSpread * of_rounds.min;
-}
+bool CallRow::is_noisy() const { return differs_much(spread()); }
 
 std::string noise_note(const std::vector<CallRow>& rows) {
-  if (std::none_of(rows.begin(), rows.end(), [](const CallRow& row) { return row.is_noisy(); }))
-    return "";
-  return fmt::format(
-      "noisy: the rounds differ by more than {} times; the machine is busy with something else, so "
-      "repeat this on an idle one",
-      kMostRoundSpread);
+  const bool is_noisy =
+      std::any_of(rows.begin(), rows.end(), [](const CallRow& row) { return row.is_noisy(); });
+  return is_noisy ? noise_text("") : "";
 }
 
 std::string table_of(const std::vector<CallRow>& rows, bool busy) {

@@ -1,6 +1,10 @@
 #pragma once
 
-// Medians and percentiles of measured times. Requires, everywhere: at least one value.
+// What the two kinds of sessions measured, as values, and the forms of a report: aligned text and
+// JSON of both; of collectives also CSV and an HTML page. Times are microseconds, bandwidths 10^9
+// bytes a second.
+//
+// Thread safety: pure functions.
 
 #include <optional>
 #include <string>
@@ -10,6 +14,8 @@
 #include "apps/bench/operation.h"
 
 namespace paceline::bench {
+
+// Medians and percentiles of measured times. All require at least one value.
 
 // The middle value, or the mean of the two middle ones.
 double median(std::vector<double> values);
@@ -26,10 +32,8 @@ Spread spread_of(const std::vector<double>& values);
 // a[i] / b[i]. Requires: as many of each.
 std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b);
 
-// What a session measured, as values, and its four forms: aligned text, CSV, JSON, one HTML page.
-// Times are microseconds, bandwidths 10^9 bytes a second.
-//
-// Thread safety: pure functions.
+// With two decimals below 10, one below `whole_from`, and none from there on.
+std::string rounded_text(double value, double whole_from = 1000);
 
 // One round's calls of one contestant.
 struct Round {
@@ -60,8 +64,8 @@ struct Row {
   double max_us() const;
   double algbw() const;
   double busbw() const;
-  // The machine was doing something else: the rounds' medians differ by more than 2 times, or the
-  // median call took more than 5 times the fastest.
+  // Whether the machine was doing something else: the rounds' medians differ by more than 2 times,
+  // or the median call took more than 5 times the fastest.
   bool is_noisy() const;
   // "paceline, ordinary", "gloo".
   std::string label() const;
@@ -85,10 +89,10 @@ struct ReportHead {
   std::string date;       // UTC, ISO 8601
   std::string command;    // as typed
   std::string version;    // of Paceline
-  std::string variables;  // which ones of the environment held (own_variables.h)
+  std::string variables;  // those of the environment that had an effect (rank_set.h)
   Machine machine;
   std::vector<Participant> participants;
-  std::vector<std::string> missing;  // who could not take part, why, and how to get it
+  std::vector<std::string> missing;  // contestants that could not take part, why, how to get them
   std::vector<std::string> notes;    // what else the reader must know
 
   void note_once(const std::string& note);
@@ -116,10 +120,6 @@ std::string to_csv(const Report& report);
 std::string to_json(const Report& report);
 // Complete in itself: no script, font or image from elsewhere.
 std::string to_html(const Report& report);
-
-// What a session of calls measured, as values, and its two forms: aligned text, JSON.
-//
-// Thread safety: pure functions.
 
 // How caller and callee reach each other: as on one host, or as on two.
 enum class CallWay { kUnix, kTcp };
@@ -149,7 +149,7 @@ struct CallRow {
   std::vector<double> ratios{};
 
   Spread spread() const { return spread_of(rounds); }
-  // The machine was doing something else: the rounds differ by more than 2 times.
+  // Whether the machine was doing something else: the rounds differ by more than 2 times.
   bool is_noisy() const;
 };
 

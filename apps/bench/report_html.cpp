@@ -1,3 +1,5 @@
+// The HTML page of a report: its facts, and a table and curves for each operation.
+
 #include <algorithm>
 #include <map>
 #include <utility>

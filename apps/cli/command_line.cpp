@@ -17,7 +17,7 @@ namespace paceline::apps {
 
 namespace {
 
-// torchrun's, known but not available.
+// torchrun's options that are known here but not available.
 constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
                                                            "--start-method",
                                                            "--local-addr",
@@ -93,7 +93,7 @@ bool variable_is_set(const CLI::Option& option) {
   return value != nullptr && *value != '\0';
 }
 
-// Whether the value of a flag, `source`'s, means on.
+// Whether `value`, which `source` gives to a flag, means on.
 bool flag_value(const std::string& source, std::string value) {
   static constexpr std::array<std::string_view, 4> kOn = {"1", "true", "yes", "on"};
   static constexpr std::array<std::string_view, 4> kOff = {"0", "false", "no", "off"};
@@ -105,7 +105,7 @@ bool flag_value(const std::string& source, std::string value) {
                                launcher::neutralise(value)));
 }
 
-// CLI11 would say what it cannot convert, and not of which variable.
+// Refuses a bad value before CLI11 does, whose message does not name the variable.
 void check_flag_variable(const CLI::Option& option) {
   if (option.get_items_expected_max() > 0 || !variable_is_set(option)) return;
   flag_value(option.get_envname(), std::getenv(option.get_envname().c_str()));
@@ -174,14 +174,17 @@ CommandLine split_command_line(const CLI::App& app, const std::vector<std::strin
   return line;
 }
 
-CommandLine split_around_word(const CLI::App& app, const std::vector<std::string>& arguments) {
-  CommandLine line = split_command_line(app, arguments);
-  if (line.program.empty()) return line;
-  CommandLine rest = split_command_line(app, {line.program.begin() + 1, line.program.end()});
-  for (const std::string& option : rest.options) line.add(option);
-  line.program.resize(1);
-  line.program.insert(line.program.end(), rest.program.begin(), rest.program.end());
-  return line;
+CommandLine split_around_words(const CLI::App& app, const std::vector<std::string>& arguments) {
+  CommandLine all;
+  for (std::vector<std::string> rest = arguments; !rest.empty();) {
+    CommandLine line = split_command_line(app, rest);
+    for (const std::string& option : line.options) all.add(option);
+    rest = std::move(line.program);
+    if (rest.empty()) break;
+    all.program.push_back(rest.front());
+    rest.erase(rest.begin());
+  }
+  return all;
 }
 
 bool take_options(CLI::App& app, const CommandLine& line) {

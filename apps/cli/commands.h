@@ -1,5 +1,8 @@
 #pragma once
 
+// What all commands of `paceline` share: their declarations, say(), and guarded(), which turns what
+// a command throws into a message and an exit code.
+
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -11,8 +14,8 @@ namespace paceline::apps {
 // throw.
 inline void say(const std::string& line) { std::fputs((line + "\n").c_str(), stderr); }
 
-// The subcommands of `paceline`. Each takes what stands behind its name and returns the exit code;
-// a command line that cannot be carried out is a UsageError.
+// The subcommands. Each takes the arguments behind its name and returns the exit code; a command
+// line that cannot be carried out is a UsageError.
 
 using Arguments = std::vector<std::string>;
 
@@ -38,9 +41,7 @@ int timeline_command(const Arguments& arguments);
 int top_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);
 
-// Turns what a command throws into a message and an exit code.
-
-// Runs `command`; `who` stands before the message.
+// Runs `command`. Its exit code, or that of what it throws, which is printed behind `who`.
 int guarded(const std::string& who, const std::function<int()>& command);
 
 }  // namespace paceline::apps

@@ -27,6 +27,7 @@ namespace paceline::apps {
 
 namespace {
 
+constexpr const char* kUsualFlagFile = "paceline.toml";
 constexpr std::size_t kMaxFile = 1 << 20;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
@@ -125,14 +126,14 @@ struct stat status_of(int fd) {
 
 constexpr const char* kForeign = "it belongs to another user or everyone may write it";
 
-// It can name programs to start.
+// Whether another user could have written the file, which can name programs to start.
 bool is_foreign(int fd) {
   const struct stat status = status_of(fd);
   const bool own = status.st_uid == geteuid() || status.st_uid == 0;
   return !own || (status.st_mode & S_IWOTH) != 0;
 }
 
-// Of the command line or the variable; "" where neither names one.
+// The path that the command line or the variable gives; "" if neither does.
 std::string named_path(const CommandLine& line) {
   for (const std::string& option : line.options) {
     if (option.starts_with("--config=")) return option.substr(std::strlen("--config="));
@@ -143,10 +144,10 @@ std::string named_path(const CommandLine& line) {
 
 struct Opened {
   Fd file;               // none: nothing is to be read
-  std::string obstacle;  // why, where that is not the user's wish
+  std::string obstacle;  // why not; empty if the user wants no file
 };
 
-// A device such as /dev/null is the wish for no file.
+// A device such as /dev/null means that the user wants no file.
 Opened open_flag_file(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return {Fd(), std::strerror(errno)};

@@ -1,7 +1,7 @@
 #pragma once
 
 // Default options in a file, so that they need not be typed: paceline.toml in the working
-// directory, or the file of --config. A strict part of TOML:
+// directory, if it exists, or the file of --config. A strict part of TOML:
 //
 //   [run]                      # the command
 //   nproc-per-node = 4         # its options, without dashes in front
@@ -20,9 +20,6 @@
 
 namespace paceline::apps {
 
-// Read where it is there and --config names no other.
-inline constexpr const char* kUsualFlagFile = "paceline.toml";
-
 struct FlagFileEntry {
   std::string command, key, value;
   bool is_flag = false;  // true or false
@@ -33,12 +30,12 @@ struct FlagFileEntry {
 // The lines of such a file. UsageError: "PATH, line 3: ...". Pure.
 std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::string& path);
 
-// kUsualFlagFile where it is there and would be read, else "".
+// "paceline.toml" if it exists and would be read, else "".
 std::string usual_flag_file();
 
 // Adds the defaults of `command` that --config or paceline.toml gives to `line`; none for --help.
-// A file that another user could have written is not read, as it can name programs to start: of
-// paceline.toml that is a warning, of a file that was named an error. Throws UsageError.
+// A file that another user could have written is not read, because it can name programs to start:
+// for paceline.toml that is a warning, for a file that was named an error. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 
 }  // namespace paceline::apps

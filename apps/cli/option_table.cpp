@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <memory>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,6 +20,14 @@ std::string variable_of(const std::string& flag) {
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
   return name;
 }
+
+struct UsageFormatter : CLI::Formatter {
+  explicit UsageFormatter(std::string text) : usage(std::move(text)) {}
+  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
+    return usage;
+  }
+  const std::string usage;
+};
 
 std::string source_of(const Option& option) {
   if (option.origin.starts_with("variable ")) return option.declared->get_envname();
@@ -64,6 +73,13 @@ std::string allowed_words(const std::vector<std::string>& words, const std::stri
   return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
 }
 
+void set_usage(CLI::App& app, const std::string& usage) {
+  auto formatter = std::make_shared<UsageFormatter>(usage);
+  formatter->column_width(34);
+  app.formatter(formatter);
+  app.get_help_ptr()->group("Help");
+}
+
 Option& OptionTable::add(const std::string& names, OptionTarget target, unsigned traits) {
   Option& option = options_.emplace_back();
   option.name = names.substr(names.find("--"));
@@ -107,7 +123,10 @@ void OptionTable::word(const char* name, const char* help) {
 }
 
 bool OptionTable::take(const CommandLine& line) {
-  if (!take_options(app_, line)) return false;
+  if (!take_options(app_, line)) {
+    fmt::print("{}", app_.help());
+    return false;
+  }
   for (Option& option : options_) {
     if (option.is_flag && option.declared->count() > 0 && option.declared->as<bool>()) {
       option.text = "true";
@@ -126,11 +145,8 @@ void OptionTable::read() const {
 
 std::optional<std::vector<std::string>> OptionTable::read_line(
     const std::vector<std::string>& arguments, std::size_t most_words) {
-  CommandLine line = split_around_word(app_, arguments);
-  if (!take(line)) {
-    fmt::print("{}", app_.help());
-    return {};
-  }
+  CommandLine line = split_around_words(app_, arguments);
+  if (!take(line)) return {};
   if (line.program.size() > most_words) {
     throw UsageError(fmt::format("'{}' was not expected", line.program[most_words]));
   }

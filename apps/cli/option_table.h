@@ -42,7 +42,7 @@ struct Option {
   std::string name;  // "--log-dir"
   CLI::Option* declared = nullptr;
   OptionTarget target;
-  unsigned traits = 0;  // for the command: OptionTraits are those of paceline run
+  unsigned traits = 0;  // a set of bits: OptionTraits of paceline run, BenchMode of paceline bench
   bool is_flag = false;
 
   // From OptionTable::take() on.
@@ -107,6 +107,9 @@ OptionTarget word_target(Value& value, std::vector<std::pair<std::string, Value>
   return {.read = read, .print = print};
 }
 
+// The form of the help: `usage` in front, names in a column of 34, --help in the group "Help".
+void set_usage(CLI::App& app, const std::string& usage);
+
 // Thread safety: none.
 class OptionTable {
  public:
@@ -115,24 +118,24 @@ class OptionTable {
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // The help's group of the options that are declared from here on.
+  // The group in the help for options that are declared from here on.
   void group(const char* name) { group_ = name; }
   Option& value(const std::string& names, const char* type, const char* help, OptionTarget target,
                 unsigned traits = 0);
   Option& flag(const std::string& name, const char* help, OptionTarget target = {},
                unsigned traits = 0);
 
-  // A word of the command itself, in the help. It comes with the line's words.
+  // Shows a word of the command itself in the help. read_line() returns it.
   void word(const char* name, const char* help);
 
-  // Takes the texts of `line`, of variables and of defaults. False when --help was among them.
-  // Throws UsageError.
+  // Takes the texts from `line`, from variables and from defaults. False when --help was typed, and
+  // is printed. Throws UsageError.
   bool take(const CommandLine& line);
   // Reads the texts into the targets, in the order of declaration. Throws UsageError.
   void read() const;
 
-  // Both, for a command of at most `most_words` words, which it returns; options may stand on
-  // either side of the first. Nothing when --help was typed, and is printed. Throws UsageError.
+  // Both, for a command of at most `most_words` words, which it returns; options may stand between
+  // them. Nothing when --help was typed, and is printed. Throws UsageError.
   std::optional<std::vector<std::string>> read_line(const std::vector<std::string>& arguments,
                                                     std::size_t most_words);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -53,6 +54,14 @@ std::chrono::nanoseconds seconds_number(const std::string& source, const std::st
   }
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(*value));
+}
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
+  if (text.ends_with(',')) items.emplace_back();
+  return items;
 }
 
 std::string one_of(const std::vector<std::string>& words, const std::string& typed) {

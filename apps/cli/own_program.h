@@ -1,5 +1,9 @@
 #pragma once
 
+// The version of this command, and the path and working directory of its process.
+//
+// Thread safety: pure.
+
 #include <string>
 
 namespace paceline::apps {
@@ -11,15 +15,13 @@ std::string version_text();
 std::string version_number();
 
 bool built_with_libtorch();
-// Backend c10d, for programs with tensors: the Gloo that LibTorch carries.
+// Whether programs with tensors have the backend c10d, the Gloo that LibTorch carries.
 bool built_with_c10d_gloo();
 
-// Where this command lies, and what was installed with it. Thread safety: pure.
-
-// The path of the program that runs now.
+// The path of the program that this process runs.
 std::string own_program();
 
-// The folder of what `paceline bench` compares: ../libexec/paceline beside this program's.
+// The folder of the contestants of `paceline bench`: ../libexec/paceline, seen from this program's.
 std::string contestants_folder();
 
 // Error(kSystem) when this process's working directory was removed: paths cannot be made absolute

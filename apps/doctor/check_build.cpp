@@ -1,4 +1,5 @@
-#include <cstdlib>
+// The checks of `paceline doctor` that look at this build, its libraries and the engine.
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -61,11 +62,10 @@ Finding check_calibration() {
 
 // Each of these libraries may be installed beside the one that a backend is linked to.
 Finding check_bench_peers() {
-  const char* path = std::getenv("PATH");
   std::vector<std::string> here, absent;
   for (const std::string& name : bench::peer_names()) {
     const bench::CatalogEntry& entry = *bench::find_entry(name);
-    const auto found = bench::locate(entry, contestants_folder(), path != nullptr ? path : "");
+    const auto found = bench::locate(entry, contestants_folder());
     (found.missing.empty() ? here : absent).push_back(entry.title);
   }
   std::string text = here.empty() ? "none" : fmt::format("{}", fmt::join(here, ", "));
@@ -85,7 +85,7 @@ using Library = std::unique_ptr<void, int (*)(void*)>;
 
 Library load(const char* name) { return {dlopen(name, RTLD_LAZY | RTLD_LOCAL), dlclose}; }
 
-// Where the loader found it, links followed.
+// The path at which the loader found the library, with links followed.
 std::string path_of(const Library& library) {
   link_map* map = nullptr;
   if (dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
@@ -131,7 +131,7 @@ std::vector<Finding> check_backends() {
   return findings;
 }
 
-// Of the library for programs with tensors; this command does not have it.
+// Whether the library for programs with tensors has the backend; this command itself does not.
 Finding check_c10d() {
   if (built_with_c10d_gloo()) {
     return {"backend c10d", Verdict::kOk,

@@ -1,3 +1,5 @@
+// The checks of `paceline doctor` that look at the machine and the limits of this process.
+
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -12,8 +14,10 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/messages/running_jobs.h"
@@ -27,23 +31,13 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// Gradient buckets and their neighbours' windows live there; smaller has room for toy models only.
+// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models
+// only.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 
-std::string value_in_cpuinfo(const std::string& key) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(key)) {
-      const auto colon = line.find(": ");
-      return colon == std::string::npos ? "" : line.substr(colon + 2);
-    }
-  }
-  return "";
-}
-
 Finding check_cpu() {
-  const std::string flags = " " + value_in_cpuinfo("flags") + " ";
+  const std::string flags = " " + cpu_property("flags") + " ";
   auto has = [&](const char* flag) {
     return flags.find(fmt::format(" {} ", flag)) != std::string::npos;
   };
@@ -51,7 +45,7 @@ Finding check_cpu() {
   for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512_bf16", "amx_bf16"}) {
     if (has(flag)) features += fmt::format(" {}", flag);
   }
-  std::string model = value_in_cpuinfo("model name");
+  std::string model = cpu_property("model name");
   if (model.empty()) model = "unknown model";
   Finding finding{"cpu", Verdict::kOk, model + ";" + (features.empty() ? " no AVX2" : features),
                   ""};
@@ -106,15 +100,15 @@ Finding check_running_jobs() {
   if (jobs.empty()) return {"running jobs", Verdict::kOk, "no other paceline job here", ""};
   std::string text;
   for (const launcher::RunningJob& job : jobs) {
-    text += fmt::format("{}pid {}: {} rank{} on cpus {}", text.empty() ? "" : "; ", job.launcher,
-                        job.num_ranks, job.num_ranks == 1 ? "" : "s", format_cpu_list(job.cpus));
+    text += fmt::format("{}pid {}: {} on cpus {}", text.empty() ? "" : "; ", job.launcher,
+                        counted(job.num_ranks, "rank"), format_cpu_list(job.cpus));
   }
   return {"running jobs", Verdict::kWarn, text,
           "a job on the same cores gets what they leave; give each its own: taskset -c LIST "
           "paceline run ..."};
 }
 
-// Where there is more than one node, memory of another one is slower.
+// With more than one node, memory of another node is slower.
 Finding check_memory_policy() {
   const auto nodes = discover_topology().numa_nodes;
   if (nodes.size() < 2) return {"NUMA", Verdict::kOk, "one node", ""};
@@ -189,14 +183,6 @@ Finding check_open_files() {
   return finding;
 }
 
-Finding check_locked_memory() {
-  rlimit limit{};
-  getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string text =
-      limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} KiB", limit.rlim_cur >> 10);
-  return {"locked mem", Verdict::kOk, text + " (matters for RDMA and io_uring only)", ""};
-}
-
 // "always [madvise] never"; empty where the kernel has no such setting.
 std::string huge_page_modes(const char* setting) {
   std::ifstream file(std::string("/sys/kernel/mm/transparent_hugepage/") + setting);
@@ -241,8 +227,7 @@ std::vector<Finding> check_machine() {
   return {check_cpu(),          check_cores(),         check_thread_variables(),
           check_running_jobs(), check_memory_policy(), check_memory(),
           check_shm(),          check_memfd(),         check_pidfd(),
-          check_open_files(),   check_locked_memory(), check_huge_pages(),
-          check_loopback()};
+          check_open_files(),   check_huge_pages(),    check_loopback()};
 }
 
 }  // namespace paceline::apps

@@ -1,3 +1,5 @@
+// `paceline doctor`: runs the checks and prints their findings.
+
 #include <algorithm>
 
 #include <CLI/CLI.hpp>

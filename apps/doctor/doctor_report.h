@@ -1,6 +1,7 @@
 #pragma once
 
-// What `paceline doctor` found, one finding a line, as text or JSON.
+// What `paceline doctor` finds, one finding a line, as text or JSON. Each check looks at one thing,
+// changes nothing and takes milliseconds.
 
 #include <string>
 #include <vector>
@@ -21,13 +22,11 @@ std::string doctor_text(const std::vector<Finding>& findings);
 std::string doctor_json(const std::vector<Finding>& findings);
 bool any_failed(const std::vector<Finding>& findings);
 
-// The checks of `paceline doctor`. Each looks at one thing, changes nothing and takes milliseconds.
-
-// In doctor_machine.cpp: what the machine and the limits of this process allow.
+// In check_machine.cpp: what the machine and the limits of this process allow.
 std::vector<Finding> check_machine();
-// In doctor_engine.cpp: what the engine does with this machine.
+// In check_build.cpp: what the engine does with this machine.
 std::vector<Finding> check_engine();
-// In doctor_build.cpp: what this build has, and what stands around it.
+// In check_build.cpp: what this build has, and the libraries and variables around it.
 std::vector<Finding> check_build();
 
 }  // namespace paceline::apps

@@ -7,16 +7,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/number_text.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/messages/running_jobs.h"
 #include "paceline/launcher/output/line_formatter.h"
 
 #include "apps/cli/commands.h"
 #include "apps/cli/option_value.h"
-#include "apps/run/start_preview.h"
 
 namespace paceline::apps {
 
@@ -61,7 +62,7 @@ bool belongs_to(const JobEntry& entry, const Job& job) {
                       [&](const JobEntry& agent) { return shares_a_rank(entry, agent); });
 }
 
-// An agent's pid means that agent; the launcher's the whole job.
+// An agent's pid selects that agent, the launcher's pid the whole job.
 std::optional<Job> find_by_pid(const std::vector<Job>& jobs, const std::string& name) {
   for (const Job& job : jobs) {
     if (job.launcher && has_pid(*job.launcher, name)) return job;
@@ -115,7 +116,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
 
 namespace {
 
-// One job more or less would be taken for an answer.
+// Says which launchers did not answer: a list without them would look complete.
 void name_the_silent(const std::vector<std::string>& marks) {
   if (marks.empty()) return;
   std::set<pid_t> launchers;
@@ -203,9 +204,7 @@ std::string no_ranks_here(const Job& job) {
 }
 
 std::string ranks_text(const JobEntry& job) {
-  if (job.is_launcher()) {
-    return fmt::format("on {} host{}", job.hosts.size(), job.hosts.size() == 1 ? "" : "s");
-  }
+  if (job.is_launcher()) return "on " + counted(job.hosts.size(), "host");
   const auto count = static_cast<int>(job.ranks.size());
   if (count == job.world_size) return fmt::to_string(count);
   if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);
@@ -216,7 +215,7 @@ std::string ranks_text(const JobEntry& job) {
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {
-  const std::string text = launcher::neutralise_in_line(command_text(job.command));
+  const std::string text = launcher::neutralise_in_line(shell_line(job.command));
   return text.size() > width ? text.substr(0, width - 3) + "..." : text;
 }
 

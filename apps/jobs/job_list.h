@@ -14,7 +14,7 @@
 
 namespace paceline::apps {
 
-// Of the word by which commands choose a job.
+// The help of the word that names a job.
 inline constexpr char kJobHelp[] = "A job's id or launcher, as paceline ps shows them";
 
 struct JobRank {
@@ -26,7 +26,7 @@ struct JobRank {
 struct JobEntry {
   std::string socket;  // for launcher::ask_job()
   std::string id;
-  bool id_is_shared = false;  // other jobs may go by it: "none"
+  bool id_is_shared = false;  // other jobs may have the same: "none"
   pid_t supervisor = -1, launcher = -1;
   std::vector<std::string> command;
   std::int64_t started = 0;  // seconds since 1970
@@ -37,39 +37,39 @@ struct JobEntry {
   std::vector<std::string> hosts;               // of a launcher of --hosts; empty: an agent
 
   bool is_launcher() const { return !hosts.empty(); }
-  // The others are elsewhere, or have an entry of their own.
+  // Whether other ranks of the job are on other hosts, or in another entry.
   bool is_part() const { return of_hosts || is_launcher() || world_size > num_local_ranks; }
 };
 
-// One job: what of it is on this machine.
+// One job: its parts on this machine.
 struct Job {
   std::vector<JobEntry> agents;
   std::optional<JobEntry> launcher;  // of --hosts
-  // All of them; never empty.
+  // The launcher and the agents; never empty.
   std::vector<JobEntry> entries() const;
   const std::string& id() const { return launcher ? launcher->id : agents.front().id; }
 };
 
-// What a launcher answers to "describe"; nothing when it is anything else.
+// A launcher's answer to "describe"; empty if it is anything else.
 std::optional<JobEntry> parse_job(const std::string& socket, const std::string& answer);
 
-// Oldest first. Jobs of others, and those that end meanwhile, are left out; launchers that do not
-// answer, as one that is stopped, are named on stderr. Takes no longer than some seconds, whatever
-// others listen on.
+// Lists jobs, oldest first. Jobs of other users, and jobs that end meanwhile, are left out;
+// launchers that do not answer, for instance stopped ones, are named on stderr. Takes no longer
+// than some seconds, whatever other processes listen on.
 std::vector<JobEntry> list_jobs();
 
-// Entries of one job together. Parts with the same id are, as long as they can be: of a shared id
-// that is not known, and no two have the same rank.
+// Groups entries by job. Two parts belong together when they have the same id and no rank in
+// common; parts whose id is shared ("none") stay apart.
 std::vector<Job> group_jobs(const std::vector<JobEntry>& entries);
 
-// The job that the arguments name by its id, the beginning of it, or a pid of one of its launchers,
-// which of several agents means that one alone; without arguments the only one that runs.
-// UsageError when none or several are meant: it lists them with their pids.
+// The job that the arguments name by its id, a prefix of it, or a launcher's pid; without arguments
+// the only one that runs. The pid of an agent selects only that agent's part of the job. UsageError
+// when none or several are meant: it lists them with their pids.
 Job find_job(const std::vector<std::string>& arguments);
-// Of that job the only agent on this machine. UsageError when there is none or are several.
+// The only agent of that job on this machine. UsageError when there is none or there are several.
 JobEntry find_agent(const std::vector<std::string>& arguments);
 
-// Why a job that a launcher of --hosts alone stands for cannot be looked at here.
+// Why a job that only its launcher of --hosts represents here cannot be inspected.
 std::string no_ranks_here(const Job& job);
 
 // "4", "ranks 0-1 of 4", "on 2 hosts".

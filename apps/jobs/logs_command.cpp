@@ -1,4 +1,4 @@
-// paceline logs: what the ranks of a running job have written, and what they write.
+// `paceline logs`: what the ranks of a running job have written, and what they write.
 
 #include <algorithm>
 #include <chrono>
@@ -98,7 +98,7 @@ LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   return log;
 }
 
-// Of one rank, which its agent need not have running any more; or of all that run here.
+// Opens the log of one rank, which may have ended, or those of all ranks that run here.
 std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
   if (job.agents.empty()) throw UsageError(no_ranks_here(job));
   std::vector<LogTail> logs;

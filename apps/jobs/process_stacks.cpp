@@ -55,7 +55,7 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
                   pid));
 }
 
-// Threads that stand still until release(). One that ends meanwhile is left out.
+// Stops threads until release(). A thread that ends meanwhile is left out.
 class Standstill {
  public:
   explicit Standstill(pid_t pid, const std::vector<pid_t>& threads) {
@@ -125,8 +125,9 @@ DwflPtr open_process(pid_t pid) {
   return dwfl;
 }
 
-// Inside the instruction that called, or the one that was interrupted: the innermost, a signal's
-// trampoline, and what the signal struck.
+// A code address. For a caller it is the return address minus 1, so that it lies inside the call;
+// `interrupted` marks frames that did not call (the innermost one, a signal trampoline, the code
+// the signal hit).
 struct Address {
   Dwarf_Addr pc = 0;
   bool interrupted = false;

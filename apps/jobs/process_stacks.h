@@ -27,8 +27,8 @@ struct ThreadStack {
 struct StackQuestion {
   pid_t pid = -1;
   std::vector<pid_t> threads;  // empty: all
-  // The threads are inside a signal's handler: their frames begin where the signal struck, and for
-  // an abort behind what the C and C++ libraries did to get there.
+  // The threads are inside a signal's handler: their frames begin where the signal hit, and for an
+  // abort behind the frames of the C and C++ libraries that led to it.
   bool crashed = false;
 };
 

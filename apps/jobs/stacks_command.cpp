@@ -1,8 +1,7 @@
-// paceline stacks: where the ranks of a job, or the threads of a process, are.
+// `paceline stacks`: where the ranks of a job, or the threads of a process, are.
 
 #include <cstdio>
 #include <limits>
-#include <sstream>
 
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
@@ -27,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLongestLook = 10;  // seconds; a process in the kernel's hands may never stand
+constexpr unsigned kLongestLook = 10;  // seconds; a process inside the kernel may never stop
 constexpr auto kLongestStacksAnswer = 60s;
 
 struct StacksTexts {
@@ -58,7 +57,7 @@ std::string text_of(const std::vector<ThreadStack>& stacks) {
   return text;
 }
 
-// Whoever waits for the process to run on holds the other end of the standard input.
+// The process that waits for the threads to run on holds the other end of the standard input.
 void let_go_of_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
@@ -69,8 +68,7 @@ int stacks_of_process(const StacksTexts& texts) {
   StackQuestion question;
   question.pid = process_id("--pid", texts.pid);
   question.crashed = texts.crashed;
-  std::istringstream threads(texts.threads);
-  for (std::string thread; std::getline(threads, thread, ',');) {
+  for (const std::string& thread : items_of(texts.threads)) {
     question.threads.push_back(process_id("--threads", thread));
   }
   alarm(kLongestLook);

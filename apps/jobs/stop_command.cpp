@@ -1,4 +1,4 @@
-// paceline stop: ends a job as SIGTERM to its launcher does, and waits for the end.
+// `paceline stop`: ends a job as SIGTERM to its launcher does, and waits for the end.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -5,7 +5,6 @@
 #include <cctype>
 #include <filesystem>
 #include <numeric>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -26,7 +25,7 @@ namespace paceline::apps {
 
 namespace {
 
-// A size above 1 means that there is one of this launcher for each task.
+// A size above 1 means that this launcher was started once for each task.
 void refuse_copies(const GetVariable& variable, const std::string& name, const char* launcher) {
   const auto size = read_number(variable, name);
   if (!size || *size <= 1) return;
@@ -37,7 +36,7 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
                   launcher, *size, name));
 }
 
-// Each component has variables of its own, and only srun starts something on all of them.
+// Each component of a job has variables of its own, and only srun can start processes on all.
 void refuse_components(const GetVariable& variable) {
   const auto size = read_number(variable, "SLURM_HET_SIZE");
   if (!size || *size <= 1) return;
@@ -48,7 +47,7 @@ void refuse_components(const GetVariable& variable) {
                   *size, *size - 1));
 }
 
-// The number of ranks on each node: its tasks in the job, or 0 where SLURM does not tell it or the
+// The number of ranks on each node: its tasks in the job, or 0 if SLURM does not tell it or the
 // user has given a number.
 std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& ranks,
                           const GetVariable& variable) {
@@ -64,10 +63,14 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
   return *counts;
 }
 
-}  // namespace
-
-std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table, int num_nodes,
-                                                           const GetVariable& variable) {
+// The nodes of the SLURM job that this process runs in, with its tasks as slots (0 if
+// --nproc-per-node is a number). Empty if there is no SLURM job, if this process is a step's only
+// task, or if --standalone, --node-rank or --rdzv-endpoint is given. `num_nodes`: MAX of --nnodes.
+// UsageError when mpirun or srun has started several of this launcher, as each would be a job of
+// its own; and in a job of several components.
+std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
+                                                           int num_nodes) {
+  const GetVariable variable = process_environment();
   for (const char* by_hand : {"--standalone", "--node-rank", "--rdzv-endpoint"}) {
     if (table[by_hand].given()) return std::nullopt;
   }
@@ -97,8 +100,10 @@ std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& ta
   return hosts;
 }
 
-std::string id_for_hosts(const GetVariable& variable) {
-  const auto job = variable("SLURM_JOB_ID");
+}  // namespace
+
+std::string id_for_hosts() {
+  const auto job = process_environment()("SLURM_JOB_ID");
   return job ? fmt::format("{}-{}", *job, random_hex(2)) : random_hex(8);
 }
 
@@ -135,13 +140,13 @@ constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
     "LogLevel=INFO",
     "TCPKeepAlive=yes"};
 
-// Whether CMD runs OpenSSH itself, and no script of the same name.
+// Whether CMD runs OpenSSH itself, not a script of the same name.
 bool is_openssh(const std::string& program) {
   return program == "ssh" || program == "/usr/bin/ssh";
 }
 
-// Variables that every host gets as they are here. Those that name this job's or this machine's own
-// things stay here.
+// Beginnings of the variables that every host gets as they are here, and those of them that stay
+// here, because they name things of this job or machine.
 constexpr std::array<std::string_view, 7> kForwarded = {"PACELINE_", "OMP_", "GOMP_", "KMP_",
                                                         "OPENBLAS_", "MKL_", "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
@@ -169,8 +174,7 @@ launcher::Environment exported(const Option& names) {
                                     [&](auto start) { return name.starts_with(start); });
     if (wanted && !kept) chosen.emplace(name, value);
   }
-  std::istringstream items(names.text);
-  for (std::string name; std::getline(items, name, ',');) {
+  for (const std::string& name : items_of(names.text)) {
     if (!is_variable_name(name)) {
       throw UsageError(fmt::format("{}: '{}' is not the name of a variable", names.source, name));
     }
@@ -187,11 +191,11 @@ launcher::Environment exported(const Option& names) {
   throw UsageError(fmt::format("{} does not go with --hosts: {}", option.source, why));
 }
 
-// MAX, or N, is the number of hosts.
+// MAX, or N, must be the number of hosts.
 void check_number_of_hosts(const Option& nnodes, int num_nodes, std::size_t num_hosts) {
   if (!nnodes.given() || static_cast<std::size_t>(num_nodes) == num_hosts) return;
-  throw UsageError(fmt::format("{}: {}, but there are {} host{}", nnodes.source, nnodes.text,
-                               num_hosts, num_hosts == 1 ? "" : "s"));
+  throw UsageError(fmt::format("{}: {}, but there are {}", nnodes.source, nnodes.text,
+                               counted(num_hosts, "host")));
 }
 
 // The hosts without slots share the ranks of all roles evenly, if they can.
@@ -207,7 +211,8 @@ void give_slots_to_roles(std::vector<Host>& hosts, const launcher::Roles& roles)
   }
 }
 
-// Slots say what a host has room for; --nproc-per-node may ask for less, and is 0 for auto.
+// Slots are the ranks that a host has room for; --nproc-per-node may ask for fewer, and is 0 for
+// auto.
 void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOptions& launch) {
   const int asked = option.given() ? launch.num_local_ranks : 0;
   if (!option.given()) give_slots_to_roles(hosts, launch.roles);
@@ -224,19 +229,18 @@ void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOpti
   }
 }
 
-// srun starts one end on the node, with all that the job has there, and passes bytes on as they
-// are.
+// srun starts one remote end on the node, with all cores and memory of the job there, and passes
+// bytes on unchanged.
 HostRoute route_through_srun(const Host& host, const std::string& paceline) {
-  const char* path = std::getenv("PATH");
   return {host.name,
-          launcher::find_program("srun", path != nullptr ? path : ""),
+          launcher::find_program("srun"),
           {"srun", "--nodelist=" + host.name, "--nodes=1", "--ntasks=1", "--overlap", "--mem=0",
            "--cpu-bind=none", "--mpi=none", "--unbuffered", "--quiet", "--export=ALL", paceline,
            "remote-agent"},
           {kOptionsOfSrun.begin(), kOptionsOfSrun.end()}};
 }
 
-// `paceline`: where it is on the host.
+// `paceline`: the command's path on the host.
 HostRoute route_to(const Host& host, const OptionTable& table, const std::string& paceline) {
   const Option& ssh_command = table["--ssh-command"];
   const bool allocated = !table["--hosts"].given() && !table["--hostfile"].given();
@@ -248,10 +252,9 @@ HostRoute route_to(const Host& host, const OptionTable& table, const std::string
   const std::string text = ssh_command.given() ? ssh_command.text : kDefaultSsh;
   auto command = split_shell_words(text, ssh_command.source);
   check(!command.empty(), "{}: it is empty", ssh_command.source);
-  const char* path = std::getenv("PATH");
   std::string program;
   try {
-    program = launcher::find_program(command.front(), path != nullptr ? path : "");
+    program = launcher::find_program(command.front());
   } catch (const launcher::ProgramError& error) {
     fail(ErrorCode::kUnsupported,
          "host {} cannot be reached: {}; install openssh-client or give --ssh-command", host.name,

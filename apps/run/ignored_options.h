@@ -1,8 +1,12 @@
 #pragma once
 
-// Options of `paceline run` that were typed behind the program. They belong to the program, which
-// may have options of these names, so they are passed on and nothing is refused. But where the job
-// then has one rank for want of them, or fails, a note says where they would have counted.
+// Options and variables that look as if they were for `paceline run` but have no effect.
+//
+// Options behind the program belong to the program, which may have options of these names, so they
+// are passed on and nothing is refused. But if the job then has one rank for want of them, or
+// fails, a note says where they would have counted. Of variables, PET_NPROC_PER_NODE is
+// --nproc-per-node and PACELINE_TIMEOUT the engine's; a mistyped one would be ignored in silence,
+// so a warning names it.
 
 #include <string>
 #include <vector>
@@ -13,8 +17,8 @@
 
 namespace paceline::apps {
 
-// Words among the program's arguments, up to "--", that are options of `app` which nothing else has
-// set. Requires: take_options() took `line`.
+// Words among the program's arguments, up to "--", that are options of `app` and set nowhere else.
+// Requires: take_options() took `line`.
 std::vector<std::string> options_behind(const CLI::App& app, const CommandLine& line);
 
 // The note before the start about those that would have made more ranks, or "".
@@ -24,10 +28,7 @@ std::string note_on_ranks(const std::vector<std::string>& behind, const CommandL
 std::string note_on_failure(const std::vector<std::string>& behind, const CommandLine& line,
                             int exit_code);
 
-// Variables that look like options of `paceline run` (PET_NPROC_PER_NODE is --nproc-per-node) or
-// like Paceline's own (PACELINE_TIMEOUT) and are none: a mistyped one would be ignored in silence.
-
-// A sentence for each variable PET_... of this process that nothing heeds: torchrun's that have no
+// A sentence for each variable PET_... of this process without effect: torchrun's that have no
 // counterpart here, and those that are an option neither of `app` nor of `paceline submit`, with
 // the nearest one that is.
 std::vector<std::string> variables_without_effect(const CLI::App& app);
@@ -36,7 +37,7 @@ std::vector<std::string> variables_without_effect(const CLI::App& app);
 // with the sources.
 const std::vector<std::string>& own_variables();
 
-// A sentence for each variable PACELINE_... of this process that is none of them.
+// A sentence for each variable PACELINE_... of this process that is not in own_variables().
 std::vector<std::string> unknown_own_variables();
 
 }  // namespace paceline::apps

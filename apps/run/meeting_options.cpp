@@ -1,7 +1,6 @@
 #include "apps/run/meeting_options.h"
 
 #include <limits>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -63,7 +62,7 @@ OptionTarget rdzv_backend_target(std::string& backend) {
   return target;
 }
 
-// The meeting's endpoint is checked when it is known whether there is one: check_meeting().
+// check_meeting() reads the endpoint, once it is known whether the job has several nodes.
 OptionTarget endpoint_target(const LaunchOptions& launch) {
   return {.print = [&launch] {
     return launch.several_nodes() ? to_string(launch.meeting.endpoint) : std::string();
@@ -87,10 +86,9 @@ OptionTarget node_rank_target(const LaunchOptions& launch) {
           .unset = "as they come"};
 }
 
-// torchrun's words; those that concern only its own stores are accepted and mean nothing here.
+// torchrun's words; those that concern only its own stores are accepted without effect.
 void read_conf(const Option& option, launcher::MeetingOptions& meeting) {
-  std::istringstream items(option.text);
-  for (std::string item; std::getline(items, item, ',');) {
+  for (const std::string& item : items_of(option.text)) {
     const auto equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
@@ -223,7 +221,7 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
   const bool several = launch.several_nodes();
   if (several && launch.master_port == 0) launch.master_port = kMasterPort;
   check_endpoint(table, launch);
-  // It stands in tables, in names of sockets and in messages.
+  // The id is shown in tables, names of sockets and messages.
   if (launch.run_id != launcher::neutralise_in_line(launch.run_id)) {
     table["--rdzv-id"].refuse("a name without control characters");
   }
@@ -243,7 +241,7 @@ void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {
   for (const launcher::Fault& fault : launch.chaos) {
-    // How many ranks other nodes have is not known here; the closing table tells
+    // The ranks of other nodes are not known here; the closing table reports a fault that hit none
     // (launcher/job/chaos_injector.h).
     if (launch.several_nodes() || !fault.rank || *fault.rank < launch.num_local_ranks) continue;
     throw UsageError(fmt::format("{}: there is no rank {}: the last one is {}",

@@ -1,7 +1,7 @@
 #pragma once
 
-// How the machines of a job meet, and how often a failed one is started again: torchrun's --nnodes,
-// --node-rank, --master-*, --rdzv-*, --max-restarts; and what is done to it on purpose.
+// How the machines of a job meet, and how often a failed job is started again: torchrun's --nnodes,
+// --node-rank, --master-*, --rdzv-*, --max-restarts; and faults on purpose, --chaos.
 
 #include "apps/cli/option_table.h"
 #include "apps/run/run_options.h"
@@ -11,10 +11,11 @@ namespace paceline::apps {
 // From --standalone to --chaos-seed.
 void declare_meeting_options(OptionTable& table, RunOptions& run);
 
-// Check what several options decide together, after OptionTable::read(). All throw UsageError.
+// The functions below check options that depend on each other, after OptionTable::read(). All throw
+// UsageError.
 void check_meeting(const OptionTable& table, launcher::LaunchOptions& launch);
-// Requires that the options say where the machines meet, for a launcher that a user starts on each
-// of several machines.
+// For a launcher that a user starts on each of several machines: refuses options that do not say
+// where the machines meet.
 void require_meeting(const OptionTable& table, const launcher::LaunchOptions& launch);
 void check_chaos(const OptionTable& table, const launcher::LaunchOptions& launch);
 

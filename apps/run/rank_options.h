@@ -1,6 +1,6 @@
 #pragma once
 
-// The value of --bind, for every command that has it.
+// Where ranks run, and what they are for: --bind and --numa-binding, --roles and --until.
 
 #include <optional>
 #include <string>
@@ -24,12 +24,10 @@ std::string format_binding(const launcher::Binding& binding);
 // torchrun's --numa-binding: node, socket, exclusive, core-complex. Nothing for anything else.
 std::optional<launcher::Binding> parse_numa_binding(const std::string& text);
 
-// --roles and --until: the roles of a job's ranks, and the number of ranks that follows from them.
-
 void declare_roles_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// What these options decide together with others. `world_size`: the ranks of all hosts, where they
-// are known. Otherwise, without --nproc-per-node, sets the number of this node's ranks. Throws
+// Checks --roles and --until together with other options. `world_size`: the ranks of all hosts, if
+// known. Otherwise, without --nproc-per-node, sets the number of this node's ranks. Throws
 // UsageError.
 void check_roles(const OptionTable& table, launcher::LaunchOptions& launch,
                  std::optional<int> world_size);

@@ -1,7 +1,8 @@
+// `paceline run`, and `paceline remote-agent`, which a launcher starts on another host.
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include <fmt/format.h>
@@ -28,10 +29,6 @@
 #include "apps/run/start_preview.h"
 
 namespace paceline::apps {
-
-// `paceline run` as this host's part of a job that a launcher on another host started.
-// Its own words go to `notices_fd` (launcher/output/consoles.h).
-int run_part(const Arguments& arguments, const launcher::HostPart& part, int notices_fd);
 
 namespace {
 
@@ -76,7 +73,7 @@ void report(const launcher::LaunchPlan& plan, const Topology& topology) {
   }
 }
 
-// A long run must not end with the news that its timeline has no place.
+// Refuses a timeline that cannot be written before the job starts, not after a long run.
 void require_place_of(const Option& timeline) {
   if (!timeline.given()) return;
   const std::string obstacle = launcher::obstacle_to_trace(timeline.text);
@@ -84,22 +81,15 @@ void require_place_of(const Option& timeline) {
   throw UsageError(fmt::format("{}: {}: {}", timeline.source, timeline.text, obstacle));
 }
 
-struct RunFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline run [options] [--] PROGRAM [arguments]\n";
-  }
-};
-
 // What one call of `paceline run` goes through: options, then this machine or several hosts.
 class Run {
  public:
+  // `part`: this process runs one host's part of a job that a launcher on another host started. Its
+  // own messages go to `notices_fd` (launcher/output/console.h).
   explicit Run(std::optional<launcher::HostPart> part, int notices_fd = -1)
       : part_(std::move(part)), notices_fd_(notices_fd) {
     app_.footer(kRunExamples);
-    auto formatter = std::make_shared<RunFormatter>();
-    formatter->column_width(34);
-    app_.formatter(formatter);
-    app_.get_help_ptr()->group("Help");
+    set_usage(app_, "Usage: paceline run [options] [--] PROGRAM [arguments]\n");
     declare_run_options(table_, options_);
   }
 
@@ -120,10 +110,7 @@ class Run {
 int Run::run(const Arguments& arguments) {
   CommandLine line = split_command_line(app_, arguments);
   if (!part_) read_flag_file(app_, "run", line);
-  if (!table_.take(line)) {
-    fmt::print("{}", app_.help());
-    return 0;
-  }
+  if (!table_.take(line)) return 0;
   require_working_directory();
   if (!part_) {
     for (const auto& warnings : {variables_without_effect(app_), unknown_own_variables()}) {
@@ -159,9 +146,7 @@ int Run::run_here() {
   plan.options.version = version_number();
   plan.options.stack_helper = "/proc/self/exe";  // this command, also when its file was replaced
   plan.placement = launcher::plan_placement(topology_, placement_request(plan.options));
-  const char* path = std::getenv("PATH");
-  plan.program_path =
-      launcher::find_program(plan.options.command.front(), path != nullptr ? path : "");
+  plan.program_path = launcher::find_program(plan.options.command.front());
   if (options_.print_config) fmt::print("{}", config_text(table_, plan));
   if (options_.dry_run) fmt::print("{}", dry_run_text(plan));
   if (options_.dry_run || options_.print_config) return 0;
@@ -171,7 +156,7 @@ int Run::run_here() {
   });
 }
 
-// The options are checked here too, so that a wrong one costs no connection.
+// Checks the options here too, so that a wrong one costs no connection.
 int Run::run_on(const std::vector<launcher::Host>& hosts) {
   launcher::LaunchOptions& options = options_.launch;
   options.num_local_ranks = hosts.front().slots;
@@ -205,14 +190,10 @@ int Run::run_on(const std::vector<launcher::Host>& hosts) {
 
 int run_command(const Arguments& arguments) { return Run(std::nullopt).run(arguments); }
 
-int run_part(const Arguments& arguments, const launcher::HostPart& part, int notices_fd) {
-  return Run(part, notices_fd).run(arguments);
-}
-
 namespace {
 
-// The options come from the launcher alone: what this host's variables say does not count, and the
-// launcher's own must not make a part start hosts of its own.
+// The options come from the launcher alone: variables of this host do not count, and the launcher's
+// own must not make a part start hosts.
 void forget_options_in_variables() {
   for (const auto& [name, value] : launcher::inherited_environment()) {
     if (name.starts_with("PET_")) unsetenv(name.c_str());
@@ -231,7 +212,7 @@ int run_job(const launcher::RemoteJob& job, int notices_fd) {
   if (job.port != 0) {
     arguments.insert(arguments.begin(), "--master-port=" + std::to_string(job.port));
   }
-  return guarded("paceline run", [&] { return run_part(arguments, job.part, notices_fd); });
+  return guarded("paceline run", [&] { return Run(job.part, notices_fd).run(arguments); });
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -54,8 +53,8 @@ OptionTarget threads_target(std::optional<int>& threads) {
   }};
 }
 
-// Whether a program has the backend, only the program knows: c10d is in those with tensors, and not
-// in this command.
+// Checks the name only. Whether a program has the backend is known to the program alone: c10d is in
+// programs with tensors, not in this command.
 void check_backend(const Option& option) {
   try {
     static std::once_flag once;
@@ -106,8 +105,7 @@ std::vector<ConsoleStreams> parse_streams(const Option& option, int count) {
     return std::vector<ConsoleStreams>(count, streams_of(option, option.text));
   }
   std::vector<ConsoleStreams> chosen(count);
-  std::istringstream items(option.text);
-  for (std::string item; std::getline(items, item, ',');) {
+  for (const std::string& item : items_of(option.text)) {
     const auto colon = item.find(':');
     const long rank = whole_number(option.source, item.substr(0, colon), 0, count - 1);
     chosen[rank] = streams_of(option, colon == std::string::npos ? "" : item.substr(colon + 1));
@@ -117,8 +115,7 @@ std::vector<ConsoleStreams> parse_streams(const Option& option, int count) {
 
 std::vector<bool> parse_filter(const Option& option, int count) {
   std::vector<bool> wanted(count, false);
-  std::istringstream items(option.text);
-  for (std::string item; std::getline(items, item, ',');) {
+  for (const std::string& item : items_of(option.text)) {
     wanted[whole_number(option.source, item, 0, count - 1)] = true;
   }
   return wanted;
@@ -154,7 +151,7 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
   }
 }
 
-// Of what depends on more than this, as hosts with other numbers of ranks, the coordinator thinks.
+// Checks only what can be known here; with several hosts the coordinator checks again.
 void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
   if (launch.logical_shards == 0) return;
   const char* const chosen = std::getenv("OMP_NUM_THREADS");

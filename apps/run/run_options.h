@@ -28,10 +28,11 @@ struct RunOptions {
 
 void declare_run_options(OptionTable& table, RunOptions& run);
 
-// Those of them that set how many ranks run on this machine and where; for other commands.
+// The options of this table that set how many ranks run on this machine and where; for other
+// commands.
 void declare_rank_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// Check what several options decide together, after OptionTable::read(); `topology` resolves
+// Both check options that depend on each other, after OptionTable::read(); `topology` resolves
 // "auto", and `world_size` is that of a list of hosts. Both throw UsageError, which names the flag
 // or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/fork_server.h"
 #include "paceline/launcher/job/job_services.h"
@@ -109,8 +110,8 @@ class Config {
 
 constexpr const char* kAtStart = "(known at the start)";
 
-// The variables that a rank gets and that the job makes up as it starts: its ports, its secret and
-// what its services give (JobServices).
+// The variables of a rank whose values exist only once the job starts: its ports, its secret and
+// those of its services (JobServices).
 std::vector<std::string> known_at_start(const LaunchOptions& options,
                                         const launcher::Environment& inherited) {
   std::vector<std::string> names = {"PACELINE_STORE", "PACELINE_SECRET_FD", "MASTER_PORT",
@@ -128,8 +129,8 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
 
 constexpr const char* kByTheHost = "(by the host's cores)";
 
-// Lines of the variables that a rank gets beside `inherited`. `placement`: nothing where another
-// host decides it.
+// Lines of the variables that a rank gets beside `inherited`. `placement`: null if another host
+// decides it.
 std::string variables_text(const LaunchOptions& options, const launcher::Environment& inherited,
                            int local_rank, const launcher::Placement* placement,
                            const std::string& indent) {
@@ -158,18 +159,11 @@ std::string variables_text(const LaunchOptions& options, const launcher::Environ
 
 }  // namespace
 
-std::string command_text(const std::vector<std::string>& command) {
-  std::string text;
-  for (const std::string& word : command) text += (text.empty() ? "" : " ") + shell_quoted(word);
-  return text;
-}
-
 std::string dry_run_text(const launcher::LaunchPlan& plan) {
   const LaunchOptions& options = plan.options;
-  std::string text =
-      fmt::format("{} rank{} on machine {} of {}, world size {}\n", options.num_local_ranks,
-                  options.num_local_ranks == 1 ? "" : "s", options.place().node_rank,
-                  options.num_nodes, options.world_size());
+  std::string text = fmt::format(
+      "{} on machine {} of {}, world size {}\n", counted(options.num_local_ranks, "rank"),
+      options.place().node_rank, options.num_nodes, options.world_size());
   text += fmt::format("program: {}\n", plan.program_path);
   for (const std::string& reason : plan.placement.reasons) {
     text += fmt::format("because: {}\n", reason);
@@ -180,24 +174,24 @@ std::string dry_run_text(const launcher::LaunchPlan& plan) {
                                          plan.placement.bound) +
             "\n";
     text += variables_text(options, inherited, i, &plan.placement, "  ");
-    text += fmt::format("  {}\n", command_text(options.command));
+    text += fmt::format("  {}\n", shell_line(options.command));
   }
   return text;
 }
 
 std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& options) {
   const auto& ranks = plan.parts.front().job.part.ranks_per_host;
-  std::string text = fmt::format("{} host{}, world size {}\n", plan.parts.size(),
-                                 plan.parts.size() == 1 ? "" : "s", plan.job.world_size);
+  std::string text =
+      fmt::format("{}, world size {}\n", counted(plan.parts.size(), "host"), plan.job.world_size);
   const launcher::Environment& sent = plan.parts.front().job.environment;
   for (const auto& [name, value] : sent) {
     text += fmt::format("  {}={}\n", name, shell_quoted(value));
   }
   for (std::size_t host = 0; host < plan.parts.size(); ++host) {
     const launcher::HostsPlan::Part& part = plan.parts[host];
-    text += fmt::format("host {}: {}\n", part.route.name, command_text(part.route.command));
+    text += fmt::format("host {}: {}\n", part.route.name, shell_line(part.route.command));
     text += fmt::format("  cd {}\n  paceline run {}\n", shell_quoted(part.job.directory),
-                        command_text(part.job.arguments));
+                        shell_line(part.job.arguments));
     LaunchOptions there = options;
     there.node_rank = static_cast<int>(host);
     there.num_local_ranks = ranks[host];
@@ -206,7 +200,7 @@ std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& 
     for (int local = 0; local < ranks[host]; ++local) {
       text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
-      text += fmt::format("    {}\n", command_text(options.command));
+      text += fmt::format("    {}\n", shell_line(options.command));
     }
     text += fmt::format(
         "  cores and threads: on the host, paceline run --nproc-per-node {} --dry-run shows them\n",
@@ -222,7 +216,7 @@ std::string config_text(const OptionTable& table, const launcher::LaunchPlan& pl
   if (hosts != nullptr) config.add_hosts(*hosts);
   std::vector<std::string> program = plan.options.command;
   program.front() = plan.program_path;
-  return config.text() + fmt::format("{:<22}{}\n", "program", command_text(program));
+  return config.text() + fmt::format("{:<22}{}\n", "program", shell_line(program));
 }
 
 }  // namespace paceline::apps

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `paceline run` would do, for --dry-run and --print-config. They start nothing.
+// The texts of --dry-run and --print-config, which start nothing.
 
 #include <string>
 #include <vector>
@@ -13,14 +13,11 @@
 
 namespace paceline::apps {
 
-// As a shell would take it.
-std::string command_text(const std::vector<std::string>& command);
-
 // Every process with its cores, its memory, the variables it gets and its command.
 std::string dry_run_text(const launcher::LaunchPlan& plan);
 
-// The same for a job on several hosts, with what each is told. `options` are those of the first;
-// what only a host decides is marked so. The secret is not in it.
+// As above for a job on several hosts, with what each is told. `options` are those of the first;
+// values that only a host can decide are marked. The secret is left out.
 std::string hosts_preview(const launcher::HostsPlan& plan, const launcher::LaunchOptions& options);
 
 // Every option: value in effect, and the flag, the variable, the file or the default it comes from.

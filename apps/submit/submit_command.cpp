@@ -1,11 +1,11 @@
 // `paceline submit slurm|kubernetes`: one job from the flags of `paceline run`, for a scheduler.
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ constexpr const char* kNoKill =
     "standing: "
     "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
 
-// Stays known, so that it is refused with the reason.
+// Takes an option out of the help. It stays known, so that it is refused with the reason.
 void hide(const Option& option) { option.declared->group("")->envname(""); }
 
 void refuse_hidden(const OptionTable& table) {
@@ -117,21 +117,17 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
              bool_target(slurm.no_requeue), kDecidedHere);
 }
 
-// sbatch reads the script from its stdin and says the number of the job.
+// sbatch reads the script from its stdin and prints the number of the job.
 int hand_to_sbatch(const std::string& script) {
-  const char* path = std::getenv("PATH");
-  const std::string sbatch = launcher::find_program("sbatch", path != nullptr ? path : "");
+  const std::string sbatch = launcher::find_program("sbatch");
   int ends[2];
-  if (pipe(ends) != 0) throw system_error("making a pipe to sbatch");
+  if (pipe2(ends, O_CLOEXEC) != 0) throw system_error("making a pipe to sbatch");
   Fd from(ends[0]), to(ends[1]);
-  const pid_t pid = fork();
-  if (pid < 0) throw system_error("starting sbatch");
-  if (pid == 0) {
-    dup2(from.get(), STDIN_FILENO);
-    to.reset();
-    execl(sbatch.c_str(), "sbatch", nullptr);
-    _exit(kExitNotExecutable);
-  }
+  const pid_t pid = launcher::start_process({.path = sbatch,
+                                             .command = {"sbatch"},
+                                             .environment = launcher::inherited_environment(),
+                                             .stdin_fd = from.get()})
+                        .pid;
   from.reset();
   write_whole(to.get(), as_bytes(script));  // sbatch says why it does not read it
   to.reset();
@@ -166,10 +162,7 @@ int submit(const std::string& where, const Arguments& arguments) {
   declare_job_options(table, request, slurm, job, kubernetes);
   CommandLine line = split_command_line(app, arguments);
   read_flag_file(app, "submit", line);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  if (!table.take(line)) return 0;
   refuse_hidden(table);
   table.read();
   settle_ranks(table, run.launch, request);

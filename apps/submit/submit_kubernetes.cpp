@@ -1,3 +1,5 @@
+// The manifests of `paceline submit kubernetes`.
+
 #include <algorithm>
 #include <cctype>
 

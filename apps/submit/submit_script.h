@@ -1,6 +1,6 @@
 #pragma once
 
-// What `paceline submit` writes: a batch script for SLURM, manifests for Kubernetes. Pure; every
+// The texts of `paceline submit`: a batch script for SLURM, manifests for Kubernetes. Pure; every
 // value that a user gave is checked or quoted.
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace paceline::apps {
 
-// What both have in common.
+// What jobs of both schedulers have in common.
 struct SubmitRequest {
   std::string job_name = "paceline";
   int num_nodes = 1;
@@ -24,7 +24,7 @@ struct SubmitRequest {
 struct SlurmRequest {
   std::string time, partition, account, qos, constraint, reservation, array, output;
   std::string directory;     // where the job starts
-  int signal_seconds = 120;  // before the end of its time
+  int signal_seconds = 120;  // before the end of the job's time
   bool no_requeue = false;
 };
 

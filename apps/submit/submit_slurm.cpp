@@ -1,3 +1,5 @@
+// The batch script of `paceline submit slurm`.
+
 #include <algorithm>
 #include <cctype>
 #include <sstream>
@@ -11,7 +13,6 @@
 #include "paceline/engine/core/option_text.h"
 #include "paceline/launcher/output/line_formatter.h"
 
-#include "apps/run/start_preview.h"
 #include "apps/submit/submit_script.h"
 
 namespace paceline::apps {
@@ -41,7 +42,8 @@ bool is_like(const std::string& text, const char* pattern) {
   return matches;
 }
 
-// What sbatch takes; it would read "60" of "60x", or refuse the job with its own words.
+// Takes the forms that sbatch takes. sbatch itself would read "60x" as 60, or refuse it less
+// clearly.
 void check_time(const std::string& text) {
   constexpr auto kTime = "[0-9]{1,9}(:[0-9]{1,2}){0,2}|[0-9]{1,9}-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
@@ -51,7 +53,7 @@ void check_time(const std::string& text) {
       launcher::neutralise(text));
 }
 
-// As sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 of an empty text.
+// Seconds as sbatch reads them: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 for an empty text.
 long seconds_of(const std::string& time) {
   const auto dash = time.find('-');
   const bool has_days = dash != std::string::npos;
@@ -149,7 +151,7 @@ while :; do
   kill -0 "$!" 2>/dev/null || break
 done
 )",
-                        command_text(run));
+                        shell_line(run));
   if (!slurm.no_requeue) script += fmt::format(kRequeue, kStoppedAsAgreed);
   return script + "exit \"$code\"\n";
 }

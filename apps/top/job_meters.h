@@ -26,12 +26,12 @@ struct RankFigures {
   std::string state;  // "running", "stopped", "gone"
   double cpus = 0;    // busy on average: 1.5 is one and a half
   std::uint64_t memory_bytes = 0;
-  // The training stands after it, those before a restart included; nothing: the program counts
-  // none.
+  // Steps that the training has finished, those before a restart included; empty: the program
+  // counts none.
   std::optional<std::uint64_t> step;
   std::optional<double> samples_per_second;
   std::optional<double> operations_per_second;
-  std::optional<double> waiting_share;  // of the time, for others
+  std::optional<double> waiting_share;  // of the time, spent waiting for others
   std::string where;                    // the last operation, "all_reduce #42"
   bool straggler = false;
 };
@@ -40,7 +40,7 @@ class RankMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What happened since the last call; the first one has no rates.
+  // The figures since the last call; the first call has no rates.
   std::vector<RankFigures> look(const JobEntry& job);
 
  private:
@@ -55,17 +55,14 @@ class RankMeter {
   std::map<int, Before> before_;
 };
 
-// The calls of a job's workers between two looks, by worker and method, from their call gauges
-// (engine/telemetry/call_gauge.h). The workers notice nothing.
-
 // One method at one end of its calls.
 struct MethodFigures {
   CallSide side = CallSide::kCaller;
   std::string method;
   std::optional<double> per_second;  // that ended
-  std::optional<double> p50, p99;    // seconds, of those that ended; of a callee: in its handler
+  std::optional<double> p50, p99;    // seconds, of those that ended; at a callee: in its handler
   std::uint64_t under_way = 0;
-  std::uint64_t queued = 0;  // of a callee: of those under way
+  std::uint64_t queued = 0;  // of those under way, at a callee
   std::uint64_t failed = 0;  // ever
 };
 
@@ -77,9 +74,11 @@ struct WorkerFigures {
   std::vector<MethodFigures> methods;
 };
 
+// The calls of a job's workers between two looks, by worker and method, from their call gauges
+// (engine/telemetry/call_gauge.h). The workers notice nothing.
 class CallMeter {
  public:
-  // Of the ranks on this machine that have joined as workers. The first look has no rates.
+  // The ranks on this machine that have joined as workers. The first call has no rates.
   std::vector<WorkerFigures> look(const JobEntry& job);
 
  private:

@@ -18,22 +18,23 @@ class Screen {
     int rows = 0, columns = 0;  // 0: not known
   };
 
-  // Requires: can_draw_on(STDOUT_FILENO). Takes the keys of stdin one by one, where that is a
-  // terminal whose foreground this is, until it is destroyed; blocks the signals that it tells of.
+  // Requires: can_draw_on(STDOUT_FILENO). If stdin is a terminal with this process in the
+  // foreground, reads its keys one by one until destroyed. Blocks the signals that read_signal()
+  // returns.
   Screen();
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
   ~Screen();
 
-  // As it is now: people change it.
+  // The present size: users change it.
   Size size() const;
-  // In place of what was there, each line cut to the width. UTF-8 is not cut inside a character.
+  // Replaces the last drawing; cuts each line to the width, but not inside a character of UTF-8.
   void draw(const std::vector<std::string>& lines) const;
 
   // For poll(); -1: none.
   int keys() const { return has_keys_ ? 0 : -1; }
   int signals() const { return signals_.get(); }
-  // After keys(): whether one of them was q, or no more will come.
+  // After keys(): whether a key was q, or no more will come.
   bool read_quit() const;
   // After signals(): which one came. SIGWINCH, or one that ends the command.
   int read_signal() const;

@@ -1,5 +1,5 @@
-// paceline top: a job's ranks as a table that is drawn again and again; once where the output is no
-// terminal. On a terminal it keeps to the window.
+// `paceline top`: a job's ranks as a table that is drawn again and again, cut to the window;
+// printed once if the output is not a terminal.
 
 #include <algorithm>
 #include <chrono>
@@ -43,8 +43,8 @@ constexpr std::size_t kHeader = 3;  // lines in front of the ranks
 
 std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
   std::vector<std::string> lines = {
-      fmt::format("{}  {}  {} rank{}, runs for {}", job.id, short_command(job, 48), job.world_size,
-                  job.world_size == 1 ? "" : "s", age_text(std::time(nullptr) - job.started)),
+      fmt::format("{}  {}  {}, runs for {}", job.id, short_command(job, 48),
+                  counted(job.world_size, "rank"), age_text(std::time(nullptr) - job.started)),
       "",
       fmt::format("{:>5} {:>8} {:<8} {:>5} {:>9} {:>9} {:>10} {:>7} {:>5}  {}", "RANK", "PID",
                   "STATE", "CPU", "MEMORY", "STEP", "SAMPLES/S", "OPS/S", "WAIT", "WHERE")};
@@ -71,7 +71,7 @@ std::string call_line(const MethodFigures& method) {
                      method.under_way, serves ? fmt::to_string(method.queued) : "-", method.failed);
 }
 
-// Of the ranks that are workers of calls; empty when none is.
+// The table of the ranks that are workers of calls; empty if none is.
 std::vector<std::string> table_of(const std::vector<WorkerFigures>& workers) {
   if (workers.empty()) return {};
   std::vector<std::string> lines = {
@@ -86,7 +86,7 @@ std::vector<std::string> table_of(const std::vector<WorkerFigures>& workers) {
   return lines;
 }
 
-// As many of them as fit; the last one counts those that do not.
+// As many lines as fit; the last one counts those that do not.
 std::vector<std::string> fitting(std::vector<std::string> lines, int rows, const char* what) {
   const std::size_t room = rows > 0 ? std::max<std::size_t>(kHeader + 1, rows) : lines.size();
   if (lines.size() <= room) return lines;
@@ -152,7 +152,7 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks,
 // What ends the wait for the next look.
 enum class Wake { kLook, kResize, kEnd };
 
-// The ranks change when the job restarts.
+// Asks again, because the ranks change when the job restarts. Empty when the job is over.
 std::optional<JobEntry> described_again(const JobEntry& job) {
   try {
     return parse_job(job.socket,

@@ -1,10 +1,11 @@
+// `paceline bench`: prints and writes measurements, and runs a session of collectives.
+
 #include "apps/bench/command/bench_command.h"
 
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/fd.h"
+#include "paceline/engine/core/system/resource_limits.h"
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/process/process_end.h"
@@ -29,7 +31,7 @@ namespace paceline::apps {
 
 namespace {
 
-// Of the terminal or of whoever ends this process; 0 before.
+// The first SIGINT or SIGTERM; 0 until then.
 volatile std::sig_atomic_t signal_that_came = 0;
 
 void print_participants(const bench::ReportHead& report) {
@@ -55,12 +57,6 @@ void require_writable(const std::string& flag, const std::string& path) {
   const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   const int error = errno;
   if (!file) throw UsageError(fmt::format("{}: '{}': {}", flag, path, std::strerror(error)));
-}
-
-std::string bench_command_text(const std::vector<std::string>& arguments) {
-  std::string text = "paceline bench";
-  for (const std::string& argument : arguments) text += " " + shell_quoted(argument);
-  return text;
 }
 
 void end_bench_at_signals() {
@@ -110,42 +106,23 @@ Examples:
 
 Ctrl-C ends the measurement and writes what there is.)";
 
-struct BenchFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline bench OPERATION[,...] [options]\n"
-           "       paceline bench --calibrate\n"
-           "       paceline bench rpc [options]   (calls between workers; has a --help of its "
-           "own)\n\n"
-           "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
-           "gather, scatter,\n            barrier, all_gather_v, reduce_scatter_v, all_to_all_v, "
-           "all_reduce_coalesced, send_recv;\n            or all\n";
-  }
-};
-
-// Operations may stand before, between and behind the options: they become the line's program.
-CommandLine split_around_operations(const CLI::App& app, const Arguments& arguments) {
-  CommandLine all;
-  std::vector<std::string> rest = arguments;
-  while (!rest.empty()) {
-    if (!rest.front().starts_with("-")) {
-      all.program.push_back(rest.front());
-      rest.erase(rest.begin());
-      continue;
-    }
-    const CommandLine line = split_command_line(app, rest);
-    for (const std::string& option : line.options) all.add(option);
-    rest = line.program;
-  }
-  return all;
-}
+constexpr const char* kBenchUsage =
+    "Usage: paceline bench OPERATION[,...] [options]\n"
+    "       paceline bench --calibrate\n"
+    "       paceline bench rpc [options]   (calls between workers; has a --help of its "
+    "own)\n\n"
+    "Operations: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, "
+    "gather, scatter,\n            barrier, all_gather_v, reduce_scatter_v, all_to_all_v, "
+    "all_reduce_coalesced, send_recv;\n            or all\n";
 
 void require_memory(const bench::SessionOptions& options) {
-  const std::size_t needed = bench::bytes_needed(options), available = bench::bytes_available();
-  if (needed > available) {
+  const std::size_t needed = bench::bytes_needed(options);
+  const auto room = memory_room();
+  if (room && needed > room->bytes) {
     fail(ErrorCode::kSystem,
-         "{} with buffers of {} need {} of memory, but {} are free; choose smaller --sizes",
+         "{} with buffers of {} need {} of memory, but {} {} are free; choose smaller --sizes",
          counted(options.num_ranks, "rank"), size_text(options.sizes.back()), size_text(needed),
-         size_text(available));
+         size_text(room->bytes), room->source);
   }
 }
 
@@ -185,21 +162,15 @@ int bench_command(const Arguments& arguments) {
   CLI::App app("Measures collectives on this machine, alone or side by side with other libraries.",
                "paceline bench");
   app.footer(kBenchExamples);
-  auto formatter = std::make_shared<BenchFormatter>();
-  formatter->column_width(34);
-  app.formatter(formatter);
-  app.get_help_ptr()->group("Help");
+  set_usage(app, kBenchUsage);
   OptionTable table(app, /*has_variables=*/false);
   BenchOptions options;
   declare_bench_options(table, options);
-  const CommandLine line = split_around_operations(app, arguments);
-  if (!table.take(line)) {
-    fmt::print("{}", app.help());
-    return 0;
-  }
+  const CommandLine line = split_around_words(app, arguments);
+  if (!table.take(line)) return 0;
   check_bench_options(table, line.program, discover_topology().num_usable_cores(), options);
-  require_place(table, options.mode, detect_launch_environment(), bench_command_text(arguments));
-  options.session.command = bench_command_text(arguments);
+  options.session.command = "paceline bench " + shell_line(arguments);
+  require_place(table, options.mode, detect_launch_environment(), options.session.command);
   options.session.version = version_text();
   options.session.programs = contestants_folder();
   if (options.writes_to_output()) leave_output_to_files();

@@ -1,6 +1,7 @@
 #pragma once
 
-// What every measurement of `paceline bench` prints and writes.
+// The parts of `paceline bench`: what every measurement prints and writes, the modes that deal with
+// the planner, and `paceline bench rpc`.
 
 #include <functional>
 #include <span>
@@ -13,38 +14,30 @@
 
 namespace paceline::apps {
 
-// Before minutes are spent on measuring. Throws UsageError.
+// Checks an output file before minutes are spent on measuring. Throws UsageError.
 void require_writable(const std::string& flag, const std::string& path);
 
-// As it was typed.
-std::string bench_command_text(const std::vector<std::string>& arguments);
-
-// From here on the first SIGINT or SIGTERM ends the measurement, the second one this process.
+// From now on the first SIGINT or SIGTERM ends the measurement, the second one this process.
 void end_bench_at_signals();
 bool bench_was_interrupted();
 
-// Prints who takes part, measures, prints the notes and writes the files. Whatever ends `measure`,
-// the files have what was measured until then. The exit code.
+// Prints the participants, measures, prints the notes and writes the files. Whatever ends
+// `measure`, the files have the rows measured until then. Returns the exit code.
 int measure_and_write(const bench::ReportHead& report, const std::function<void()>& measure,
                       const std::function<void()>& write);
 
-// The modes of `paceline bench` that deal with the planner: what it goes by, what it chooses, what
-// it predicts.
-//
-// Under a launcher (paceline run, mpirun, srun, ...) every process of the command is one rank of
-// the group; otherwise the group is made of `--nproc-per-node` processes of this host.
-
-// Every mode but kMeasure. The exit code.
+// Runs any mode but kMeasure: the planner's costs, its choices, its predictions. Returns the exit
+// code. Under a launcher (paceline run, mpirun, srun, ...) every process of the command is one rank
+// of the group; otherwise the group is made of `--nproc-per-node` processes of this host.
 int plan_with_bench(const BenchOptions& options);
 
-// Call once where a file is kStandardOutput: all else that is printed goes to standard error.
+// Call once if a file is kStandardOutput: from then on all other output goes to standard error.
 void leave_output_to_files();
-// Nothing for an empty path. Error(kSystem).
+// Does nothing for an empty path. Error(kSystem).
 void write_bench_file(const std::string& path, const std::string& text);
 
-// `paceline bench rpc`: calls between two workers, beside other libraries.
-
-// `arguments` begin with "rpc". The exit code.
+// `paceline bench rpc`: calls between two workers, beside other libraries. `arguments` begin with
+// "rpc". Returns the exit code.
 int bench_calls_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

@@ -1,3 +1,5 @@
+// Which options of `paceline bench` have a meaning in which mode, and what does not go together.
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -45,7 +47,8 @@ std::vector<std::string_view> algorithms_for(Op op) {
   return names;
 }
 
-// Where the ranks are known before they start.
+// Whether there are several hosts with several ranks each, as far as that is known before the
+// start.
 bool has_hierarchy(const BenchOptions& options) {
   if (options.mode == BenchMode::kMeasure) return false;
   if (options.mode != BenchMode::kSimulate) return true;  // the group will show it
@@ -73,6 +76,15 @@ void require_meaning(const OptionTable& table, const std::vector<std::string>& w
   }
 }
 
+void require_no_launcher(const LaunchEnvironment& who, const char* what,
+                         const std::string& advice) {
+  if (who.world_size == 1) return;
+  throw UsageError(
+      fmt::format("this process is rank {} of {} ({}), and bench starts {} of its own: type it "
+                  "without the launcher: {}",
+                  who.rank, who.world_size, starter_of(who), what, advice));
+}
+
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command) {
   if (who.world_size == 1) return;
@@ -80,10 +92,8 @@ void require_place(const OptionTable& table, BenchMode mode, const LaunchEnviron
   if (mode == kMeasure) {
     const std::string ranks =
         asked.given() ? "" : fmt::format(" --nproc-per-node {}", who.world_size);
-    throw UsageError(fmt::format(
-        "this process is rank {} of {} ({}), and bench starts ranks of its own: type it "
-        "without the launcher: {}{}. To measure the ranks of a launcher, add --predict",
-        who.rank, who.world_size, starter_of(who), command, ranks));
+    require_no_launcher(who, "ranks",
+                        command + ranks + ". To measure the ranks of a launcher, add --predict");
   }
   if (mode != kSimulate && asked.given() && asked.text != std::to_string(who.world_size)) {
     throw UsageError(fmt::format("--nproc-per-node: '{}': {} started {}; leave it out", asked.text,

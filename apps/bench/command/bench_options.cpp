@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -25,7 +24,7 @@ using bench::MemoryKind;
 using bench::Placement;
 
 constexpr const char* kUsualSizes = "4K:64M";
-constexpr long kMaxCalls = 10000;
+constexpr long kMaxCalls = 10000, kMaxBenchRounds = 1000, kMaxBenchSeconds = 86400;
 
 std::vector<std::string> op_names() {
   std::vector<std::string> names;
@@ -64,7 +63,7 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
   return ops;
 }
 
-// What is only predicted is all_reduce where no operation is given.
+// Without an operation, planning modes take all_reduce.
 std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
   if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
@@ -81,7 +80,7 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
   return ops;
 }
 
-// By the names of `all` values.
+// Takes the name of one of the values of `all`.
 template <class Value, class All>
 OptionTarget named_target(Value& value, const All& all) {
   std::vector<std::pair<std::string, Value>> words;
@@ -89,7 +88,8 @@ OptionTarget named_target(Value& value, const All& all) {
   return word_target(value, words);
 }
 
-// Where it can be; `notes` say where not. Nowhere is an error.
+// The placement asked for. Operations that do not support it are measured in their usual one, with
+// a note; if none supports it, UsageError.
 std::optional<Placement> placement_of(const Option& option,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
@@ -127,7 +127,7 @@ constexpr const char* kLimitOfLimit =
     "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
     "all_to_all in their usual form";
 
-// What is written by hand, whose program says what it can.
+// Whether the program `limit`, which is written by hand, has any of the operations in this form.
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
                                   Op::kBroadcast, Op::kAllToAll};
@@ -140,30 +140,22 @@ bool limit_applies(const bench::SessionOptions& session) {
          std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
-// With any peer come the yardsticks. Requires: what is measured has been settled.
+// Adds memcpy and, where it applies, limit to any list of peers. Call after the operations, ranks
+// and types are known.
 std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
                                   std::vector<std::string>& notes) {
   if (!option.given()) return {};
-  std::vector<std::string> peers;
-  const bool has_limit = limit_applies(session);
-  bool asks_limit = false;
-  for (const std::string& item : items_of(option.text)) {
-    asks_limit |= item == "all" || item == "limit";
-    if (item == "limit") continue;
-    if (item == "all") {
-      for (const std::string& name : bench::peer_names()) add_once(peers, name);
-      continue;
-    }
-    if (item == "paceline" || bench::find_entry(item) == nullptr) {
-      std::vector<std::string> names = bench::peer_names();
-      names.insert(names.end(), {"all", "memcpy", "limit"});
-      refuse_value(option.source, item, one_of(names, item));
-    }
-    add_once(peers, item);
+  auto peers = read_peers(option, bench::Subject::kCollectives, {"memcpy", "limit"});
+  const auto items = items_of(option.text);
+  const bool asks_limit = std::any_of(items.begin(), items.end(), [](const std::string& item) {
+    return item == "all" || item == "limit";
+  });
+  if (limit_applies(session)) {
+    peers.emplace_back("limit");
+  } else if (asks_limit) {
+    notes.emplace_back(kLimitOfLimit);
   }
-  if (has_limit) add_once<std::string>(peers, "limit");
-  if (asks_limit && !has_limit) notes.emplace_back(kLimitOfLimit);
-  add_once<std::string>(peers, "memcpy");
+  peers.emplace_back("memcpy");
   return peers;
 }
 
@@ -175,14 +167,7 @@ void read_cluster(const Option& option, bench::Cluster& cluster) {
   }
 }
 
-OptionTarget turn_limit_target(std::chrono::seconds& limit) {
-  const auto read = [&limit](const Option& option) {
-    limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
-  };
-  return {.read = read, .print = [&limit] { return std::to_string(limit.count()); }};
-}
-
-// One file cannot hold two kinds of text.
+// Refuses one file for two kinds of text.
 void require_different_files(const OptionTable& table) {
   const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
   std::error_code ignored;
@@ -201,7 +186,7 @@ void require_different_files(const OptionTable& table) {
   }
 }
 
-// Once, with the first example: what is measured has whole elements.
+// Notes once, with the first example, that sizes are rounded up to whole elements.
 void say_what_is_rounded(bench::SessionOptions& session) {
   for (const bench::Operation op : session.ops) {
     if (op.op == Op::kBarrier) continue;
@@ -221,20 +206,51 @@ void say_what_is_rounded(bench::SessionOptions& session) {
 
 }  // namespace
 
-std::vector<std::string> items_of(const std::string& text) {
-  std::vector<std::string> items;
-  std::istringstream list(text);
-  for (std::string item; std::getline(list, item, ',');) items.push_back(item);
-  if (text.ends_with(',')) items.emplace_back();
-  return items;
-}
-
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   try {
     sizes = bench::parse_sizes(option.text);
   } catch (const bench::SizeError& error) {
     throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
+}
+
+std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
+                                    const std::vector<std::string>& yardsticks) {
+  const auto is_in = [](const std::vector<std::string>& words, const std::string& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  std::vector<std::string> names = bench::peer_names(subject), peers;
+  for (const std::string& item : items_of(option.text)) {
+    if (item == "all") {
+      for (const std::string& name : names) add_once(peers, name);
+    } else if (is_in(names, item)) {
+      add_once(peers, item);
+    } else if (!is_in(yardsticks, item)) {
+      names.emplace_back("all");
+      names.insert(names.end(), yardsticks.begin(), yardsticks.end());
+      refuse_value(option.source, item, one_of(names, item));
+    }
+  }
+  return peers;
+}
+
+void declare_rounds(OptionTable& table, bench::TurnOptions& options, unsigned traits) {
+  table.value("--rounds", "N", "Rounds; in each every library has one turn",
+              number_target(options.rounds, 1, kMaxBenchRounds), traits);
+}
+
+void declare_turn_limit(OptionTable& table, bench::TurnOptions& options, unsigned traits) {
+  std::chrono::seconds& limit = options.turn_limit;
+  const auto read = [&limit](const Option& option) {
+    limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
+  };
+  table.value("--timeout", "S", "Seconds after which a turn has failed",
+              {.read = read, .print = [&limit] { return std::to_string(limit.count()); }}, traits);
+}
+
+void declare_json(OptionTable& table, std::string& json, unsigned traits) {
+  table.value("--json", "FILE", "All results, for programs; -: standard output", text_target(json),
+              traits);
 }
 
 void declare_bench_options(OptionTable& table, BenchOptions& options) {
@@ -273,15 +289,13 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
               {}, kMeasure);
 
   table.group("How");
-  table.value("--rounds", "N", "Rounds; in each every library has one turn",
-              number_target(session.rounds, 1, kMaxBenchRounds), kMeasure);
+  declare_rounds(table, session, kMeasure);
   table.value("--calls", "N", "Calls in a turn, at most",
               number_target(session.calls, 1, kMaxCalls), kMeasure | kPredict);
   table.flag("--check", "Check results", bool_target(session.check), kMeasure);
   table.flag("--no-bind", "Do not bind ranks to cores",
              {.read = [&](const Option&) { session.bind = false; }}, kMeasure);
-  table.value("--timeout", "S", "Seconds after which a turn has failed",
-              turn_limit_target(session.turn_limit), kMeasure | kPredict);
+  declare_turn_limit(table, session, kMeasure | kPredict);
 
   table.group("Planning");
   table.flag("--calibrate", "Measure the planner's costs and keep them for later groups", {},
@@ -298,8 +312,7 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
               named_target(session.algorithm, kAllAlgorithms), kMeasure | kPlanned);
 
   table.group("Output");
-  table.value("--json", "FILE", "All results, for programs; -: standard output",
-              text_target(options.json), kMeasure | kSimulate | kPredict);
+  declare_json(table, options.json, kMeasure | kSimulate | kPredict);
   table.value("--csv", "FILE", "The rows", text_target(options.csv), kMeasure);
   table.value("--html", "FILE", "A page with curves", text_target(options.html), kMeasure);
 }

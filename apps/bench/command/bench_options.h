@@ -1,6 +1,8 @@
 #pragma once
 
-// The options of `paceline bench`: each declared once in a table that fills BenchOptions.
+// The options of `paceline bench`: each declared once in a table that fills BenchOptions, and
+// checked against the mode. An option that would be ignored is refused or noted, so that nobody
+// assumes that it had an effect.
 
 #include <algorithm>
 #include <string>
@@ -19,14 +21,12 @@ namespace paceline::apps {
 enum BenchMode : unsigned {
   kMeasure = 1,    // side by side with others
   kCalibrate = 2,  // the costs that the planner goes by
-  kSimulate = 4,   // a cluster that is not at hand
+  kSimulate = 4,   // a cluster described in words
   kExplain = 8,    // which algorithm, and why
   kPredict = 16,   // planned and simulated beside measured
 };
 
-inline constexpr long kMaxBenchRounds = 1000, kMaxBenchSeconds = 86400;
-
-// As a file's name.
+// The name of a file that means standard output.
 inline constexpr const char* kStandardOutput = "-";
 
 struct BenchOptions {
@@ -42,14 +42,20 @@ struct BenchOptions {
   }
 };
 
-// The items of a list with commas.
-std::vector<std::string> items_of(const std::string& text);
 template <class T>
 void add_once(std::vector<T>& list, const T& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 // Throws UsageError.
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
+// The peers that the option names. `yardsticks` are allowed as well, but left to the caller to add.
+// Throws UsageError.
+std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
+                                    const std::vector<std::string>& yardsticks);
+// Options of both kinds of measurements, with calls and with collectives.
+void declare_rounds(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
+void declare_turn_limit(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
+void declare_json(OptionTable& table, std::string& json, unsigned traits = 0);
 
 void declare_bench_options(OptionTable& table, BenchOptions& options);
 
@@ -58,19 +64,16 @@ void declare_bench_options(OptionTable& table, BenchOptions& options);
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options);
 
-// What `paceline bench` is asked to do, and what does not go together with it: every option that
-// would be ignored is an error or a note, so that it is not believed to count.
-
 BenchMode mode_of(const OptionTable& table);
 
-// Each throws UsageError, which says what to type instead.
-
-// `words` name operations.
+// Each function below throws UsageError, which says what to type instead. `words` name operations.
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode);
 // Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command);
+// For a measurement, which starts `what` ("ranks") of its own; `advice` follows the message.
+void require_no_launcher(const LaunchEnvironment& who, const char* what, const std::string& advice);
 void require_transport(const BenchOptions& options);
 // Operations that the algorithm does not serve, beside one that it does, are added to `notes`.
 void require_algorithm(const BenchOptions& options, std::vector<std::string>& notes);

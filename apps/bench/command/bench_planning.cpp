@@ -1,3 +1,6 @@
+// The modes of `paceline bench` that deal with the planner: --calibrate, --explain, --simulate and
+// --predict.
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -29,14 +32,14 @@ namespace {
 
 using bench::Forecast;
 
-// All that come here are plain collectives (is_plannable()).
+// The operations, all of which are plain collectives (is_plannable()).
 std::vector<Op> planned_ops(const BenchOptions& options) {
   std::vector<Op> ops;
   for (const bench::Operation operation : options.session.ops) ops.push_back(operation.op);
   return ops;
 }
 
-// What standard output was before everything else left it.
+// The descriptor of standard output, once leave_output_to_files() has moved it.
 Fd& output_of_files() {
   static Fd output;
   return output;
@@ -52,7 +55,7 @@ bool shares_memory(const ProcessGroup& group) {
   return group.transport() == "shm+tcp" || group.transport() == "shm+ucx";
 }
 
-// What was asked for and cannot be seen before the ranks have met.
+// Refuses requests that can only be checked once the ranks have met.
 void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   const std::string transport = group.transport();
   if (options.transport == TransportKind::kUcx && transport.find("ucx") == std::string::npos) {
@@ -74,7 +77,8 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   }
 }
 
-// `body` on every rank of the group. Whatever PACELINE_BACKEND says, the engine is meant.
+// Runs `body` on every rank of the group. The backend is the engine, whatever PACELINE_BACKEND
+// says.
 void in_group(const BenchOptions& options, const std::function<void(ProcessGroup&)>& body) {
   InitOptions init;
   init.group.timeout = options.session.turn_limit;
@@ -99,7 +103,7 @@ std::string link_text(const char* name, const LinkCost& link, bool is_measured) 
                      is_measured ? "" : "  (not measured here)");
 }
 
-// A file that cannot be read is about to be replaced.
+// The calibration kept so far; empty if its file cannot be read, as it is about to be replaced.
 std::optional<CostModel> readable_calibration(const std::filesystem::path& path, bool tells) {
   try {
     return load_calibration(path);
@@ -166,8 +170,8 @@ void explain(const BenchOptions& options, ProcessGroup& group) {
   }
 }
 
-// Prints what `rows_for` gives, as it comes, and writes it down. False when a chosen algorithm
-// could not be simulated.
+// Prints the rows of `rows_for` one by one, and writes them to the file. False when a chosen
+// algorithm could not be simulated.
 bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown,
               const std::function<std::vector<Forecast>(Op op, std::size_t bytes)>& rows_for) {
   std::vector<Forecast> all;
@@ -190,7 +194,7 @@ bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown
                       [](const Forecast& row) { return row.is_chosen && !row.simulated; });
 }
 
-// The exit code. Rank 0 of a launcher's says it for all.
+// Returns the exit code. Under a launcher only rank 0 simulates.
 int simulate(const BenchOptions& options) {
   if (detect_launch_environment().rank != 0) return 0;
   const bench::Cluster& cluster = options.cluster;

@@ -1,11 +1,13 @@
+// `paceline bench rpc`: its options, and a session of calls.
+
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <iterator>
 
 #include <fmt/format.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/process/process.h"
 
@@ -13,6 +15,7 @@
 #include "apps/bench/catalog.h"
 #include "apps/bench/command/bench_command.h"
 #include "apps/bench/command/bench_options.h"
+#include "apps/bench/contestant/call_contestant.h"
 #include "apps/cli/option_table.h"
 #include "apps/cli/option_value.h"
 #include "apps/cli/own_program.h"
@@ -39,12 +42,6 @@ Examples:
   paceline bench rpc --peer torch --python ENV/bin/python
 
 Ctrl-C ends the measurement and writes what there is.)";
-
-struct CallFormatter : CLI::Formatter {
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return "Usage: paceline bench rpc [options]\n";
-  }
-};
 
 // The items of a list, each the name of a value of `all`.
 template <class Value, class All>
@@ -74,26 +71,10 @@ void read_call_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   }
 }
 
-void read_peers(const Option& option, std::vector<std::string>& peers) {
-  std::vector<std::string> names = bench::peer_names(bench::Subject::kCalls);
-  for (const std::string& item : items_of(option.text)) {
-    if (item == "all") {
-      for (const std::string& name : names) add_once(peers, name);
-    } else if (std::find(names.begin(), names.end(), item) != names.end()) {
-      add_once(peers, item);
-    } else if (item != "memcpy") {
-      names.insert(names.end(), {"all", "memcpy"});
-      refuse_value(option.source, item, one_of(names, item));
-    }
-  }
-  add_once<std::string>(peers, "memcpy");
-}
-
-// Found now, because a turn is a bad place to fail.
+// Looks for the program now, so that a turn does not fail for want of it.
 void read_python(const Option& option, std::string& python) {
-  const char* path = std::getenv("PATH");
   try {
-    python = launcher::find_program(option.text, path != nullptr ? path : "");
+    python = launcher::find_program(option.text);
   } catch (const launcher::ProgramError& error) {
     throw UsageError(fmt::format("{}: {}", option.source, error.what()));
   }
@@ -117,35 +98,23 @@ void declare_call_options(OptionTable& table, bench::CallSessionOptions& session
   table.group("Libraries to compare with");
   table.value("--peer", "LIST",
               "Measure beside: socket,grpc,capnp,torch or all; memcpy comes along",
-              {.read = [&](const Option& option) { read_peers(option, session.peers); }});
+              {.read = [&](const Option& option) {
+                session.peers = read_peers(option, bench::Subject::kCalls, {"memcpy"});
+                session.peers.emplace_back("memcpy");
+              }});
   table.value("--python", "PYTHON", "Python that has torch [the system's]",
               {.read = [&](const Option& option) { read_python(option, session.python); }});
   table.group("How");
   table.flag("--busy", "Keep all cores computing meanwhile", bool_target(session.busy));
-  table.value("--spin", "US",
-              "Microseconds for which Paceline's workers look before they sleep [0]",
-              {.read = [&](const Option& option) {
-                session.spin = std::chrono::microseconds(option.number(0, kMaxSpinUs));
-              }});
-  table.value("--rounds", "N", "Rounds; in each every library has one turn",
-              number_target(session.rounds, 1, kMaxBenchRounds));
-  table.value("--timeout", "S", "Seconds after which a turn has failed",
-              {.read =
-                   [&](const Option& option) {
-                     session.turn_limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
-                   },
-               .print = [&] { return std::to_string(session.turn_limit.count()); }});
+  table.value(
+      "--spin", "US", "Microseconds for which Paceline's workers look before they sleep [0]",
+      {.read = [&](const Option& option) {
+        session.variables[bench::kSpinVariable] = std::to_string(option.number(0, kMaxSpinUs));
+      }});
+  declare_rounds(table, session);
+  declare_turn_limit(table, session);
   table.group("Output");
-  table.value("--json", "FILE", "All results, for programs; -: standard output", text_target(json));
-}
-
-void require_no_launcher(const std::string& command) {
-  const LaunchEnvironment who = detect_launch_environment();
-  if (who.world_size == 1) return;
-  throw UsageError(
-      fmt::format("this process is rank {} of {}, and bench starts workers of its own: type it "
-                  "without the launcher: {}",
-                  who.rank, who.world_size, command));
+  declare_json(table, json);
 }
 
 }  // namespace
@@ -154,19 +123,17 @@ int bench_calls_command(const Arguments& arguments) {
   CLI::App app("Measures calls between workers, alone or side by side with other libraries.",
                "paceline bench rpc");
   app.footer(kCallExamples);
-  auto formatter = std::make_shared<CallFormatter>();
-  formatter->column_width(34);
-  app.formatter(formatter);
-  app.get_help_ptr()->group("Help");
+  set_usage(app, "Usage: paceline bench rpc [options]\n");
   OptionTable table(app, /*has_variables=*/false);
   bench::CallSessionOptions session;
+  session.variables[bench::kSpinVariable] = "0";
   std::string json;
   declare_call_options(table, session, json);
   if (!table.read_line({std::next(arguments.begin()), arguments.end()}, 0)) return 0;
-  session.command = bench_command_text(arguments);
+  session.command = "paceline bench " + shell_line(arguments);
   session.version = version_text();
   session.programs = contestants_folder();
-  require_no_launcher(session.command);
+  require_no_launcher(detect_launch_environment(), "workers", session.command);
   if (json == kStandardOutput) leave_output_to_files();
   require_writable("--json", json);
 

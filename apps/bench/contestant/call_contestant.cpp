@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The session's is shorter.
+// The session's limit of a turn is shorter.
 constexpr auto kTurnLimit = 600s;
 
 double seconds_from(CallClock::time_point begin) {
@@ -138,7 +138,7 @@ CallTimes CallContestant::call_all(CallLoad& load) {
 
 int run_call_worker(int argc, char** argv, const ConnectCalls& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
-    const char* const port = std::getenv("MASTER_PORT");  // that the launcher keeps free
+    const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps it free
     check(port != nullptr, "MASTER_PORT is not set");
     const CallPlace place{.is_caller = end.who().rank == 0,
                           .uses_tcp = setup.option == "tcp",

@@ -1,12 +1,3 @@
-// One rank's side of a turn: buffers, what is written before each call, the clock, the check.
-//
-// A call is timed on its own: the ranks line up, read the clock, call, read the clock. What the
-// caller reports for a call is the time of the slowest rank. With fresh buffers every rank writes
-// its input before it lines up, as a backward pass does: reducing the same untouched buffer again
-// and again flatters everybody. Two calls that are not timed come first.
-//
-// Thread safety: none.
-
 #include "apps/bench/contestant/contestant.h"
 
 #include <algorithm>
@@ -27,17 +18,25 @@
 
 namespace paceline::bench {
 
+// One rank's side of a turn: buffers, what is written before each call, the clock, the check.
+//
+// A call is timed on its own: the ranks line up, read the clock, call, read the clock. The
+// coordinator takes the time of the slowest rank. With fresh buffers every rank writes its input
+// before it lines up, as a backward pass does: reducing the same untouched buffer again and again
+// flatters every library. Two calls that are not timed come first.
+//
+// Thread safety: none.
 class Measurement {
  public:
   // Both outlive this object.
   Measurement(Contestant& contestant, StartLine& start_line, int rank, int world_size)
       : contestant_(contestant), start_line_(start_line), rank_(rank), world_size_(world_size) {}
 
-  // Collective. Errors are the contestant's, and Error(kTimeout) when a rank does not line up.
+  // Collective. Throws the contestant's errors, and Error(kTimeout) when a rank does not line up.
   TurnResult run(const Turn& turn);
 
  private:
-  // Kept from turn to turn, because libraries remember memory that they have seen.
+  // Buffers are kept from turn to turn, because libraries remember memory that they have seen.
   struct Buffer {
     Memory memory;
     std::size_t capacity = 0;
@@ -81,11 +80,11 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kUntimedCalls = 2;
-// Buffers have at least so much room, whose pages come when they are touched. Larger ones are given
-// back after the turn, so that not every contestant holds them at once.
+// The least room of a buffer, whose pages come when they are touched. Larger buffers are given back
+// after the turn, so that not every contestant holds them at once.
 constexpr std::size_t kKeptBytes = 64 << 20;
 constexpr auto kLineUpLimit = 120s;
-// What an output holds before a call whose result is checked.
+// The bytes of an output before a call whose result is checked.
 constexpr int kStale = 0x5a;
 
 double seconds_since(Clock::time_point begin) {
@@ -113,7 +112,7 @@ void Measurement::give_back_large_buffers() {
   }
 }
 
-// Every rank allocates the same, also where a root's buffer is not used.
+// Every rank allocates the same, even a buffer that only the root uses.
 Collective Measurement::prepare(const Turn& turn) {
   Collective call;
   const Op op = turn.op.op;
@@ -164,7 +163,7 @@ void Measurement::write(const Turn& turn, const Collective& call, const Pattern&
   }
 }
 
-// What is wrong with this rank's result, when the turn asks for it.
+// A call that is not timed. What is wrong with this rank's result, if the turn asks for the check.
 std::string Measurement::checked_call(const Turn& turn, const Collective& call,
                                       const Pattern& pattern) {
   if (call.output != nullptr && turn.check) {

@@ -105,7 +105,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAnswerLimit = 60s;
-// For the library's own end, once the coordinator has closed the conversation.
+// The time that the library has to shut down once the coordinator has closed the conversation.
 constexpr unsigned kSecondsToEnd = 20;
 
 struct Moment {
@@ -128,8 +128,8 @@ void bind_to(const std::vector<int>& cpus) {
   if (sched_setaffinity(0, sizeof set, &set) != 0) throw system_error("binding to the cpus");
 }
 
-// The alarm ends this process when the coordinator is gone for a while but the library still hangs
-// or its end does; asleep until then.
+// Waits for the coordinator to close its end, then gives the library kSecondsToEnd to shut down
+// before SIGALRM ends this process.
 std::jthread start_lifeline(int fd) {
   return start_thread("lifeline", [fd] {
     await(fd, POLLRDHUP, Deadline::never());

@@ -1,14 +1,7 @@
 #pragma once
 
-// Where the ranks of one contestant line up before a call, so that none begins while another still
-// writes its buffer. The same for every contestant, because their own barriers would let the ranks
-// go at different moments. One page of memory that the coordinator made and the ranks map.
-//
-// Ranks with a core of their own spin for as long as a large buffer takes to be written, after some
-// microseconds with yielding: a library's own threads may still have to finish the last call on
-// that core, for another rank. Ranks that share cores sleep at once.
-//
-// Thread safety: one object a rank.
+// A contestant's process as the coordinator's partner (messages.h), and the line at which its ranks
+// start each call.
 
 #include <atomic>
 #include <cstddef>
@@ -26,6 +19,15 @@
 
 namespace paceline::bench {
 
+// Where the ranks of one contestant line up before a call, so that none begins while another still
+// writes its buffer. The same for every contestant, because their own barriers would let the ranks
+// go at different moments. It is memory that the coordinator made and the ranks map.
+//
+// Ranks with a core of their own spin for as long as a large buffer takes to be written, after some
+// microseconds with yielding: a library's own threads may still have to finish the last call on
+// that core, for another rank. Ranks that share cores sleep at once.
+//
+// Thread safety: one object a rank.
 class StartLine {
  public:
   // In the coordinator: zeroed memory for `world_size` ranks. Error(kSystem).
@@ -36,7 +38,7 @@ class StartLine {
 
   // Returns when all ranks have called it. Error(kTimeout) names a rank that has not.
   void line_up(Deadline deadline);
-  // As line_up(), and every rank gets what rank 0 passed.
+  // As line_up(); returns on every rank what rank 0 passed.
   bool line_up_and_ask(bool answer_of_rank_0, Deadline deadline);
 
  private:
@@ -54,16 +56,14 @@ class StartLine {
   std::uint32_t arrivals_ = 0;
 };
 
-// A contestant's process as the coordinator's partner (messages.h): says hello, runs where it is
-// told to, brings its library up, and measures turn by turn.
-//
-// It ends when the coordinator does, even while the library hangs.
+// A rank's end of the conversation: says hello, binds itself as it is told, brings its library up,
+// and measures turn by turn. The process ends when the coordinator does, even while the library
+// hangs.
 //
 // Thread safety: none; the main thread.
-
 class RankEnd {
  public:
-  // `socket` is the name of the coordinator's.
+  // `socket` is the name of the coordinator's socket.
   RankEnd(const std::string& socket, LaunchEnvironment who);
   ~RankEnd();
   RankEnd(const RankEnd&) = delete;
@@ -71,10 +71,9 @@ class RankEnd {
 
   const LaunchEnvironment& who() const { return who_; }
 
-  // Says hello, then calls `body` where this process shall run; tells the coordinator what it
-  // throws.
+  // Says hello, binds this process, and calls `body`; tells the coordinator what `body` throws.
   void run(const std::function<void(const Setup& setup)>& body);
-  // For `body`, when the library is up: measures every turn until the coordinator has closed the
+  // Called by `body` when the library is up: measures every turn until the coordinator closes the
   // conversation.
   template <class AnyTurn>
   void serve(const Ready& ready,
@@ -88,7 +87,7 @@ class RankEnd {
   std::jthread lifeline_;
 };
 
-// The main program of a contestant. The exit code.
+// The main program of a contestant. Returns the exit code.
 int run_rank(int argc, char** argv,
              const std::function<void(RankEnd& end, const Setup& setup)>& body);
 

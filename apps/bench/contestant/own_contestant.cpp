@@ -47,12 +47,12 @@ void OwnContestant::run(const Collective& call) {
     group_->recv(made.output, (rank + size - 1) % size);
     return sent->wait();
   }
-  // These two have one buffer.
+  // broadcast and reduce have one buffer.
   if (call.op == Op::kBroadcast) made.input = made.output;
   if (call.op == Op::kReduce) {
     made.output = {const_cast<std::byte*>(call.input), call.count, call.dtype};
   }
-  // Of all_to_all_v: what this rank gives everybody, and, with equal counts, gets.
+  // For all_to_all_v: the counts that this rank gives to each rank and, as they are equal, gets.
   made.counts = made.receive_counts =
       call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
   group_->run(made);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Paceline itself, measured like everybody else.
+// Paceline itself as a contestant, measured like every other.
 
 #include "paceline/engine/collectives/group/process_group.h"
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// What the ranks write before a collective, and what must come out. Every rank has a table of small
-// whole numbers of its own, repeated over its buffer from a place that changes from call to call:
-// writing and comparing are plain copies and memcmp, and a result that is old, shifted or another
-// rank's differs. Sums of all ranks are exact in every type, bool and the 8-bit ones (which wrap)
-// included.
+// The values that ranks write before a collective, and the results that must come out. Every rank
+// has a table of small whole numbers of its own, repeated over its buffer from a place that changes
+// from call to call: writing and comparing are plain copies and memcmp, and a result that is old,
+// shifted or another rank's differs. Sums of all ranks are exact in every type, including bool and
+// the 8-bit types (which wrap).
 //
 // Thread safety: const after construction.
 
@@ -26,7 +26,7 @@ class Pattern {
   // Requires: world_size <= kMaxRanks.
   Pattern(Dtype dtype, int world_size);
 
-  // Writes what `rank` contributes to the call numbered `call`, with ordinary stores.
+  // Writes the contribution of `rank` to the call numbered `call`, with ordinary stores.
   void write(std::span<std::byte> buffer, int rank, std::uint64_t call) const;
 
   // The first element of this rank's output that is not what `collective` must give, if any.

@@ -5,7 +5,9 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -143,6 +145,60 @@ std::string shell_quoted(std::string_view word) {
 
 std::vector<std::string> split_shell_words(const std::string& text, const std::string& what) {
   return Splitter(text, what).split();
+}
+
+std::string shell_line(std::span<const std::string> words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_quoted(word);
+  return text;
+}
+
+int edit_distance(const std::string& a, const std::string& b) {
+  // Rows of the usual table: two back, one back, current.
+  std::vector<int> before, previous(b.size() + 1), current(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    current[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int replace = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      current[j] = std::min({replace, previous[j] + 1, current[j - 1] + 1});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) current[j] = std::min(current[j], before[j - 2] + 1);
+    }
+    before = previous;
+    previous = current;
+  }
+  return previous[b.size()];
+}
+
+namespace {
+
+// Compares as the distance of `word` from what was typed. Between two words with equal edit
+// distances the user means the one with which `typed` begins, as "topp" begins with "top", or else
+// the one with the longer common beginning.
+std::tuple<int, bool, std::ptrdiff_t> remoteness(const std::string& typed,
+                                                 const std::string& word) {
+  const bool beginning = typed.size() >= 3 && word.starts_with(typed);
+  const auto common = std::mismatch(typed.begin(), typed.end(), word.begin(), word.end()).first;
+  return {beginning ? 1 : edit_distance(typed, word), !typed.starts_with(word),
+          typed.begin() - common};
+}
+
+}  // namespace
+
+std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
+  std::string best;
+  const auto length = static_cast<int>(typed.size());
+  std::tuple<int, bool, std::ptrdiff_t> smallest{std::min(length / 3 + 1, length / 2) + 1, false,
+                                                 -length};
+  for (const std::string& word : known) {
+    const auto here = remoteness(typed, word);
+    if (here < smallest) {
+      smallest = here;
+      best = word;
+    }
+  }
+  return best;
 }
 
 }  // namespace paceline

@@ -52,4 +52,16 @@ std::string shell_quoted(std::string_view word);
 // message.
 std::vector<std::string> split_shell_words(const std::string& text, const std::string& what);
 
+// The words as one line that a POSIX shell reads back as them.
+std::string shell_line(std::span<const std::string> words);
+
+// "Did you mean ...?" for a mistyped word. Pure.
+
+// The smallest number of single-character insertions, deletions, replacements and swaps of
+// neighbours between two words.
+int edit_distance(const std::string& a, const std::string& b);
+
+// The word of `known` nearest to `typed`, or "" when none is near enough to be meant.
+std::string nearest(const std::string& typed, const std::vector<std::string>& known);
+
 }  // namespace paceline

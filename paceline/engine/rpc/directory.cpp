@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <set>
 #include <utility>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/option_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/rpc/protocol/message.h"
 
@@ -27,20 +27,6 @@ WorkerEntry from_value(const std::string& value) {
   std::vector<std::uint64_t> words(value.size() / 8 + 1);
   std::memcpy(words.data(), value.data(), value.size());
   return read_message<WorkerEntry>(std::as_bytes(std::span(words)).first(value.size()));
-}
-
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace
@@ -113,16 +99,13 @@ std::vector<WorkerEntry> Directory::all() {
 }
 
 std::string Directory::nobody(const std::string& name) {
-  std::string nearest;
-  std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  std::vector<std::string> present;
   for (const auto& entry : all()) {
-    if (entry.state != WorkerState::kPresent) continue;
-    const std::size_t other = edit_distance(name, entry.name);
-    if (other < distance) nearest = entry.name;
-    distance = std::min(distance, other);
+    if (entry.state == WorkerState::kPresent) present.push_back(entry.name);
   }
+  const std::string meant = nearest(name, present);
   return fmt::format("no worker is named '{}'{}", name,
-                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
+                     meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
 }
 
 std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTime now) {

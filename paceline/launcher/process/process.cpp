@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 
@@ -54,6 +55,11 @@ std::string check_path(const std::string& name) {
 }
 
 }  // namespace
+
+std::string own_path() {
+  const char* path = std::getenv("PATH");
+  return path != nullptr ? path : "";
+}
 
 std::string find_program(const std::string& name, const std::string& path) {
   if (name.empty()) throw ProgramError(kExitNotFound, "the program's name is empty");

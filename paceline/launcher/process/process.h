@@ -29,9 +29,12 @@ class ProgramError : public std::runtime_error {
   int exit_code_;
 };
 
+// The value of PATH, or "".
+std::string own_path();
+
 // The path to execute for `name` as typed: as in a shell, a name without '/' is looked for along
 // `path`, the value of PATH. Throws ProgramError.
-std::string find_program(const std::string& name, const std::string& path);
+std::string find_program(const std::string& name, const std::string& path = own_path());
 
 // The variables of a process.
 using Environment = std::map<std::string, std::string>;

@@ -70,7 +70,7 @@ TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
   }
 }
 
-// A library that was not built is missing, and one that is there must work.
+// A library that was not built is reported as missing; every other must work.
 TEST(CallSessionTest, every_peer_takes_part_or_says_what_it_needs) {
   const Outcome outcome = bench_rpc({"--sizes", "64,64K", "--peer", "all", "--rounds", "1",
                                      "--measure", "blocking,pipelined", "--transport", "unix"});
@@ -109,7 +109,7 @@ TEST(CallSessionTest, measurements_before_an_interruption_are_written) {
   EXPECT_EQ(json_in(directory.file("j"))["rows"].size(), 1u);
 }
 
-// Programs of our own in the places of peers.
+// Puts programs of the tests in the places of peers.
 class CallContestantsTest : public testing::Test {
  protected:
   CallContestantsTest() {
@@ -144,7 +144,7 @@ TEST_F(CallContestantsTest, a_peer_that_does_not_start_is_missing) {
   EXPECT_EQ(report.rows.size(), 2u);
 }
 
-// It knows collectives only.
+// The faulty contestant knows collectives only.
 TEST_F(CallContestantsTest, a_peer_that_fails_is_left_out_from_there_on) {
   put(PACELINE_FAULTY_CONTESTANT, "bench-rpc-grpc");
   options_.peers = {"grpc"};

@@ -126,7 +126,7 @@ TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   EXPECT_THAT(outcome.err, testing::Not(HasSubstr("signal")));
 }
 
-// By every way that it tries: the calls of a turn go through all of them.
+// The calls of a turn go through every way that the limit tries.
 TEST(BenchCommandTest, the_limit_gives_right_results_of_every_operation_that_it_knows) {
   const Outcome outcome =
       bench({"all_reduce,reduce_scatter,all_gather,broadcast,all_to_all", "--np", "2", "--sizes",
@@ -170,7 +170,7 @@ TEST(BenchCommandTest, ranks_of_a_launcher_do_not_measure_each_for_itself) {
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
 }
 
-// What stands under Paceline's name is the engine, and other variables in effect are reported.
+// Rows under Paceline's name are the engine's, and other variables in effect are reported.
 TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_named) {
   const FreshDirectory directory;
   const Outcome outcome =
@@ -227,7 +227,7 @@ TEST(BenchCommandTest, one_rank_and_one_round_are_singular) {
   EXPECT_THAT(outcome.out, HasSubstr("a rank alone"));
 }
 
-// What was measured before is worth keeping.
+// Ctrl-C writes the rows that were measured until then.
 TEST(BenchCommandTest, measurements_before_an_interruption_are_written) {
   const FreshDirectory directory;
   launcher::PacelineProcess process(std::vector<std::string>{
@@ -245,7 +245,7 @@ TEST(BenchCommandTest, measurements_before_an_interruption_are_written) {
   EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce"));
 }
 
-// With results that are checked, so that a peer's call is the operation that it is called.
+// Results are checked, so that each peer carries out the operation that its row names.
 TEST(BenchCommandTest, peers_take_part_in_what_they_have) {
   const Outcome outcome =
       bench({"all_gather_v,reduce_scatter_v,all_to_all_v,all_reduce_coalesced,send_recv", "--np",
@@ -261,7 +261,7 @@ TEST(BenchCommandTest, peers_take_part_in_what_they_have) {
   }
 }
 
-// A command beside which only Paceline's own program lies.
+// A command with Paceline's own contestant beside it, and no other.
 TEST(BenchCommandTest, a_missing_peer_is_named_with_its_package) {
   const FreshDirectory directory;
   namespace fs = std::filesystem;

@@ -62,7 +62,7 @@ TEST(Forecast, simulates_every_operation_among_4096_ranks) {
   }
 }
 
-// What is done where it is too long to simulate at once is close to that at once.
+// A simulation in parts comes close to one at once.
 TEST(Forecast, of_a_direct_reduce_in_parts_is_close) {
   for (const std::size_t count : {std::size_t{1} << 18, std::size_t{1} << 24}) {
     for (const int hosts : {4, 16, 64}) {

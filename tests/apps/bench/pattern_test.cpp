@@ -28,7 +28,7 @@ Collective collective(Op op, Dtype dtype, std::size_t count, Bytes& output) {
 
 class PatternOf : public testing::TestWithParam<std::tuple<Dtype, int>> {};
 
-// The engine's own kernel says what the sum is; for many ranks bfloat16 is the narrowest.
+// The engine's own kernel computes the sum; for many ranks bfloat16 is the narrowest type.
 TEST_P(PatternOf, sums_are_exact) {
   const auto [dtype, ranks] = GetParam();
   constexpr std::size_t kCount = 2000;

@@ -1,4 +1,4 @@
-// `paceline bench` where it deals with the planner, as people type it.
+// The planning modes of `paceline bench`, as people type them.
 
 #include <cstdlib>
 #include <fstream>
@@ -56,7 +56,7 @@ TEST_F(BenchPlanningTest, keeps_what_this_group_could_not_measure) {
   EXPECT_NE(load_calibration(costs_)->sockets, known.sockets);
 }
 
-// Which of the two comes about is the machine's doing.
+// The machine decides which of the two happens.
 TEST_F(BenchPlanningTest, replaces_a_calibration_only_by_a_steady_one) {
   CostModel known;
   known.origin = "a quiet box of 2026-01-02";
@@ -251,7 +251,7 @@ TEST_F(BenchPlanningTest, tells_of_noisy_costs_wherever_they_are_used) {
               HasSubstr(told));
 }
 
-// What --calibrate says where nothing was kept before depends on the machine.
+// Without an earlier calibration the output of --calibrate depends on the machine.
 TEST_F(BenchPlanningTest, a_first_calibration_is_kept_and_called_noisy_where_it_is) {
   const Outcome outcome = bench({"--calibrate", "--np", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -51,7 +51,7 @@ std::vector<std::string> labels(const Report& report) {
   return all;
 }
 
-// Without the one about a machine that was busy, as this one may be.
+// The notes, except the one about a busy machine, as this one may be.
 std::vector<std::string> notes_of_contestants(const Report& report) {
   std::vector<std::string> notes = report.notes;
   std::erase_if(notes, [](const std::string& note) { return note.starts_with("noisy"); });
@@ -62,20 +62,15 @@ TEST_F(SessionTest, everybody_has_one_turn_a_round) {
   add_peer("none");
   options_.memory = {MemoryKind::kSymmetric, MemoryKind::kOrdinary};
   options_.sizes = {4096, 8192};
-  std::vector<std::string> turns;
+  int turns = 0;
   SessionEvents events;
-  events.on_turn = [&](const std::string& label, Operation, std::size_t bytes, int round) {
-    turns.push_back(fmt::format("{} {} {}", bytes, round, label));
-  };
-  run(events);
-  std::vector<std::string> expected;
-  for (const int bytes : {4096, 8192}) {
-    for (const int round : {0, 1, 2}) {
-      for (const char* label : {"paceline, symmetric", "paceline, ordinary", "gloo"})
-        expected.push_back(fmt::format("{} {} {}", bytes, round, label));
-    }
-  }
-  EXPECT_EQ(turns, expected);
+  events.is_interrupted = [&] { return ++turns < 0; };
+  const Report report = run(events);
+  EXPECT_EQ(turns, 2 * 3 * 3);  // sizes, rounds with the one that warms up, entrants
+  EXPECT_THAT(labels(report),
+              ElementsAre("paceline, symmetric 4096", "paceline, ordinary 4096", "gloo 4096",
+                          "paceline, symmetric 8192", "paceline, ordinary 8192", "gloo 8192"));
+  for (const Row& row : report.rows) EXPECT_THAT(row.rounds, SizeIs(2));
 }
 
 TEST_F(SessionTest, rows_hold_what_was_measured) {
@@ -205,7 +200,6 @@ TEST(MemoryNeedTest, counts_all_buffers_of_all_ranks) {
   EXPECT_EQ(bytes_needed(options), std::size_t(8) << 20);
   options.ops = {Op::kBarrier};
   EXPECT_EQ(bytes_needed(options), 0u);
-  EXPECT_GT(bytes_available(), std::size_t(1) << 20);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 std::string path_of(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
 
-// Threads that believe they have a core of their own but share it spin for nothing.
+// Threads that share a core but believe that it is theirs spin in vain.
 int times_for(bool own_core) { return own_core ? 20 : 200; }
 
 class StartLineWith : public testing::TestWithParam<std::tuple<int, bool>> {};

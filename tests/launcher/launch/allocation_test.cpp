@@ -37,7 +37,7 @@ class Allocation : public testing::Test {
   }
 
   FreshDirectory directory;
-  // Both "nodes" are this machine, which the address says; srun would make the names reach them.
+  // Both "nodes" are this machine, so the address is given; srun would make the names reach them.
   const PacelineProcess::Variables two_nodes = {
       {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_TASKS_PER_NODE", "2,1"}};
 };

@@ -1,4 +1,4 @@
-// Shell completion, asked of the shells themselves.
+// Shell completion, tested in the shells themselves.
 
 #include <cstdlib>
 #include <map>
@@ -40,7 +40,7 @@ std::vector<std::string> split_by_bash(const std::string& line) {
   return words;
 }
 
-// What bash offers for a command line whose last word is being typed.
+// Bash's suggestions for a command line whose last word is being typed.
 std::vector<std::string> offered(const std::string& line) {
   const std::vector<std::string> words = split_by_bash(line);
   std::string script = "paceline() { " PACELINE_COMMAND " \"$@\"; }; eval \"$(" PACELINE_COMMAND
@@ -89,7 +89,7 @@ TEST(Completion, of_bash_continues_behind_values_with_colons) {
   EXPECT_THAT(offered("paceline run --backend=cpu:"), Contains("gloo"));
 }
 
-// The words are made by bash itself, and the line is completed before the eyes of its user.
+// Bash itself makes the words, and completes the line on a terminal.
 TEST(Completion, of_bash_completes_at_a_terminal) {
   TerminalProcess bash({"/bin/bash", "--norc", "--noprofile", "-i"}, {24, 200},
                        {{"TERM", "dumb"}, {"PS1", "here> "}, {"INPUTRC", "/dev/null"}});
@@ -136,7 +136,7 @@ TEST(Completion, of_bash_knows_the_values_of_options) {
   EXPECT_THAT(offered("paceline run ./train --bind nu"), IsEmpty());
 }
 
-// What fish offers for a command line whose last word is being typed.
+// Fish's suggestions for a command line whose last word is being typed.
 std::vector<std::string> offered_by_fish(const std::string& line) {
   const Outcome outcome =
       shell("/usr/bin/fish",

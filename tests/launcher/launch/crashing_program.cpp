@@ -1,4 +1,4 @@
-// A rank for the tests of ends that are explained: crashing_program HOW. Rank 1 does it, the others
+// A rank for the tests of explained failures: crashing_program HOW. Rank 1 does it, the others
 // wait in a collective.
 //
 //   null       writes through a null pointer, three calls deep

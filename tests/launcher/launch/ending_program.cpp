@@ -1,9 +1,9 @@
 // A rank for the tests of endings: ending_program HOW. In the job's first generation rank 1 ends as
 // HOW says while rank 0 waits for it in a collective; in later ones all ranks end with 0.
 //
-//   invalid, unsupported, timeout, system, corrupt, damaged: with that Error, which nobody catches
+//   invalid, unsupported, timeout, system, corrupt, damaged: with that Error, uncaught
 //   exception  with a std::exception
-//   object     with an exception that is none
+//   object     by throwing an object that is no std::exception
 //   abort, segv, kill: with that signal
 //   1, 2, 86   with that exit code
 //   damaged-late, invalid-late: ends its group because of that Error, then has work to finish

@@ -1,4 +1,4 @@
-// Options from a file: what such a file is, what wins over it, and what is refused.
+// Options from a file: its form, what overrides it, and what is refused.
 
 #include "apps/cli/flag_file.h"
 
@@ -112,7 +112,7 @@ TEST_F(FlagFileOfRun, is_found_in_the_working_directory) {
   EXPECT_EQ(outcome.out, "2\n") << outcome.err;
 }
 
-// As a command in a folder where another user may write.
+// Like a command in a folder where another user may write.
 class FlagFileOfAnother : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

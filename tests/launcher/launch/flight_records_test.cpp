@@ -1,4 +1,4 @@
-// Flight records of a real job: gone when it went well, kept and explained when it did not.
+// Flight records of a real job: removed after success, kept and explained after a failure.
 
 #include <csignal>
 #include <filesystem>
@@ -75,8 +75,8 @@ TEST(FlightRecords, a_missing_rank_is_named_by_the_error_the_launcher_and_explai
   EXPECT_EQ(json["flights"][1]["operations"][0]["op"], "broadcast");
 }
 
-// The others may be ended before they notice, even before they have finished the broadcast; what is
-// said of each of these moments is in collectives/explain_test.cpp.
+// The others may be ended before they notice, even before they have finished the broadcast. The
+// verdict for each of these moments is tested in tests/engine/collectives/explain_test.cpp.
 testing::Matcher<const std::string&> explains_that_rank_1_died() {
   return testing::ContainsRegex("(rank |ranks 0-)1[^\n]* broadcast #1");
 }

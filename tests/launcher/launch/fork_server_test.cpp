@@ -1,4 +1,4 @@
-// What programs, users and the machine see of the fork server under `paceline run`.
+// The fork server under `paceline run`, as programs, users and the machine see it.
 
 #include "paceline/engine/rendezvous/fork_server.h"
 
@@ -24,7 +24,7 @@ using testing::Not;
 
 using Arguments = std::vector<std::string>;
 
-// What say_who() of seeded_program.cpp wrote.
+// The line that say_who() of seeded_program.cpp wrote.
 struct Start {
   int generation = 0, pid = 0, loaded = 0, statics = 0, grown = 0, parent = 0;
 };
@@ -59,7 +59,7 @@ void expect_all_executed(const Outcome& outcome, std::size_t count) {
 }
 
 #ifdef __SANITIZE_THREAD__
-// The sanitizer's own thread is one that a fork would lose.
+// A fork would lose the sanitizer's own thread.
 TEST(ForkServer, a_program_with_the_thread_sanitizer_is_executed_again) {
   expect_all_executed(run({}, {SEEDED_PROGRAM, "restarts", "2"}), 3);
 }
@@ -102,7 +102,7 @@ TEST(ForkServer, a_forked_rank_sees_what_an_executed_one_sees) {
   EXPECT_THAT(forked, Not(HasSubstr(kForkServerVariable)));
 }
 
-// The job's processes but its ranks: who waits to become one.
+// The job's processes that are not ranks: they wait to become one.
 std::vector<std::string> seeds_of(const Start& rank) {
   std::vector<std::string> pids;
   const std::string parent = fmt::format("\nPPid:\t{}\n", rank.parent);
@@ -202,7 +202,7 @@ TEST(ForkServer, a_killed_and_a_stopped_seed_cost_an_execution) {
   }
 }
 
-// As a new build comes in the middle of a job.
+// The program is built again in the middle of a job.
 void replace_file(const std::string& path) {
   std::filesystem::copy_file(path, path + ".new");
   std::filesystem::rename(path + ".new", path);

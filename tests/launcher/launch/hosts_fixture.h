@@ -1,7 +1,7 @@
 #pragma once
 
 // A job of `paceline run --hosts` on network namespaces, whose hosts can be lost. Tests are skipped
-// where there can be no namespaces.
+// if there can be no namespaces.
 
 #include <memory>
 #include <optional>

@@ -1,4 +1,4 @@
-// paceline ps, top, logs and stop on real jobs, and who may ask.
+// `paceline ps`, `top`, `logs` and `stop` on real jobs, and which users may ask.
 
 #include <csignal>
 #include <cstddef>
@@ -230,7 +230,7 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
   EXPECT_EQ(run_paceline({"stop", by_pid}).out, "same-2 has ended\n");
 }
 
-// A process that listens under such names until it is told to end, and answers no one.
+// A process that listens under such names until it is told to end, and never answers.
 class SilentListener {
  public:
   // `name_of` gets the process's pid and a number below `count`. `full`: no more connections fit
@@ -294,8 +294,8 @@ TEST(JobSocket, a_name_that_another_user_made_hides_no_job) {
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 
-// Listeners that cannot be a launcher's, each under a name that could be one's: which names /proc
-// shows to be false.
+// Listeners that cannot be a launcher's, each under a name of a launcher's form that /proc shows to
+// be false.
 TEST(JobSocket, names_that_their_process_does_not_hold_are_not_asked) {
   Job job("held-test");
   const std::string own = mark_of(job);

@@ -24,7 +24,7 @@ class JobNodes : public testing::Test {
   }
 
   using Node = std::unique_ptr<PacelineProcess>;
-  // `conf` is for --rdzv-conf; without it the agents find out themselves who of them listens.
+  // `conf` is for --rdzv-conf; without it the agents find out which of them listens.
   Node start_with(const std::string& conf, const std::string& nnodes, const std::string& script,
                   std::vector<std::string> options) {
     std::vector<std::string> arguments = {"run",
@@ -47,7 +47,7 @@ class JobNodes : public testing::Test {
                    std::vector<std::string> options = {}) {
     return start_with("is_host=true", nnodes, script, std::move(options));
   }
-  // Another one.
+  // A node that is not the coordinator's.
   Node start(const std::string& nnodes, const std::string& script,
              std::vector<std::string> options = {}) {
     return start_with("is_host=false", nnodes, script, std::move(options));

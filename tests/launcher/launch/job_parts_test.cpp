@@ -1,4 +1,4 @@
-// Jobs on several hosts as paceline ps, logs and stop see them on one machine.
+// Jobs on several hosts as `paceline ps`, `logs` and `stop` see them on one machine.
 
 #include <csignal>
 #include <set>

@@ -18,7 +18,7 @@ namespace paceline::launcher {
 
 class NetworkHosts {
  public:
-  // Why there can be none here; empty when there can.
+  // Why namespaces cannot be made here; empty if they can.
   static std::string unavailable();
 
   explicit NetworkHosts(int count);

@@ -1,5 +1,5 @@
-// Prints a line in the way that the first argument names, without asking for it to be written, then
-// makes the file that the second one names, and waits to be ended.
+// Prints a line in the way that the first argument names, without flushing it, then makes the file
+// that the second one names, and waits to be ended.
 
 #include <cstdio>
 #include <fstream>

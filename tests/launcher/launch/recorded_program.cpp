@@ -12,7 +12,7 @@
 //   stalls   20 steps, then no rank does anything for a minute
 //   evaluates 20 steps, then all ranks compute for five seconds
 //   computes no rank calls anything for two seconds
-//   threads  says how many threads it is to compute with
+//   threads  prints how many threads it is to compute with
 //   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left,
 //            and hurries then
 //   it restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
@@ -36,7 +36,7 @@
 
 using namespace std::chrono_literals;
 
-// In the working folder: "next" is the step to go on with, "seen-R" what rank R has taken.
+// In the working folder: "next" has the step to go on with, "seen-R" the samples of rank R.
 int take_samples(paceline::ProcessGroup& group) {
   paceline::AgreedStop stop;
   int step = 0;

@@ -25,7 +25,7 @@ constexpr const char* kProfileText =
 {"name":"b","is_block":true,"parameters":1000000,"forward":{"fixed_s":0,"sample_s":0.001},
 "backward":{"fixed_s":0,"sample_s":0.002},"activation_bytes":1000000,"output_bytes":1000}]})";
 
-// Rank 0 writes the profile where it is asked for one; otherwise steps of 12 ms.
+// Rank 0 writes the profile if it is asked for one; otherwise it reports steps of 12 ms.
 constexpr const char* kPretendingGpt =
     "if [ -n \"$PACELINE_PROFILE\" ]; then "
     "[ $RANK != 0 ] || cat \"$0\" > \"$PACELINE_PROFILE\"; exit 0; fi; "
@@ -84,7 +84,7 @@ TEST_F(AdviseMesh, machines_that_are_not_here) {
                                   HasSubstr("failures and checkpoints take"),
                                   HasSubstr("waiting for the slowest of 100000 ranks"),
                                   HasSubstr("advice: --mesh"), Not(HasSubstr("command:"))));
-  // From the profile that was kept no program is needed.
+  // With the kept profile no program is needed.
   const Outcome again =
       run_paceline({"advise", "--mesh", "--profile", kept, "--simulate", "hosts=4,ranks=2"});
   EXPECT_EQ(again.exit_code, 0) << again.err;

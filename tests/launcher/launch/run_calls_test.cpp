@@ -1,4 +1,4 @@
-// What `paceline top` and `paceline explain` show of workers that call each other.
+// Workers that call each other, as `paceline top` and `paceline explain` show them.
 
 #include <csignal>
 #include <map>
@@ -31,7 +31,7 @@ class RunCalls : public testing::Test {
     job->wait_for_lines("[trainer0] calling", 1);
     return job;
   }
-  // Until `explain` says it.
+  // Waits until `explain` reports it.
   testing::AssertionResult explains(const std::string& words) {
     std::string said;
     const auto says = [&] {

@@ -1,4 +1,4 @@
-// What `paceline run` says about the end of a real rank: where it was, and why it ended.
+// The report of `paceline run` on the end of a real rank: where it was, and why it ended.
 
 #include <csignal>
 #include <filesystem>
@@ -92,7 +92,7 @@ TEST(RunCauses, a_rank_that_is_still_dying_comes_before_one_that_noticed_and_exi
   EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it (exit code 5)"));
 }
 
-// Both ranks stand behind a wrapper that passes the exit code on, that of the killed one slowly.
+// Both ranks run under a wrapper that passes the exit code on, slowly for the killed one.
 constexpr const char* kWrapped = R"py(
 import os, subprocess, sys, time
 code = subprocess.run(sys.argv[1:], close_fds=False).returncode
@@ -175,13 +175,13 @@ TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {
   const Outcome outcome = run_paceline(crash("leaves", "3"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 5);
   EXPECT_THAT(outcome.err, HasSubstr("before: rank 1 ended with exit code 0"));
-  // What the records tell.
+  // The text that comes from the records.
   EXPECT_THAT(outcome.err, HasSubstr("paceline: rank 1 (pid "));
   EXPECT_THAT(outcome.err, HasSubstr(") ended with exit code 0 outside of any operation; it "));
   EXPECT_THAT(outcome.err, Not(HasSubstr(" died ")));
 }
 
-// A cgroup of its own with a limit of memory; empty where none can be made.
+// A cgroup with a limit of memory; empty if none can be made.
 class MemoryGroup {
  public:
   explicit MemoryGroup(std::size_t limit) {

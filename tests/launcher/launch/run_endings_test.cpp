@@ -32,7 +32,7 @@ std::vector<std::string> ranks(const char* count, const std::string& script,
   return arguments;
 }
 
-// A shell command that returns once all ranks have come to it.
+// A shell command that returns once all ranks have reached it.
 std::string all_ready(const FreshDirectory& directory) {
   return "touch " + directory.path() + "/$RANK; until [ $(ls " + directory.path() +
          " | wc -l) = $WORLD_SIZE ]; do sleep 0.02; done; ";
@@ -182,7 +182,7 @@ TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
   }
 }
 
-// This process and all that it has started, itself last.
+// The processes that `pid` has started, then itself.
 std::vector<pid_t> family_of(pid_t pid) {
   std::vector<pid_t> family;
   std::ifstream children("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) +
@@ -194,7 +194,7 @@ std::vector<pid_t> family_of(pid_t pid) {
   return family;
 }
 
-// Signals that have not been taken do not count twice.
+// Whether the signal is still pending: sent again, it would count only once.
 bool is_pending(pid_t pid, int signal) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -204,7 +204,7 @@ bool is_pending(pid_t pid, int signal) {
   return false;
 }
 
-// How systemd and batch systems end what they started: whom they signal first, and in what order.
+// How systemd and batch systems end a job: the processes that they signal, and in which order.
 TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
   enum class To : std::uint8_t { kLauncher, kAllRanksFirst, kAllLauncherFirst };
   struct Row {
@@ -246,7 +246,7 @@ TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
   }
 }
 
-// The time that systemd and batch systems give is over: SIGKILL to the launcher, or to all.
+// When the grace time of systemd or a batch system is over: SIGKILL to the launcher, or to all.
 TEST(RunEndings, sigkill_after_sigterm_leaves_no_process_behind) {
   for (const bool to_all : {false, true}) {
     PacelineProcess paceline(ranks(

@@ -1,4 +1,4 @@
-// A job that stands still: said with who is where and every rank's stack, ended when that is asked.
+// A job that hangs: reported with the place and stack of every rank, ended if that is asked.
 
 #include <csignal>
 #include <thread>

@@ -1,4 +1,4 @@
-// Which rank failed first when the ways from the hosts are not equally long.
+// The rank that failed first is found although news from the hosts takes different times.
 
 #include <optional>
 

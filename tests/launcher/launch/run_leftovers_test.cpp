@@ -1,5 +1,4 @@
-// What is left of jobs of `paceline run`: nothing, whether many run at once or the launcher is
-// killed.
+// Jobs of `paceline run` leave nothing behind, whether many run at once or the launcher is killed.
 
 #include <algorithm>
 #include <csignal>

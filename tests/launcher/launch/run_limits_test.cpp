@@ -1,5 +1,5 @@
-// Programs that behave badly and machines that give less than a job wants: a clear message, the
-// right exit code, nothing left behind.
+// Programs that behave badly and machines that give less than a job wants: they lead to a clear
+// message and the right exit code, and leave nothing behind.
 
 #include <filesystem>
 #include <fstream>
@@ -78,7 +78,7 @@ TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
                                      " could not be made: Permission denied"));
 }
 
-// /dev/full takes nothing, as a full disk.
+// /dev/full takes nothing, like a full disk.
 TEST(RunLimits, lost_output_is_reported_once_kept_in_the_logs_and_not_a_success) {
   const auto run = [](const std::string& script, const std::string& logs) {
     PacelineProcess shell(
@@ -140,7 +140,7 @@ TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed)
   EXPECT_FALSE(std::filesystem::exists("ran"));
 }
 
-// Of the launcher's log files; ranks keep what they inherit.
+// The limit of the launcher's log files; ranks keep the limit that they inherit.
 TEST(RunLimits, a_limit_of_file_sizes_is_like_a_full_disk) {
   const FreshDirectory directory;
   const std::string command =
@@ -161,8 +161,8 @@ TEST(RunLimits, a_low_soft_limit_of_descriptors_is_raised_for_the_launcher_alone
   EXPECT_EQ(outcome.out, "64\n");
 }
 
-// Logs and flight records share the disk, and a rank that writes into a record whose page cannot
-// be had would be killed.
+// Logs and flight records share the disk, and a rank would be killed if it wrote into a record
+// whose page cannot be allocated.
 TEST(RunLimits, a_full_disk_under_logs_and_records_costs_warnings_and_no_rank) {
   if (getuid() != 0) GTEST_SKIP() << "a small file system needs root";
   const FreshDirectory directory;
@@ -178,7 +178,7 @@ TEST(RunLimits, a_full_disk_under_logs_and_records_costs_warnings_and_no_rank) {
   EXPECT_THAT(outcome.err, HasSubstr("is incomplete: No space left on device; the job goes on"));
 }
 
-// A cgroup that allows so many processes; empty where none can be made.
+// A cgroup that allows so many processes; empty if none can be made.
 class ProcessGroup {
  public:
   explicit ProcessGroup(int limit) {

@@ -1,4 +1,4 @@
-// Open MPI's mpirun alone, over several hosts: network namespaces, entered by what stands for ssh.
+// Open MPI's mpirun alone, over several hosts: network namespaces, entered by a stand-in for ssh.
 
 #include <algorithm>
 #include <cstdlib>

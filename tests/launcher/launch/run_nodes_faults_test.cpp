@@ -1,4 +1,4 @@
-// What goes wrong while the agents of a job meet: names, versions, clocks, hosts that go.
+// Faults while the agents of a job meet: names, versions, clocks, hosts that disappear.
 
 #include <csignal>
 #include <fstream>
@@ -56,7 +56,7 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
   }
 }
 
-// Without agents: MASTER_ADDR, of rank 0 as well.
+// Without agents, every rank, also rank 0, gets MASTER_ADDR.
 TEST_F(RunNodesFaults, ranks_wait_for_the_masters_name) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, for a file system with other names";
   std::ofstream(directory_.file("switch")) << "hosts: files\n";
@@ -132,7 +132,7 @@ TEST_F(RunNodesFaults, another_secret_is_told_to_both_sides) {
                 "secret (PACELINE_SECRET_FILE"));
 }
 
-// Says that it is of another version.
+// Claims another version.
 TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   const auto first = start_first("2", "true");
   EventLoop loop;
@@ -167,7 +167,7 @@ TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   EXPECT_EQ(second->wait().exit_code, 0);
 }
 
-// The wall clock by a library in front of the system's, the monotonic one by a namespace.
+// Changes the wall clock by a preloaded library, and the monotonic one by a namespace.
 TEST_F(RunNodesFaults, a_host_whose_clocks_are_an_hour_off_takes_part) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, for a monotonic clock of its own";
   std::vector<std::string> common = {"run",
@@ -228,7 +228,7 @@ TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_
   const auto gone = start("2", script, {"--max-restarts", "1"});
   gone->wait_for_lines("[1] 1/2/0", 1);
   gone->send(SIGKILL);
-  // It may come before anybody has noticed.
+  // It may arrive before any agent has noticed.
   const Outcome second = start("2", script, {"--max-restarts", "1"})->wait();
   EXPECT_EQ(second.out, "[1] 1/2/1\n") << second.err;
   const Outcome outcome = first->wait();

@@ -1,6 +1,6 @@
-// A job on several hosts that stands still because of a rank on a host where no rank waits: that
-// rank is named, shown and, where that is asked, ended; the one that waits is not. Hosts are agents
-// of this machine.
+// A job on several hosts that hangs because of a rank on a host where no rank waits: that rank is
+// named, shown and, if that is asked, ended; the rank that waits is not. Hosts are agents of this
+// machine.
 
 #include <chrono>
 #include <csignal>
@@ -58,7 +58,7 @@ TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
   EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
 }
 
-// The hosts' agents meet, and each says it; it is shown once.
+// The hosts' agents meet, and each reports it; it is shown once.
 TEST(RunHostsHang, is_the_same_in_a_job_that_continues) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill", "--max-restarts", "1"});
   EXPECT_EQ(outcome.exit_code, 137);
@@ -104,7 +104,7 @@ TEST_F(RunNodesHang, restarts_because_of_the_missing_rank) {
   EXPECT_THAT(b.err, HasSubstr("cause: ended by paceline after "));
 }
 
-// A launcher that stands still itself answers nothing: no rank is blamed for what is not known.
+// A stopped launcher answers nothing, so no rank is blamed.
 TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_are) {
   const std::string program = std::string("echo agent $PPID; exec ") + RECORDED_PROGRAM + " hangs";
   first_ = start_with("is_host=true,keep_alive_interval=100", "2", program,

@@ -45,7 +45,7 @@ TEST_F(RunNodes, a_node_rank_that_is_taken_is_refused) {
   const auto first = start_first("3", "true", {"--node-rank", "0"});
   const auto one = start("3", "true", {"--node-rank", "1"});
   const auto twin = start("3", "true", {"--node-rank", "1"});
-  // Whichever comes second is refused; the other one waits with the first for node 2.
+  // The one that arrives second is refused; the other one waits with the first for node 2.
   const auto ends = open_pidfds({std::to_string(one->pid()), std::to_string(twin->pid())});
   pollfd entries[2] = {{ends[0].get(), POLLIN, 0}, {ends[1].get(), POLLIN, 0}};
   ASSERT_EQ(::poll(entries, 2, 20'000), 1) << "both were taken in";
@@ -69,7 +69,7 @@ TEST_F(RunNodes, different_nnodes_and_job_names_are_refused) {
   EXPECT_EQ(first->wait().exit_code, 143);
 }
 
-// How many ranks there will be is not known when a node starts.
+// When a node starts, the number of ranks is not known yet.
 TEST_F(RunNodes, a_fault_for_a_rank_that_never_was_is_named_at_the_end) {
   const std::vector<std::string> chaos = {"--chaos", "kill:rank=1@100s,kill:rank=7@0.01s"};
   const auto first = start_first("2", "sleep 0.2", chaos);
@@ -134,7 +134,7 @@ TEST_F(RunNodes, all_nodes_restart_together) {
   EXPECT_THAT(a.err, HasSubstr("generation 1: restart 1 of at most 1, after rank 1 on host"));
 }
 
-// Whoever reports first, the other's order to stop comes when it has long stopped.
+// Whichever reports first, the other one gets its order to stop long after it has stopped.
 TEST_F(RunNodes, nodes_whose_ranks_fail_at_the_same_moment_agree_on_the_next_store) {
   for (int round = 0; round < 20; ++round) {
     const std::string met = directory_.file(fmt::format("met{}.", round));
@@ -151,7 +151,7 @@ TEST_F(RunNodes, nodes_whose_ranks_fail_at_the_same_moment_agree_on_the_next_sto
   }
 }
 
-// Ends when the file is there.
+// Ends when the file exists.
 std::string until(const std::string& file) {
   return "echo $P; until [ -e " + file + " ]; do sleep 0.02; done";
 }

@@ -1,4 +1,4 @@
-// When what ranks print can be seen: at once, for programs of every kind, and whole, however they
+// The output of ranks is visible at once, for programs of every kind, and complete, however they
 // end.
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// Where `paceline run` puts its ranks, what it says about it, and `paceline topo`.
+// Where `paceline run` puts its ranks, what it reports about that, and `paceline topo`.
 
 #include <csignal>
 #include <fstream>

@@ -231,7 +231,7 @@ TEST(RunRanks, a_taken_port_is_an_error_that_says_how_to_find_its_holder) {
   EXPECT_THAT(outcome.err, HasSubstr("ss -ltnp"));
 }
 
-// Python's subprocess closes what it does not know.
+// Python's subprocess closes descriptors that it does not know.
 TEST(RunRanks, a_wrapper_that_closes_descriptors_is_told_what_to_do) {
   const std::vector<std::string> job = {
       "run",

@@ -122,7 +122,7 @@ TEST(RunRestart, chaos_kills_ranks_and_says_what_it_came_to) {
   EXPECT_THAT(outcome.err, HasSubstr("faults                2 (kill 2), seed 0\n"));
 }
 
-// A step gauge that says five steps (docs/formats/step_gauge.md), for programs of any language.
+// A step gauge that reports five steps (docs/formats/step_gauge.md), for programs of any language.
 const std::string kFiveSteps =
     R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 47 /dev/zero; } > )"
     R"($PACELINE_FLIGHT_DIR/rank-00$RANK.steps; )";

@@ -1,4 +1,4 @@
-// `paceline run --roles`: who gets which role, what is printed of it, and when the job ends.
+// `paceline run --roles`: which rank gets which role, what is printed, and when the job ends.
 
 #include <algorithm>
 #include <csignal>
@@ -37,13 +37,13 @@ Arguments roles(const Arguments& options, const std::string& script) {
 }
 
 const std::string kPlace = "echo $RANK/$WORLD_SIZE $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE";
-// What observers do until they are stopped.
+// The command of observers, which runs until they are stopped.
 const std::string kServe = "if [ $ROLE_NAME = observer ]; then exec sleep 1000; fi; ";
 
 // Ranks that wait for each other by files in a folder.
 class Meeting {
  public:
-  // Of the rank that runs it.
+  // Shell commands, for the rank that runs them.
   std::string arrive() const { return fmt::format("touch {}/$RANK; ", folder_.path()); }
   std::string wait_for(const std::vector<int>& ranks) const {
     std::string script;
@@ -265,7 +265,7 @@ TEST_F(RunNodesRoles, need_ranks_that_add_up_on_all_nodes_together) {
   }
 }
 
-// As pods that have a command of their own for each role.
+// Like pods that have a command of their own for each role.
 TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_may_serve_until_others_are_done) {
   const Meeting meeting;
   const auto trainer = start_with("", "2", meeting.wait_for({1}),

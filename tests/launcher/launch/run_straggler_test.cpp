@@ -18,7 +18,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Stderr of a job, `watched` after it said `words`.
+// Stderr of a job that was watched for `watched` after it printed `words`.
 std::string said_about(const std::string& how, const std::string& words,
                        std::chrono::seconds watched) {
   PacelineProcess paceline(
@@ -37,7 +37,7 @@ TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_reported_as_waiti
   EXPECT_EQ(text.find("keeps the others"), text.rfind("keeps the others"));
 }
 
-// Whatever else runs on this machine may hold one of them up, but then that is what is reported.
+// Other programs on this machine may delay one of them, but then that is what is reported.
 TEST(RunStraggler, equal_ranks_have_none_of_their_own_making) {
   EXPECT_THAT(said_about("counts", "", 8s),
               AnyOf(Not(HasSubstr("keeps the others waiting")),

@@ -29,8 +29,8 @@ using namespace std::chrono_literals;
 using testing::HasSubstr;
 using testing::Not;
 
-// What a shell runs that starts the launcher with these signals ignored, as nohup and the
-// background of a script do.
+// A script that starts the launcher with these signals ignored, as nohup and the background of a
+// script do.
 std::vector<std::string> ignoring(const std::string& signals, const std::string& arguments,
                                   const std::string& program) {
   return {"-c", fmt::format("trap '' {}; exec {} run {} sh -c '{}'", signals, PACELINE_COMMAND,

@@ -1,4 +1,4 @@
-// What `paceline run` refuses, and how: before any process exists.
+// Everything that `paceline run` refuses, before any process exists, and the messages.
 
 #include <cstdlib>
 #include <filesystem>
@@ -520,7 +520,7 @@ TEST(RunUsage, a_dry_run_starts_nothing) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("a b")));
 }
 
-// The names in lines "NAME=value" that this process does not have: what paceline gives its ranks.
+// The names in lines "NAME=value" that this process does not have: variables of the ranks.
 std::set<std::string> variables_in(const std::string& text) {
   std::set<std::string> names;
   const std::regex line(

@@ -1,4 +1,4 @@
-// What `paceline submit kubernetes` writes, against the published schemas.
+// The manifests of `paceline submit kubernetes`, checked against the published schemas.
 
 #include <cstdlib>
 

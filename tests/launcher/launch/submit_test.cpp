@@ -1,5 +1,5 @@
-// `paceline submit`: scripts that do what they say, whatever the program's arguments hold, and
-// manifests that Kubernetes would take.
+// `paceline submit`: scripts that start the program with its arguments, whatever they hold, and
+// manifests that Kubernetes would accept.
 
 #include <csignal>
 #include <cstdlib>

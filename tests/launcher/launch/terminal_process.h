@@ -1,6 +1,6 @@
 #pragma once
 
-// A command on a terminal of its own, for tests of what people see and type.
+// A command on a terminal of its own, for tests of interactive use.
 
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ class TerminalProcess {
 
   void type(const std::string& text) const;
   void resize(Size size) const;
-  // What has been shown since the last call, up to and including `text`. Error(kTimeout).
+  // The output since the last call, up to and including `text`. Error(kTimeout).
   std::string wait_for(const std::string& text);
   // Reads to the end; the exit code as a shell reports it. Error(kTimeout).
   int wait();

@@ -84,7 +84,7 @@ TEST_F(TrainingOperators, of_version_1_number_pods_beside_the_options) {
   EXPECT_THAT(outputs[1], HasSubstr("[3] 3 of 4, 1 of 2 here\n"));
 }
 
-// The same with an elastic policy: no variable says which pod is which.
+// As above with an elastic policy: no variable tells the pods apart.
 TEST_F(TrainingOperators, of_version_1_let_elastic_pods_meet) {
   const auto outputs = run({{"PET_NNODES", "2:2"},
                             {"PET_NPROC_PER_NODE", "2"},

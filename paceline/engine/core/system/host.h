@@ -31,6 +31,8 @@ struct ProcessStatus {
 };
 // Empty when there is no such process.
 std::optional<ProcessStatus> process_status(pid_t pid);
+// What /proc/cpuinfo says of the first processor under "model name", "flags", ...; "" if nothing.
+std::string cpu_property(std::string_view name);
 // The numbers of the processors this thread may run on, ascending.
 std::vector<int> allowed_cpus();
 
