@@ -69,7 +69,7 @@ void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std
 template <class Visit>
 void for_common_runs(const Box& part, const Box& a, const Box& b, const Visit& run);
 
-// The runs of for_common_runs(), with what the template needs.
+// Implementation of for_common_runs(): the outer dimensions of the loop, and the contiguous runs.
 struct CommonRuns {
   std::int64_t count = 1;               // elements of a run
   std::vector<std::int64_t> sizes;      // of the dimensions outside of a run

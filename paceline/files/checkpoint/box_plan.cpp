@@ -236,7 +236,8 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     one.shape = numbers();
     one.box.offsets = numbers();
     one.box.sizes = numbers();
-    const bool is_box = one.box.offsets.size() == one.box.sizes.size() &&
+    const bool is_box = one.box.offsets.size() == one.shape.size() &&
+                        one.box.sizes.size() == one.shape.size() &&
                         std::ranges::all_of(one.box.sizes, [](auto size) { return size >= 0; });
     if (!is_box) fail(ErrorCode::kCorrupt, "tensor \"{}\" of another rank has no box", one.name);
   }

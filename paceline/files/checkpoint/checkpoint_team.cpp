@@ -25,7 +25,8 @@ Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
-// Which of its writer's files are there; empty: it is not known.
+// The text of the writer's owner.json as this rank sees it; empty when it cannot read it. Equal
+// texts mean the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
   return to_string(read_plain_file(files, workspace + "/owner.json", kOwnerLimit));
 } catch (const Error&) {
@@ -131,7 +132,8 @@ ProcessGroup& CheckpointTeam::waiting_group() {
   return *background_;
 }
 
-// Collective. Rank 0's path may lead over links that other hosts do not have, or have elsewhere.
+// Collective. Finds out which ranks see the same directory. Rank 0's path may contain symbolic
+// links that do not exist on other hosts, or point elsewhere there; so the resolved path is used.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -276,7 +278,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
   end();
 }
 
-// Its own file, and those that it carries. `id`: but for the number.
+// Writes this rank's file, and on rank 0 those of ranks that do not see the directory. `id` lacks
+// the number.
 CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, const BoxFileId& id) {
   Report report;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
@@ -291,7 +294,9 @@ CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, cons
     own.number = plan_->file_of_rank[number];
     try {
       const std::string path = folder + "/" + box_file_name(own.number, plan_->num_files);
-      report.files.emplace(own.number, write_box_file(files_, path, own, std::span(&bytes, 1)));
+      BoxFileWriter file(files_, path, own, bytes.size());
+      file.add(bytes);
+      report.files.emplace(own.number, file.finish());
     } catch (const DiskFull& error) {
       report.error = error;
       report.is_full = true;

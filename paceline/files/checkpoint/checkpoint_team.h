@@ -11,10 +11,10 @@
 //   ...
 //   if (const auto error = team.finish()) ...
 //
-// A slow disk is no fault. Ranks wait for each other's disks in a group of their own, for up to
-// CheckpointDirectoryOptions::disk_timeout, and never in the group that was given, whose time limit
-// is made for computing. When even that passes, saves are left out (an error, which is logged)
-// until the disk is back; the group of the disks is then made anew.
+// A slow disk is not treated as an error. Ranks wait for each other's disks in a group of their
+// own, for up to CheckpointDirectoryOptions::disk_timeout, and never in the group that was given,
+// whose time limit is made for computing. When even that passes, saves are left out (an error,
+// which is logged) until the disk is back; the group of the disks is then made anew.
 //
 // Ranks whose host does not have the directory, because its hosts share no file system, send what
 // they hold to rank 0, which writes it, and get from it what they want.
@@ -40,7 +40,7 @@
 
 namespace paceline {
 
-// What rank 0 says of a checkpoint.
+// What rank 0 writes into the manifest, beside tensors.
 struct CheckpointWords {
   std::string run;
   std::map<std::string, std::string> metadata;

@@ -113,14 +113,6 @@ class OpenFile {
   int fd_;
 };
 
-ssize_t write_some(FileSystem& files, int fd, std::span<const std::byte> bytes) {
-  ssize_t count;
-  do {
-    count = files.write(fd, bytes);
-  } while (count < 0 && errno == EINTR);
-  return count;
-}
-
 int open_for_reading(FileSystem& files, const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
   const int fd = files.open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
@@ -191,8 +183,8 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
-// How many of these bytes the next call writes; it is seen to that they go past the cache where
-// they can.
+// Returns how many of these bytes the next call writes, and switches to or from writing past the
+// cache for them.
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);
   const std::uint64_t place = reinterpret_cast<std::uintptr_t>(bytes.data()) | written_;
@@ -211,7 +203,8 @@ std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
 
 void PlainFileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = write_some(files_, fd_, bytes.first(prepare(bytes)));
+    const ssize_t count = files_.write(fd_, bytes.first(prepare(bytes)));
+    if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EINVAL && passes_) {  // larger blocks than these are wanted
       can_pass_ = false;
       continue;

@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// Of a file with these boxes. Large ones are cut; a piece ends where travelling begins or ends.
+// The pieces of a file with these boxes. Large boxes are cut; a piece ends where travelling begins
+// or ends.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -128,7 +129,7 @@ std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   return files;
 }
 
-// Gives each who wants some of a piece its part.
+// Gives each rank that wants some of a piece its part.
 void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
               const std::vector<std::vector<const WantedBox*>>& wants) {
   for (const BoxToWrite& one : piece.boxes) {

@@ -247,7 +247,7 @@ bool WriterClaim::publish(std::int64_t number) {
   }
   workspace_ = folder;
   number_ = number;
-  // Otherwise it was free again, because later ones have followed and taken it away.
+  // Otherwise a later writer has already replaced and removed the claim.
   return last_number() == number;
 }
 

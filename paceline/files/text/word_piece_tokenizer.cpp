@@ -7,7 +7,7 @@
 namespace paceline::text {
 namespace {
 
-// In characters; BERT takes a longer word for unknown.
+// The longest word, in characters; BERT takes a longer one for unknown.
 constexpr std::size_t kLongestWord = 100;
 constexpr std::string_view kContinued = "##";
 

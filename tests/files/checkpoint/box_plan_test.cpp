@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/harness/random_seed.h"
 
 namespace paceline {
