@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kOwnerLimit = 64 << 10;
 
-// As a buffer of a collective.
+// Bytes as a buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
@@ -158,8 +158,8 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   }
 }
 
-// Collective: memory for what this rank writes. False, with a line in the log, when some rank has
-// none.
+// Collective. Reserves memory for what this rank writes. Returns false, with a line in the log,
+// when some rank has none.
 bool CheckpointTeam::reserve() {
   std::optional<Error> failure;
   try {
@@ -176,15 +176,7 @@ bool CheckpointTeam::reserve() {
   return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
 }
 
-void CheckpointTeam::copy_own(const std::vector<HeldMemory>& held) {
-  std::byte* place = staging_[0].data();
-  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
-    copy_box(place, *plan_, one, held[one.index]);
-    place += bytes_of(*plan_, one);
-  }
-}
-
-// Collective: rank 0 gets what ranks copied that do not see the directory.
+// Collective. Ranks that do not see the directory send rank 0 what they copied.
 void CheckpointTeam::carry() {
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     const auto number = static_cast<std::size_t>(rank);
@@ -213,7 +205,11 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     });
     return;
   }
-  copy_own(held);
+  std::byte* place = staging_[0].data();
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
+    copy_box(place, *plan_, one, held[one.index]);
+    place += bytes_of(*plan_, one);
+  }
   carry();
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
@@ -340,7 +336,7 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   return bytes;
 }
 
-// Collective: rank 0 reads what ranks want that do not see the directory, box by box.
+// Collective. Rank 0 reads box by box what the ranks that do not see the directory want.
 void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
                                      const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
   const int self = group_->rank();
