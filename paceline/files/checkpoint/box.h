@@ -1,7 +1,7 @@
 #pragma once
 
-// A part of a tensor: offsets and sizes, one pair a dimension. What a rank holds of a tensor, and
-// what a file has of it, are boxes, so that neither the number of ranks nor how they divide a model
+// A part of a tensor: offsets and sizes, one pair a dimension. Ranks hold boxes of tensors, and
+// files have boxes of them, so that neither the number of ranks nor their division of the model
 // shows in a checkpoint. A box of a scalar has no dimensions and one element.
 //
 // Thread safety: pure functions.

@@ -19,8 +19,8 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// What is summed up and written at a time, in whole chunks: enough for the disk to be busy with,
-// and little enough to be in the caches still where the kernel copies it.
+// The bytes that are summed up and written at a time, in whole chunks: enough to keep the disk
+// busy, and few enough to be still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
 // Shorter boxes are written together, so many bytes at a time.
 constexpr std::size_t kShortBox = 64 << 10;

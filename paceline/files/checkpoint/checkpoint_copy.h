@@ -17,7 +17,7 @@
 namespace paceline {
 
 struct ExportOptions {
-  bool weights_only = false;  // what is named "model.NAME", as NAME
+  bool weights_only = false;  // only tensors named "model.NAME", as NAME
 };
 
 // Replaces `file`, in one moment. Returns its bytes. Error(kInvalid) when there is no such step, or

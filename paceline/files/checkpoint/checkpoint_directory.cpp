@@ -275,7 +275,7 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
     const auto steps = list();
     const auto surplus = std::span(steps).first(
         static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-    // If none of those that are kept can be loaded, the newest one that can stays, too.
+    // If none of the kept checkpoints can be loaded, the newest one that can is spared, too.
     const auto verified = [&](std::int64_t step) { return verifies(step); };
     std::optional<std::int64_t> spared;
     if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {

@@ -94,9 +94,9 @@ FileSystem& FileSystem::real() {
 namespace {
 
 constexpr std::size_t kLargestCall = std::size_t{64} << 20;
-// What goes past the kernel's cache are whole blocks, in memory and in the file.
+// Only whole blocks go past the kernel's cache, aligned in memory and in the file.
 constexpr std::size_t kBlock = 4 << 10;
-// Fewer bytes are not worth waiting for the disk.
+// With fewer bytes, waiting for the disk costs more than the copy.
 constexpr std::size_t kLeastPast = 1 << 20;
 
 // A descriptor closed through the interface.
@@ -257,7 +257,7 @@ int list(const std::string& folder, std::vector<std::string>& names) {
   }
 }
 
-// What is gone was removed by another process.
+// A path that no longer exists was removed by another process.
 bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 
 }  // namespace

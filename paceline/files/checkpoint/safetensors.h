@@ -33,7 +33,7 @@ struct SafetensorsLayout {
   std::vector<std::size_t> order;  // the tensors' bytes follow in this order of the given indices
 };
 
-// A tensor by what is said of it.
+// The description of a tensor in the header.
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::kFloat32;

@@ -3,8 +3,8 @@
 // Which process writes into a directory of checkpoints. Writers follow one another: each has a
 // number and a workspace, and the highest number is the writer.
 //
-//   DIR/.writer-00000007/owner.json   who it is; it holds the file's flock as long as it lives
-//   DIR/.writer-00000007/...          what it is writing or removing
+//   DIR/.writer-00000007/owner.json   names the writer, which holds its flock as long as it lives
+//   DIR/.writer-00000007/...          what the writer is writing or removing
 //
 // A writer changes the checkpoints by nothing but renames out of its workspace and into it. Its
 // successor takes the whole workspace away, after which each of these renames fails: a writer that
@@ -34,7 +34,7 @@ class WriterClaim {
  public:
   // Follows a writer that has ended, and at once one that is an older generation of the same job,
   // whether it lives, is frozen or has vanished with its host. Any other one that lives is waited
-  // for. At the deadline, Error(kInvalid) with who that is; Error(kAborted) when it is a newer
+  // for. At the deadline, Error(kInvalid) that names it; Error(kAborted) when it is a newer
   // generation of this job. Two live writers of the same job and generation
   // mean that two jobs share a name. The one that is refused marks the other's workspace as
   // contested; from then on no process takes over from that writer while it lives.
