@@ -5,13 +5,13 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <random>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
@@ -114,9 +114,7 @@ std::string CheckpointDirectory::folder_of(std::int64_t step) const {
 
 // A rename out of this folder, or into it, fails once another writer has taken over.
 std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
-  std::random_device random;
-  return fmt::format("{}/{}.tmp-{:08x}{:08x}", claim_->workspace(), step_name(step), random(),
-                     random());
+  return fmt::format("{}/{}.tmp-{}", claim_->workspace(), step_name(step), random_hex(8));
 }
 
 // Runs an action of the writer. When it fails because another writer has taken over, that is the

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <random>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
@@ -44,11 +44,6 @@ std::int64_t number_of(const std::string& name) {
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kClaimPrefix.size(), end, number);
   return error == std::errc() && stop == end && name == claim_name(number) ? number : 0;
-}
-
-std::string random_suffix() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 bool exists(const std::string& path) {
@@ -144,7 +139,7 @@ std::int64_t WriterClaim::last_number() const {
 bool WriterClaim::take_next(Deadline deadline) {
   const auto last = last_number();
   if (last > 0 && !may_follow(last, deadline)) return false;
-  workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_suffix());
+  workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_hex(8));
   if (files_.mkdir(workspace_, 0755) != 0) throw system_error(workspace_ + ": cannot create");
   try {
     if (!write_owner() || !publish(last + 1)) {
@@ -274,7 +269,7 @@ void WriterClaim::take_away_others() {
     const auto path = directory_ + "/" + name;
     if (name.starts_with(kPrepared)) remove_if_dead(path);
     if (number == 0 || number >= number_) continue;
-    const auto former = fmt::format("{}/former-{}", workspace_, random_suffix());
+    const auto former = fmt::format("{}/former-{}", workspace_, random_hex(8));
     if (files_.rename(path, former) != 0) {
       if (errno == ENOENT) continue;  // removed by another process, or this one's own workspace is
       throw system_error(fmt::format("{}: cannot rename to {}", path, former));
