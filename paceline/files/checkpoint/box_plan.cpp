@@ -41,6 +41,9 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
             "checkpoint: tensor \"{}\" is {} on rank {} and {} on rank {}", one.name,
             describe(tensor.dtype, tensor.shape), tensor.rank, describe(one.dtype, one.shape),
             rank);
+      check(one.box.sizes.size() == one.shape.size(),
+            "checkpoint: the box {} of tensor \"{}\" on rank {} needs {} dimensions",
+            to_string(one.box), one.name, rank, one.shape.size());
       if (num_elements(one.box) == 0) continue;
       auto& holders = tensor.boxes[one.box];
       if (holders.empty() || holders.back().rank != number) holders.push_back({number, i});
@@ -236,8 +239,7 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     one.shape = numbers();
     one.box.offsets = numbers();
     one.box.sizes = numbers();
-    const bool is_box = one.box.offsets.size() == one.shape.size() &&
-                        one.box.sizes.size() == one.shape.size() &&
+    const bool is_box = one.box.offsets.size() == one.box.sizes.size() &&
                         std::ranges::all_of(one.box.sizes, [](auto size) { return size >= 0; });
     if (!is_box) fail(ErrorCode::kCorrupt, "tensor \"{}\" of another rank has no box", one.name);
   }

@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
-#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
