@@ -73,8 +73,9 @@ struct Ownership {
 // come to the same answer from the same facts.
 Ownership find_ownership(const JobStart& start, const FoundStates& found);
 
+// What a run wants of its checkpoints. Checkpointer alone ignores the fields of RunCheckpoints.
 struct CheckpointOptions {
-  std::string folder;             // RunCheckpoints: empty: none are made
+  std::string folder;             // empty: RunCheckpoints makes none
   int keep = 3;                   // checkpoints on the disk
   std::int64_t every = 0;         // RunCheckpoints: steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: none
