@@ -18,7 +18,7 @@
 namespace paceline {
 namespace {
 
-constexpr std::uint64_t kOwnerLimit = 64 << 10;
+constexpr std::uint64_t kMostOwnerBytes = 64 << 10;
 
 // Bytes as a buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
@@ -28,7 +28,7 @@ Buffer buffer_of(std::span<std::byte> bytes) {
 // The text of the writer's owner.json as this rank sees it; empty when it cannot read it. Equal
 // texts mean the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
-  return to_string(read_plain_file(files, workspace + "/owner.json", kOwnerLimit));
+  return to_string(read_plain_file(files, workspace + "/owner.json", kMostOwnerBytes));
 } catch (const Error&) {
   return "";
 }
