@@ -44,8 +44,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of a model and its optimizer's state, in tensors of 1024 x 1024 floats: the rows of each that one
-// of so many parts has.
+// One of so many parts of a model and its optimizer's state: some rows of each tensor of 1024 x
+// 1024 floats.
 class Part {
  public:
   Part(std::int64_t bytes, int number, int num_parts) {

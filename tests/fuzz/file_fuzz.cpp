@@ -16,10 +16,12 @@ namespace {
 
 // Touches every byte that the parsed file claims to have.
 void read_safetensors(std::span<const std::byte> bytes) {
-  const Safetensors file = parse_safetensors(bytes, "file");
+  const SafetensorsHeader header = parse_safetensors_header(bytes, bytes.size(), "file");
   std::size_t sum = 0;
-  for (const NamedTensor& tensor : file.tensors) {
-    for (const std::byte byte : tensor.bytes) sum += static_cast<std::size_t>(byte);
+  auto data = bytes.subspan(header.data);
+  for (const TensorEntry& tensor : header.tensors) {
+    for (const std::byte byte : data.first(tensor.bytes)) sum += static_cast<std::size_t>(byte);
+    data = data.subspan(tensor.bytes);
   }
   require(sum <= 255 * bytes.size(), "tensors do not overlap");
 }

@@ -17,8 +17,8 @@ struct Dim {
   std::int64_t to = 1, from = 1;  // strides, in elements
 };
 
-// The fewest dimensions, but two at least, the innermost last: those of one element say nothing,
-// and two that follow each other on both sides are one.
+// Reduces a copy to the fewest dimensions, but at least two, the innermost last: dimensions of one
+// element are dropped, and two that are contiguous on both sides become one.
 std::vector<Dim> dims_of_copy(const BoxPlace& to, const BoxPlace& from,
                               std::span<const std::int64_t> sizes) {
   std::vector<Dim> dims;
@@ -63,7 +63,7 @@ void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t 
   }
 }
 
-// Past the caches where it is worth it: rows of so many bytes, and so many bytes of rows.
+// A copy goes past the caches when its rows, and all rows together, have at least so many bytes.
 constexpr std::size_t kLongRow = 512;
 constexpr std::size_t kManyBytes = 64 << 10;
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A part of a tensor: offsets and sizes, one pair a dimension. What a rank holds of a tensor, and
-// what a file has of it, are boxes, so that neither the number of ranks nor how they divide a model
+// A part of a tensor: offsets and sizes, one pair a dimension. Ranks hold boxes of tensors, and
+// files have boxes of them, so that neither the number of ranks nor their division of the model
 // shows in a checkpoint. A box of a scalar has no dimensions and one element.
 //
 // Thread safety: pure functions.
@@ -69,7 +69,7 @@ void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std
 template <class Visit>
 void for_common_runs(const Box& part, const Box& a, const Box& b, const Visit& run);
 
-// The runs of for_common_runs(), with what the template needs.
+// Implementation of for_common_runs(): the outer dimensions of the loop, and the contiguous runs.
 struct CommonRuns {
   std::int64_t count = 1;               // elements of a run
   std::vector<std::int64_t> sizes;      // of the dimensions outside of a run

@@ -19,11 +19,11 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// What is summed up and written at a time, in whole chunks: enough for the disk to be busy with,
-// and little enough to be in the caches still where the kernel copies it.
+// The bytes that are summed up and written at a time, in whole chunks: enough to keep the disk
+// busy, and few enough to be still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
-// Shorter parts are written together, so many bytes at a time.
-constexpr std::size_t kShortPart = 64 << 10;
+// Shorter boxes are written together, so many bytes at a time.
+constexpr std::size_t kShortBox = 64 << 10;
 constexpr std::size_t kBufferBytes = 64 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
@@ -50,107 +50,58 @@ std::string box_file_name(std::uint32_t number, std::size_t num_files) {
   return fmt::format("boxes-{:05}-of-{:05}.bin", number, num_files);
 }
 
-// The sums of bytes that come in pieces.
-class BoxFileWriter::ChunkSums {
- public:
-  void add(std::span<const std::byte> bytes) {
-    if (in_last_ > 0) {
-      const auto head = bytes.first(std::min(kChunkBytes - in_last_, bytes.size()));
-      sums_.back() = crc32c(head, sums_.back());
-      in_last_ = (in_last_ + head.size()) % kChunkBytes;
-      bytes = bytes.subspan(head.size());
-    }
-    const std::size_t whole = bytes.size() / kChunkBytes;
-    sums_.resize(sums_.size() + whole);
-    crc32c_of_chunks(bytes.first(whole * kChunkBytes), kChunkBytes, std::span(sums_).last(whole));
-    const auto rest = bytes.subspan(whole * kChunkBytes);
-    if (rest.empty()) return;
-    sums_.push_back(crc32c(rest));
-    in_last_ = rest.size();
-  }
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(sums_)); }
-
- private:
-  std::vector<std::uint32_t> sums_;
-  std::size_t in_last_ = 0;  // bytes of an unfinished chunk
-};
-
-// Writes parts through a buffer where they are short.
-class BoxFileWriter::PartWriter {
- public:
-  explicit PartWriter(PlainFileWriter& file) : file_(file) { buffer_.reserve(kBufferBytes); }
-
-  void add(std::span<const std::byte> part) {
-    if (part.size() < kShortPart && buffer_.size() + part.size() <= kBufferBytes) {
-      buffer_.insert(buffer_.end(), part.begin(), part.end());
-      return;
-    }
-    flush();
-    for (; !part.empty(); part = part.subspan(std::min(kPieceBytes, part.size())))
-      put(part.first(std::min(kPieceBytes, part.size())));
-  }
-  void flush() {
-    put(buffer_);
-    buffer_.clear();
-  }
-  std::span<const std::byte> sums() const { return sums_.bytes(); }
-
- private:
-  void put(std::span<const std::byte> piece) {
-    sums_.add(piece);
-    file_.write(piece);
-  }
-
-  PlainFileWriter& file_;
-  ChunkSums sums_;
-  std::vector<std::byte> buffer_;
-};
-
-struct BoxFileWriter::State {
-  State(FileSystem& files, const std::string& path, const BoxFileId& file_id, std::uint64_t bytes)
-      : name(path.substr(path.rfind('/') + 1)),
-        id(file_id),
-        data_bytes(bytes),
-        size(bytes + num_chunks(bytes) * sizeof(std::uint32_t) + kTrailerBytes),
-        file(files, path, size) {}
-
-  const std::string name;
-  const BoxFileId id;
-  const std::uint64_t data_bytes;
-  const std::uint64_t size;
-  PlainFileWriter file;
-  PartWriter parts{file};
-};
-
 BoxFileWriter::BoxFileWriter(FileSystem& files, const std::string& path, const BoxFileId& id,
                              std::uint64_t data_bytes)
-    : state_(std::make_unique<State>(files, path, id, data_bytes)) {
+    : name_(path.substr(path.rfind('/') + 1)),
+      id_(id),
+      data_bytes_(data_bytes),
+      size_(data_bytes + num_chunks(data_bytes) * sizeof(std::uint32_t) + kTrailerBytes),
+      file_(files, path, size_) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
+  short_boxes_.reserve(kBufferBytes);
 }
 
-BoxFileWriter::~BoxFileWriter() = default;
+void BoxFileWriter::add(std::span<const std::byte> box) {
+  if (box.size() < kShortBox && short_boxes_.size() + box.size() <= kBufferBytes) {
+    short_boxes_.insert(short_boxes_.end(), box.begin(), box.end());
+    return;
+  }
+  put(short_boxes_);
+  short_boxes_.clear();
+  for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size())))
+    put(box.first(std::min(kPieceBytes, box.size())));
+}
 
-void BoxFileWriter::add(std::span<const std::byte> part) { state_->parts.add(part); }
+// Sums up a piece, then writes it.
+void BoxFileWriter::put(std::span<const std::byte> piece) {
+  auto rest = piece;
+  if (in_last_sum_ > 0) {
+    const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));
+    sums_.back() = crc32c(head, sums_.back());
+    in_last_sum_ = (in_last_sum_ + head.size()) % kChunkBytes;
+    rest = rest.subspan(head.size());
+  }
+  const std::size_t whole = rest.size() / kChunkBytes;
+  sums_.resize(sums_.size() + whole);
+  crc32c_of_chunks(rest.first(whole * kChunkBytes), kChunkBytes, std::span(sums_).last(whole));
+  rest = rest.subspan(whole * kChunkBytes);
+  if (!rest.empty()) {
+    sums_.push_back(crc32c(rest));
+    in_last_sum_ = rest.size();
+  }
+  file_.write(piece);
+}
 
 ManifestFile BoxFileWriter::finish() {
-  state_->parts.flush();
+  put(short_boxes_);
   Digest digest;
-  const auto trailer = trailer_of(state_->id, state_->data_bytes);
-  for (const auto tail : {state_->parts.sums(), std::span<const std::byte>(trailer)}) {
+  const auto trailer = trailer_of(id_, data_bytes_);
+  for (const auto tail : {std::as_bytes(std::span(sums_)), std::span<const std::byte>(trailer)}) {
     digest.update(tail);
-    state_->file.write(tail);
+    file_.write(tail);
   }
-  state_->file.finish();
-  return {state_->name, state_->size, digest.hex()};
-}
-
-ManifestFile write_box_file(FileSystem& files, const std::string& path, const BoxFileId& id,
-                            std::span<const std::span<const std::byte>> parts) {
-  std::uint64_t data_bytes = 0;
-  for (const auto part : parts) data_bytes += part.size();
-  BoxFileWriter writer(files, path, id, data_bytes);
-  for (const auto part : parts) writer.add(part);
-  return writer.finish();
+  file_.finish();
+  return {name_, size_, digest.hex()};
 }
 
 BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
@@ -312,10 +263,6 @@ void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
     next = end;
     while (begun < runs.size() && runs[begun].position + runs[begun].bytes <= end_byte) ++begun;
   }
-}
-
-void BoxReader::open_all() {
-  for (std::uint32_t number = 0; number < manifest_.files.size(); ++number) file(number);
 }
 
 void BoxReader::verify() {

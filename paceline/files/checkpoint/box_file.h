@@ -1,11 +1,12 @@
 #pragma once
 
-// A file of a checkpoint: the bytes of boxes, one after the other; then the CRC-32C of each chunk
-// of them, so that a reader checks what it reads and needs to read nothing else; then a trailer
-// that says to which checkpoint the file belongs. docs/checkpoint_format.md has the bytes.
+// The files of a checkpoint that have its bytes: writing one, and reading boxes out of several.
 //
-// Cost: the sums are made of what is about to be written, piece by piece, while the caches have it;
-// a file of N bytes has N / 1024 bytes more.
+// A file has the bytes of boxes, one after the other; then the CRC-32C of each chunk of them, so
+// that a reader checks what it reads and needs to read nothing else; then a trailer that names the
+// checkpoint to which the file belongs. docs/checkpoint_format.md has the bytes.
+//
+// Cost: a file of N bytes has N / 1024 bytes more.
 //
 // Thread safety: one thread at a time for an object.
 
@@ -37,30 +38,31 @@ struct BoxFileId {
 // "boxes-00000-of-00002.bin"
 std::string box_file_name(std::uint32_t number, std::size_t num_files);
 
-// A file that is written box by box. Errors as write_box_file().
+// Writes one file, box by box. The sums are made of each piece while the caches have it; short
+// boxes are collected and written together. Error(kSystem), or DiskFull, names the file, the bytes
+// that it needs and how many were written, which stay for the caller to remove.
 class BoxFileWriter {
  public:
-  // `data_bytes`: of all boxes.
+  // `data_bytes`: of all boxes. Requires: nothing exists at `path`.
   BoxFileWriter(FileSystem& files, const std::string& path, const BoxFileId& id,
                 std::uint64_t data_bytes);
-  ~BoxFileWriter();
 
-  void add(std::span<const std::byte> part);
-  // Requires: all bytes have been added.
+  void add(std::span<const std::byte> box);
+  // The file is on the disk when this returns. Requires: all bytes have been added.
   ManifestFile finish();
 
  private:
-  class ChunkSums;
-  class PartWriter;
-  struct State;
-  std::unique_ptr<State> state_;
-};
+  void put(std::span<const std::byte> piece);
 
-// Creates `path`, writes the parts one after another and what belongs to them, and syncs.
-// Error(kSystem), or DiskFull, names the file, the bytes that it needs and how many were written;
-// what was written stays for the caller to remove. Requires: nothing exists at `path`.
-ManifestFile write_box_file(FileSystem& files, const std::string& path, const BoxFileId& id,
-                            std::span<const std::span<const std::byte>> parts);
+  const std::string name_;
+  const BoxFileId id_;
+  const std::uint64_t data_bytes_;
+  const std::uint64_t size_;  // of the file
+  PlainFileWriter file_;
+  std::vector<std::byte> short_boxes_;  // not written yet
+  std::vector<std::uint32_t> sums_;
+  std::size_t in_last_sum_ = 0;  // bytes; 0: the last chunk is whole
+};
 
 // One file, to read parts of it.
 class BoxFile {
@@ -74,7 +76,7 @@ class BoxFile {
   BoxFile(const BoxFile&) = delete;
   BoxFile& operator=(const BoxFile&) = delete;
 
-  // Of all boxes.
+  // The bytes of all boxes.
   std::uint64_t data_bytes() const { return data_bytes_; }
 
   // Checks whole chunks: `first` is the number of the first one. Error(kCorrupt) with the first
@@ -94,29 +96,27 @@ class BoxFile {
   std::uint64_t bytes_read_ = 0;
 };
 
-// Reads boxes of a checkpoint's tensors, whatever boxes its files have: each wanted box is put
-// together from the stored ones that it has elements in common with. Only the chunks with these
-// elements are read, each once a call, and each is checked before any of it is used.
-//
-// Thread safety: none. Several readers may read the same files.
-
+// A box that a rank wants to read.
 struct WantedBox {
   std::string name;  // of the tensor
   Box box;
   std::byte* to = nullptr;  // the box's elements, in row-major order
 };
 
+// Reads boxes of a checkpoint's tensors, whatever boxes its files have: each wanted box is put
+// together from the stored ones that it has elements in common with. Only the chunks with these
+// elements are read, each once a call, and each is checked before any of it is used. Several
+// readers may read the same files.
 class BoxReader {
  public:
   // `manifest` is that in `folder` and outlives this.
   BoxReader(FileSystem& files, std::string folder, const Manifest& manifest);
 
-  // Opens every file and checks what is not boxes. Errors as below.
-  void open_all();
   // Error(kCorrupt), with some of the boxes filled, when a file is missing, of another checkpoint
-  // or damaged where it is read; Error(kInvalid) for a tensor or a box that the checkpoint has not.
+  // or damaged where it is read; Error(kInvalid) for a tensor or a box that the checkpoint
+  // does not have.
   void read(std::span<const WantedBox> wanted);
-  // Reads every byte. Errors as above.
+  // Reads every byte of every file. Errors as above.
   void verify();
 
   // From the disk, so far; the manifest's not counted.

@@ -15,12 +15,12 @@ namespace paceline {
 
 namespace {
 
-// From here on a box is cut into columns where it has at least two dimensions, each a box of its
-// own: then a rank that wants some columns only, as tensor parallelism does, finds them together.
+// A box of at least so many bytes and two dimensions is cut into columns, each a box of its own: a
+// rank that wants some columns only, as with tensor parallelism, then finds them together.
 constexpr std::uint64_t kCutBytes = 1 << 20;
 constexpr std::uint64_t kBytesOfMany = 8 << 20;
 
-// All that is held of one tensor.
+// Everything that the ranks hold of one tensor.
 struct Held {
   Dtype dtype;
   std::vector<std::int64_t> shape;
@@ -41,6 +41,9 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
             "checkpoint: tensor \"{}\" is {} on rank {} and {} on rank {}", one.name,
             describe(tensor.dtype, tensor.shape), tensor.rank, describe(one.dtype, one.shape),
             rank);
+      check(one.box.sizes.size() == one.shape.size(),
+            "checkpoint: the box {} of tensor \"{}\" on rank {} needs {} dimensions",
+            to_string(one.box), one.name, rank, one.shape.size());
       if (num_elements(one.box) == 0) continue;
       auto& holders = tensor.boxes[one.box];
       if (holders.empty() || holders.back().rank != number) holders.push_back({number, i});
@@ -49,7 +52,7 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
   return tensors;
 }
 
-// Boxes of which none has an element of another. Ranks that divide a tensor differently, such as
+// Returns boxes that have no element in common. Ranks that divide a tensor differently, such as
 // the stages of a pipeline that both have the embedding, hold some elements in several boxes: they
 // belong to the first.
 std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
@@ -71,7 +74,7 @@ std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
   return result;
 }
 
-// The ranks that write what these hold.
+// The holders that write: the able ones, or the first one when none is able.
 std::vector<BoxHolder> writers_among(const std::vector<BoxHolder>& holders,
                                      const std::vector<bool>& writes) {
   std::vector<BoxHolder> able;

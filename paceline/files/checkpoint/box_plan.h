@@ -1,9 +1,9 @@
 #pragma once
 
-// Who writes what of a checkpoint: made of what each rank holds, by all ranks alike. Where several
-// ranks hold the same elements, each of them writes a share.
+// The plan of a save: which rank writes which boxes. All ranks make the same plan of what each of
+// them holds. Where several ranks hold the same elements, each of them writes a share.
 //
-// Thread safety: pure functions.
+// Thread safety: pure functions, but for AgreedPlan.
 
 #include <cstdint>
 #include <optional>
@@ -32,7 +32,7 @@ struct BoxHolder {
   std::size_t index = 0;  // in the rank's list
 };
 
-// Elements that the same ranks hold, each of them in one box.
+// A box that a fixed set of ranks all hold; they share the writing of it.
 struct CommonBox {
   std::size_t tensor = 0;  // its number in BoxPlan::tensors
   Box box;
@@ -63,14 +63,10 @@ std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list)
 // than there is.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
-// For the other ranks; local.
+// What a rank holds, as text for the other ranks. Local. decode_held(): Error(kCorrupt) for a text
+// that was cut or makes no sense; it takes no memory that such a text only claims to fill.
 std::string encode(const std::vector<HeldBox>& held);
 std::vector<HeldBox> decode_held(const std::string& text);
-
-// The plan that the ranks of a group have made of what they hold (box_plan.h): made again only when
-// some rank holds something else than before.
-//
-// Thread safety: none; when no one updates it, threads may read it.
 
 // A box that this rank holds, and where.
 struct HeldMemory {
@@ -81,6 +77,10 @@ struct HeldMemory {
 // Copies a box of the plan out of the held one in which it lies, as row-major elements.
 void copy_box(std::byte* to, const BoxPlan& plan, const BoxToWrite& one, const HeldMemory& from);
 
+// The plan that the ranks of a group have made of what they hold: made again only when some rank
+// holds something else than before.
+//
+// Thread safety: none; while no thread updates it, threads may read it.
 class AgreedPlan {
  public:
   // Collective. True when the plan is another one than before. Errors of plan_boxes(), on every

@@ -100,7 +100,7 @@ std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t s
     metadata[kRunKey] = manifest.run;
     metadata[kRanksKey] = std::to_string(manifest.world_size);
   }
-  const SafetensorsLayout layout = plan_safetensors_file(entries, metadata);
+  const SafetensorsLayout layout = plan_safetensors(entries, metadata);
   std::uint64_t size = layout.head.size();
   for (const TensorEntry& entry : entries) size += entry.bytes;
   FileSystem& files = FileSystem::real();

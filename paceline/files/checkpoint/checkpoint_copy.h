@@ -1,9 +1,9 @@
 #pragma once
 
-// A checkpoint in another form: one safetensors file, which Python and every other framework read;
-// the checkpoint that such a file was made of; one file of boxes in the place of many. And where
-// two checkpoints differ. Tensors are read and written one after the other, so that memory for the
-// largest one suffices.
+// Checkpoints converted and compared: export to one safetensors file, which Python and every other
+// framework read; import of such a file; one file of boxes in the place of many; and the
+// differences of two checkpoints. Tensors are read and written one after the other, so that memory
+// for the largest one suffices.
 //
 // Thread safety: pure functions but for the files.
 
@@ -17,7 +17,7 @@
 namespace paceline {
 
 struct ExportOptions {
-  bool weights_only = false;  // what is named "model.NAME", as NAME
+  bool weights_only = false;  // only tensors named "model.NAME", as NAME
 };
 
 // Replaces `file`, in one moment. Returns its bytes. Error(kInvalid) when there is no such step, or
@@ -41,8 +41,8 @@ struct TensorDifference {
   std::string what;  // "float32 [3] here, float32 [4] there", "17 of 300 elements"
 };
 
-// Of which tensors, and in which words, the second differs from the first; empty: in nothing but
-// files, boxes, step, run and number of ranks. Error(kCorrupt) for a damaged one.
+// The tensors and words in which the second differs from the first. Files, boxes, step, run and
+// number of ranks may differ. Error(kCorrupt) for a damaged one.
 std::vector<TensorDifference> diff_checkpoints(const CheckpointDirectory& first,
                                                std::int64_t first_step,
                                                const CheckpointDirectory& second,

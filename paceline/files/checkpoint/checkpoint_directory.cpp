@@ -5,13 +5,13 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <random>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
@@ -24,16 +24,15 @@ namespace paceline {
 
 namespace {
 
-constexpr std::uint64_t kLimit = 64 << 10;
-
-constexpr const char* kName = "/.run";
+constexpr std::uint64_t kMarkLimit = 64 << 10;
+constexpr const char* kMarkName = "/.run";
 
 }  // namespace
 
 std::optional<RunMark> read_run_mark(const std::string& directory, FileSystem& files) try {
-  const auto path = directory + kName;
+  const auto path = directory + kMarkName;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path))) return std::nullopt;
-  const auto json = parse_strict_json(to_string(read_plain_file(files, path, kLimit)), path, 1);
+  const auto json = parse_strict_json(to_string(read_plain_file(files, path, kMarkLimit)), path, 1);
   RunMark mark{.run = json.at("run"), .job = {}, .seed = {}};
   if (json.contains("job")) mark.job = json.at("job").get<std::string>();
   if (json.contains("seed")) mark.seed = json.at("seed").get<std::uint64_t>();
@@ -50,8 +49,8 @@ void write_run_mark(const std::string& directory, const std::string& workspace, 
   if (mark.seed) json["seed"] = *mark.seed;
   // A launcher's name for its job need not be UTF-8.
   const auto text = json_text(json) + "\n";
-  const auto path = directory + kName;
-  const auto temporary = workspace + kName;
+  const auto path = directory + kMarkName;
+  const auto temporary = workspace + kMarkName;
   const std::array parts = {as_bytes(text)};
   try {
     write_plain_file(files, temporary, parts);
@@ -88,38 +87,6 @@ void check_folder(const std::string& folder) {
   if (!S_ISDIR(status.st_mode)) fail(ErrorCode::kCorrupt, "{}: not a directory", folder);
 }
 
-// A file with all tensors whole.
-Manifest write_snapshot(FileSystem& files, const std::string& folder, std::int64_t step,
-                        const Snapshot& snapshot) {
-  Manifest manifest{.step = step,
-                    .run = snapshot.run,
-                    .world_size = snapshot.world_size,
-                    .files = {},
-                    .tensors = {},
-                    .metadata = snapshot.metadata};
-  std::vector<const NamedTensor*> tensors;
-  for (const NamedTensor& tensor : snapshot.tensors) tensors.push_back(&tensor);
-  std::ranges::sort(tensors, {}, &NamedTensor::name);
-  std::vector<std::span<const std::byte>> parts;
-  std::uint64_t position = 0;
-  for (const NamedTensor* const tensor : tensors) {
-    StoredTensor stored{tensor->name, tensor->dtype, tensor->shape, {}};
-    if (!tensor->bytes.empty()) stored.boxes.push_back({whole_box(tensor->shape), 0, position});
-    require_whole(stored);
-    check(manifest.tensors.empty() || manifest.tensors.back().name != stored.name,
-          "checkpoint: two tensors are named \"{}\"", stored.name);
-    check(stored.bytes() == tensor->bytes.size(),
-          "checkpoint: tensor \"{}\" has {} bytes, {} needs {}", stored.name, tensor->bytes.size(),
-          describe(stored.dtype, stored.shape), stored.bytes());
-    manifest.tensors.push_back(std::move(stored));
-    parts.push_back(tensor->bytes);
-    position += tensor->bytes.size();
-  }
-  const std::string path = folder + "/" + box_file_name(0, 1);
-  manifest.files = {write_box_file(files, path, {step, snapshot.run, 0}, parts)};
-  return manifest;
-}
-
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::string path, CheckpointDirectoryOptions options,
@@ -145,14 +112,13 @@ std::string CheckpointDirectory::folder_of(std::int64_t step) const {
   return fmt::format("{}/{}", path_, step_name(step));
 }
 
-// What is renamed from there, or to there, fails once another writer has taken over.
+// A rename out of this folder, or into it, fails once another writer has taken over.
 std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
-  std::random_device random;
-  return fmt::format("{}/{}.tmp-{:08x}{:08x}", claim_->workspace(), step_name(step), random(),
-                     random());
+  return fmt::format("{}/{}.tmp-{}", claim_->workspace(), step_name(step), random_hex(8));
 }
 
-// A failure because another writer has taken over is reported as such.
+// Runs an action of the writer. When it fails because another writer has taken over, that is the
+// error.
 void CheckpointDirectory::change(const std::function<void()>& action) {
   check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
   try {
@@ -167,12 +133,44 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
   change([&] { write_run_mark(path_, claim_->workspace(), mark, files_); });
 }
 
-void CheckpointDirectory::save(std::int64_t step, const Snapshot& snapshot) {
-  save_files(step, [&](const std::string& folder) {
-    return write_snapshot(files_, folder, step, snapshot);
-  });
-}
-
+// The commit, and why one checkpoint can be loaded at any moment
+//
+// A *temporary folder* is one in the writer's workspace; a *committed* one has the name
+// DIR/step-N. A save takes these steps, each of which ends before the next begins:
+//
+//   1. Every rank writes its file into the temporary folder and syncs it (PlainFileWriter::finish),
+//      then reports its digest to rank 0.
+//   2. Rank 0 writes the manifest, which has these digests, and syncs it.
+//   3. Rank 0 syncs the temporary folder: the names of the files are on the disk.
+//   4. Rank 0 renames the folder to DIR/step-N. This is the commit.
+//   5. Rank 0 syncs DIR. From here the save is acknowledged.
+//   6. Rank 0 removes older checkpoints: it renames each into the workspace, then deletes it there.
+//
+// Invariants:
+//
+//   (a) A committed folder is complete. It gets its name in step 4, after everything in it is on
+//       the disk by steps 1 to 3, and nothing in it changes afterwards. A kill before step 4 leaves
+//       a temporary folder only, which the next writer removes and no reader looks at.
+//   (b) A reader sees the old set of checkpoints or the new one, because a rename is one step. The
+//       one exception: a checkpoint of the same step is to be replaced on a file system that cannot
+//       swap two names. The old one then steps aside by a rename of its own, and a kill between the
+//       two renames costs both checkpoints of that step, but none of another step.
+//   (c) An acknowledged checkpoint survives a power cut: its bytes by (a), its name by step 5. A
+//       power cut between steps 4 and 5 leaves the folder under either name, whole in both cases.
+//   (d) No acknowledged checkpoint is removed before a newer one is acknowledged, because step 6
+//       follows step 5. On a full disk that order cannot hold: make_room() removes older ones
+//       first, but never the newest one that verifies, and the saves after it remove one in advance
+//       while at least one stays.
+//   (e) A half-removed checkpoint has no committed name, because it loses its name before its first
+//       file. The rename of a removal is not synced. Should a file system bring the name back after
+//       a power cut without some of the files, (g) refuses the folder.
+//   (f) Only the newest writer commits or removes. Each of its changes is a rename out of its
+//       workspace or into it, and its successor takes the whole workspace away first
+//       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
+//       there is no moment between a check and a change.
+//   (g) What the disk did to the bytes is found out: the manifest has its own digest and that of
+//       each file's sums, and these have the CRC of each chunk. A load verifies what it reads
+//       before it uses it, and otherwise takes an older checkpoint.
 void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   change([&] {
@@ -181,7 +179,7 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
     bool was_full = false;
     for (bool saved = false; !saved;) {
       try {
-        save_once(step, write);
+        write_and_commit(step, write);
         saved = true;
       } catch (const DiskFull&) {
         if (!make_room(step)) throw;
@@ -193,10 +191,14 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   prune(step, options_.keep);
 }
 
-void CheckpointDirectory::save_once(std::int64_t step, const WriteFiles& write) {
+void CheckpointDirectory::write_and_commit(std::int64_t step, const WriteFiles& write) {
   const auto temporary = temporary_folder(step);
   try {
-    write_folder(temporary, write);
+    if (files_.mkdir(temporary, 0755) != 0) refuse(fmt::format("{}: cannot create", temporary));
+    const std::string text = to_json(write(temporary));
+    const std::array parts = {as_bytes(text)};
+    write_plain_file(files_, temporary + "/" + kManifestFile, parts);
+    sync_directory(files_, temporary);
     commit(temporary, step);
   } catch (...) {
     remove_folder(temporary);
@@ -204,8 +206,8 @@ void CheckpointDirectory::save_once(std::int64_t step, const WriteFiles& write) 
   }
 }
 
-// Removes the oldest checkpoint that can be done without: the newest one that verifies stays. False
-// when there is none.
+// Removes the oldest checkpoint but never the newest one that verifies. Returns false when there is
+// none to remove.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
@@ -215,21 +217,13 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
       steps, [&](std::int64_t step) { return step != *whole && remove_checkpoint(step); });
 }
 
-// After a save that had to make room.
+// Notes after a save that had to make room how many checkpoints the disk holds.
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
   log::warning(fmt::format(
       "checkpoint directory {}: the disk is full: there is room for {} checkpoints, {} were to be "
       "kept and a new one written; from step {} on the oldest is removed before each save",
       path_, *room_, options_.keep, newest));
-}
-
-void CheckpointDirectory::write_folder(const std::string& folder, const WriteFiles& write) {
-  if (files_.mkdir(folder, 0755) != 0) refuse(fmt::format("{}: cannot create", folder));
-  const std::string text = to_json(write(folder));
-  const std::array parts = {as_bytes(text)};
-  write_plain_file(files_, folder + "/" + kManifestFile, parts);
-  sync_directory(files_, folder);
 }
 
 void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step) {
@@ -241,9 +235,7 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     sync_directory(files_, path_);
     return;
   }
-  // The old one of this step leaves in the same instant. Where the file system cannot swap, it
-  // steps aside first: a kill between the two renames costs this step's old checkpoint, never an
-  // older one.
+  // The old one of this step leaves in the same instant, or steps aside: invariant (b).
   auto replaced = temporary;
   if (files_.exchange(temporary, folder) != 0) {
     if (errno != EINVAL && errno != ENOSYS) {
@@ -281,7 +273,7 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
     const auto steps = list();
     const auto surplus = std::span(steps).first(
         static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-    // If none of those that are kept can be loaded, the newest one that can stays, too.
+    // If none of the kept checkpoints can be loaded, the newest one that can is spared, too.
     const auto verified = [&](std::int64_t step) { return verifies(step); };
     std::optional<std::int64_t> spared;
     if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
@@ -299,14 +291,14 @@ void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// Later ones are from before an older step was loaded.
+// Leaves out later steps, which are from before an older step was loaded.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
   return steps;
 }
 
-// Under its own name a half-removed folder would look like a checkpoint.
+// Renames the folder first: invariant (e).
 bool CheckpointDirectory::remove_checkpoint(std::int64_t step) {
   const auto folder = folder_of(step);
   const auto doomed = temporary_folder(step);
@@ -353,50 +345,22 @@ Manifest CheckpointDirectory::read_manifest(std::int64_t step) const {
   return manifest;
 }
 
-LoadedCheckpoint CheckpointDirectory::read_folder(std::int64_t step, const std::string& run) const {
-  const auto folder = folder_of(step);
-  const auto manifest = read_manifest(step);
-  if (!run.empty() && !manifest.run.empty() && manifest.run != run) {
-    fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", folder, manifest.run, run);
-  }
-  LoadedCheckpoint loaded;
-  loaded.step = step;
-  loaded.snapshot.metadata = manifest.metadata;
-  loaded.snapshot.world_size = manifest.world_size;
-  loaded.snapshot.run = manifest.run;
-  BoxReader reader(files_, folder, manifest);
-  reader.open_all();  // so that the sizes are true
-  loaded.storage.resize(manifest.bytes());
-  std::vector<WantedBox> wanted;
-  std::byte* place = loaded.storage.data();
-  for (const StoredTensor& tensor : manifest.tensors) {
-    wanted.push_back({tensor.name, whole_box(tensor.shape), place});
-    loaded.snapshot.tensors.push_back(
-        {tensor.name, tensor.dtype, tensor.shape, {place, tensor.bytes()}});
-    place += tensor.bytes();
-  }
-  reader.read(wanted);
-  return loaded;
-}
-
-std::optional<LoadedCheckpoint> CheckpointDirectory::load_newest(const std::string& run) const {
-  std::vector<RefusedCheckpoint> refused;
+std::optional<Manifest> CheckpointDirectory::newest_before(std::int64_t before,
+                                                           const std::string& run,
+                                                           const OnRefused& on_refused) const {
   const auto steps = list();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step >= before) continue;
     try {
-      auto loaded = read_folder(*step, run);
-      loaded.refused = std::move(refused);
-      return loaded;
+      Manifest manifest = read_manifest(*step);
+      if (run.empty() || manifest.run.empty() || manifest.run == run) return manifest;
+      on_refused(*step,
+                 fmt::format("{}: of run {}, expected {}", folder_of(*step), manifest.run, run));
     } catch (const std::exception& error) {  // also bad_alloc: sizes come from an untrusted file
-      log::error(fmt::format("checkpoint of step {} refused: {}", *step, error.what()));
-      refused.push_back({*step, error.what()});
+      on_refused(*step, error.what());
     }
   }
-  if (refused.empty()) return std::nullopt;
-  std::string reasons;
-  for (const auto& one : refused) reasons += fmt::format("\n  step {}: {}", one.step, one.reason);
-  fail(ErrorCode::kCorrupt, "checkpoint directory {}: none of {} checkpoints can be used:{}", path_,
-       refused.size(), reasons);
+  return std::nullopt;
 }
 
 void CheckpointDirectory::require_step(std::int64_t step) const {
@@ -404,24 +368,6 @@ void CheckpointDirectory::require_step(std::int64_t step) const {
   check(std::ranges::binary_search(steps, step),
         "checkpoint directory {}: no checkpoint of step {}; there are: {}", path_, step,
         steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
-}
-
-LoadedCheckpoint CheckpointDirectory::load(std::int64_t step) const {
-  require_step(step);
-  return read_folder(step, "");
-}
-
-std::optional<CheckpointOrigin> CheckpointDirectory::newest_origin() const {
-  const auto steps = list();
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    try {
-      auto manifest = read_manifest(*step);
-      return CheckpointOrigin{*step, std::move(manifest.run), std::move(manifest.metadata)};
-    } catch (const std::exception&) {
-      // A load says why it cannot be used.
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace paceline

@@ -18,16 +18,17 @@
 namespace paceline {
 namespace {
 
-constexpr std::uint64_t kOwnerLimit = 64 << 10;
+constexpr std::uint64_t kMostOwnerBytes = 64 << 10;
 
-// As a buffer of a collective.
+// Bytes as a buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
-// Which of its writer's files are there; empty: it is not known.
+// The text of the writer's owner.json as this rank sees it; empty when it cannot read it. Equal
+// texts mean the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
-  return to_string(read_plain_file(files, workspace + "/owner.json", kOwnerLimit));
+  return to_string(read_plain_file(files, workspace + "/owner.json", kMostOwnerBytes));
 } catch (const Error&) {
   return "";
 }
@@ -131,7 +132,8 @@ ProcessGroup& CheckpointTeam::waiting_group() {
   return *background_;
 }
 
-// Collective. Rank 0's path may lead over links that other hosts do not have, or have elsewhere.
+// Collective. Finds out which ranks see the same directory. Rank 0's path may contain symbolic
+// links that do not exist on other hosts, or point elsewhere there; so the resolved path is used.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -156,8 +158,8 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   }
 }
 
-// Collective: memory for what this rank writes. False, with a line in the log, when some rank has
-// none.
+// Collective. Reserves memory for what this rank writes. Returns false, with a line in the log,
+// when some rank has none.
 bool CheckpointTeam::reserve() {
   std::optional<Error> failure;
   try {
@@ -174,15 +176,7 @@ bool CheckpointTeam::reserve() {
   return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
 }
 
-void CheckpointTeam::copy_own(const std::vector<HeldMemory>& held) {
-  std::byte* place = staging_[0].data();
-  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
-    copy_box(place, *plan_, one, held[one.index]);
-    place += bytes_of(*plan_, one);
-  }
-}
-
-// Collective: rank 0 gets what ranks copied that do not see the directory.
+// Collective. Ranks that do not see the directory send rank 0 what they copied.
 void CheckpointTeam::carry() {
   for (int rank = 0; rank < group_->world_size(); ++rank) {
     const auto number = static_cast<std::size_t>(rank);
@@ -211,7 +205,11 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     });
     return;
   }
-  copy_own(held);
+  std::byte* place = staging_[0].data();
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
+    copy_box(place, *plan_, one, held[one.index]);
+    place += bytes_of(*plan_, one);
+  }
   carry();
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
@@ -276,7 +274,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
   end();
 }
 
-// Its own file, and those that it carries. `id`: but for the number.
+// Writes this rank's file, and on rank 0 those of ranks that do not see the directory. `id` lacks
+// the number.
 CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, const BoxFileId& id) {
   Report report;
   for (int rank = 0; rank < group_->world_size(); ++rank) {
@@ -291,7 +290,9 @@ CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, cons
     own.number = plan_->file_of_rank[number];
     try {
       const std::string path = folder + "/" + box_file_name(own.number, plan_->num_files);
-      report.files.emplace(own.number, write_box_file(files_, path, own, std::span(&bytes, 1)));
+      BoxFileWriter file(files_, path, own, bytes.size());
+      file.add(bytes);
+      report.files.emplace(own.number, file.finish());
     } catch (const DiskFull& error) {
       report.error = error;
       report.is_full = true;
@@ -335,7 +336,7 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   return bytes;
 }
 
-// Collective: rank 0 reads what ranks want that do not see the directory, box by box.
+// Collective. Rank 0 reads box by box what the ranks that do not see the directory want.
 void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
                                      const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
   const int self = group_->rank();

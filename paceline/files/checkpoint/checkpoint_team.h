@@ -1,26 +1,27 @@
 #pragma once
 
-// The ranks of a group that save and load a checkpoint together, each what it holds of it. A save
-// copies on every rank what this one is to write, and returns; then each writes its own file, all
-// at the same time, and rank 0 gives the checkpoint its name when all files are on the disk. A load
-// reads what the rank wants, and nothing else: it may hold other parts than any rank that saved, in
-// any number of ranks.
+// The ranks of a group that save and load a checkpoint together, each rank the part that it holds:
+// the one way in which checkpoints are written. A save copies on every rank the boxes that this
+// rank writes, and returns; then each rank writes its own file, all at the same time, and rank 0
+// gives the checkpoint its name when all files are on the disk. A load reads what the rank wants,
+// and nothing else: it may hold other parts than any rank that saved, in any number of ranks. One
+// process alone saves in a group of one rank.
 //
 //   CheckpointTeam team(group, "run", {.keep = 3});
 //   team.save(step, held, {.run = run, .metadata = words});
 //   ...
 //   if (const auto error = team.finish()) ...
 //
-// A slow disk is no fault. Ranks wait for each other's disks in a group of their own, for up to
-// CheckpointDirectoryOptions::disk_timeout, and never in the group that was given, whose time limit
-// is made for computing. When even that passes, saves are left out (an error, which is logged)
-// until the disk is back; the group of the disks is then made anew.
+// A slow disk is not treated as an error. Ranks wait for each other's disks in a group of their
+// own, for up to CheckpointDirectoryOptions::disk_timeout, and never in the group that was given,
+// whose time limit is made for computing. When even that passes, saves are left out (an error,
+// which is logged) until the disk is back; the group of the disks is then made anew.
 //
 // Ranks whose host does not have the directory, because its hosts share no file system, send what
 // they hold to rank 0, which writes it, and get from it what they want.
 //
-// Cost: memory for one copy of what the rank writes. The first save, and each one after what the
-// ranks hold has changed, exchanges lists of it; a save else only one number.
+// Cost: memory for one copy of what the rank writes. The first save, and each save after the ranks
+// hold other boxes than before, exchanges lists of boxes; every other save exchanges one number.
 //
 // Thread safety: none.
 
@@ -40,7 +41,7 @@
 
 namespace paceline {
 
-// What rank 0 says of a checkpoint.
+// What rank 0 writes into the manifest, beside tensors.
 struct CheckpointWords {
   std::string run;
   std::map<std::string, std::string> metadata;
@@ -76,7 +77,7 @@ class CheckpointTeam {
   std::uint64_t read(const Manifest& manifest, const std::vector<WantedBox>& wanted);
 
  private:
-  // What the ranks of a file wrote, or why not.
+  // The files that a rank wrote, or the error that stopped it.
   struct Report;
 
   bool sees(int rank) const { return sees_[static_cast<std::size_t>(rank)]; }
@@ -84,7 +85,6 @@ class CheckpointTeam {
   bool settle(std::optional<std::int64_t> step);
   void find_who_sees(const std::string& path);
   bool reserve();
-  void copy_own(const std::vector<HeldMemory>& held);
   void carry();
   void write_together(std::int64_t step, const CheckpointWords& words);
   Report write_own(const std::string& folder, const BoxFileId& id);
@@ -94,7 +94,7 @@ class CheckpointTeam {
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   FileSystem& files_;
   const std::chrono::milliseconds patience_;      // with disks
-  std::shared_ptr<ProcessGroup> background_;      // the same ranks: of those who wait for disks
+  std::shared_ptr<ProcessGroup> background_;      // the same ranks; here they wait for disks
   std::atomic<bool> is_broken_ = false;           // background_ has failed
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::string path_;                              // of the directory, as this rank sees it

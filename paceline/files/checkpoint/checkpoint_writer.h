@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory into which what is to be written is copied, so that the training may go on; kept for the
-// next time. Thread safety: none.
+// Writing a checkpoint while the training goes on: the memory that it is copied into, and the
+// thread that writes it.
 
 #include <chrono>
 #include <condition_variable>
@@ -22,10 +22,11 @@
 
 namespace paceline {
 
+// The buffer that a save copies its bytes into. It is kept for the next save. Thread safety: none.
 class StagingMemory {
  public:
-  // At least so many bytes, with their pages; what was there before is lost. Error(kSystem) when
-  // there is no memory.
+  // Makes it at least so large, with its pages present; its former content is lost. Error(kSystem)
+  // when there is no memory.
   std::byte* reserve(std::size_t bytes);
   std::byte* data() const { return memory_.get(); }
 
@@ -37,13 +38,12 @@ class StagingMemory {
   std::size_t capacity_ = 0;
 };
 
-// Writes checkpoints while the training goes on, one after the other, each in a thread that runs at
-// a lower priority than the training whose core it shares; at that of who waits for it, where the
-// system allows to raise it again. An error is logged at once and given later: one that cannot be
-// written costs nothing else.
+// Writes checkpoints one after another on a background thread. The thread runs niced, so that it
+// does not slow training; while someone waits for it, it gets the waiter's priority back, if the
+// system permits. An error is logged at once and given later: a checkpoint that cannot be written
+// costs nothing else.
 //
 // Thread safety: none; one thread at a time.
-
 class CheckpointWriter {
  public:
   // `timeline` gets a span for each write; may be null. `patience`: with the disk, at the end.

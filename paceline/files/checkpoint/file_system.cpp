@@ -94,9 +94,9 @@ FileSystem& FileSystem::real() {
 namespace {
 
 constexpr std::size_t kLargestCall = std::size_t{64} << 20;
-// What goes past the kernel's cache are whole blocks, in memory and in the file.
+// Only whole blocks go past the kernel's cache, aligned in memory and in the file.
 constexpr std::size_t kBlock = 4 << 10;
-// Fewer bytes are not worth waiting for the disk.
+// With fewer bytes, waiting for the disk costs more than the copy.
 constexpr std::size_t kLeastPast = 1 << 20;
 
 // A descriptor closed through the interface.
@@ -112,14 +112,6 @@ class OpenFile {
   FileSystem& files_;
   int fd_;
 };
-
-ssize_t write_some(FileSystem& files, int fd, std::span<const std::byte> bytes) {
-  ssize_t count;
-  do {
-    count = files.write(fd, bytes);
-  } while (count < 0 && errno == EINTR);
-  return count;
-}
 
 int open_for_reading(FileSystem& files, const std::string& path) {
   // O_NONBLOCK: opening a FIFO must not wait for its writer.
@@ -191,8 +183,8 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
-// How many of these bytes the next call writes; it is seen to that they go past the cache where
-// they can.
+// Returns how many of these bytes the next call writes, and switches to or from writing past the
+// cache for them.
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);
   const std::uint64_t place = reinterpret_cast<std::uintptr_t>(bytes.data()) | written_;
@@ -211,7 +203,8 @@ std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
 
 void PlainFileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = write_some(files_, fd_, bytes.first(prepare(bytes)));
+    const ssize_t count = files_.write(fd_, bytes.first(prepare(bytes)));
+    if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EINVAL && passes_) {  // larger blocks than these are wanted
       can_pass_ = false;
       continue;
@@ -264,7 +257,7 @@ int list(const std::string& folder, std::vector<std::string>& names) {
   }
 }
 
-// What is gone was removed by another process.
+// A path that no longer exists was removed by another process.
 bool is_gone(int result) { return result == 0 || errno == ENOENT; }
 
 }  // namespace

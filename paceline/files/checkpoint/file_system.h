@@ -1,10 +1,13 @@
 #pragma once
 
-// The system calls by which a checkpoint reaches the disk, as an interface, so that a test can make
-// the Nth of them fail. Each behaves as the call of the same name: -1 and errno on failure, and a
-// write may be short. None follows a symbolic link, neither at the end of a path nor on the way:
-// ELOOP. Whoever may write into a folder of checkpoints could otherwise let this process write or
-// remove anything else. So callers resolve a path that a user gave first (without_links()).
+// The disk below checkpoints: the system calls as an interface, so that a test can make the Nth of
+// them fail; whole regular files; whole folders.
+//
+// Each call behaves as the system call of the same name: -1 and errno on failure, and a write may
+// be short. None follows a symbolic link, neither at the end of a path nor on the way: ELOOP.
+// Otherwise anyone who can write to a checkpoint folder could plant a link and make this process
+// overwrite or delete other files. So callers first resolve a path that a user gave
+// (without_links()).
 //
 // Thread safety: the real one keeps no state; every function may be called from any thread.
 
@@ -27,7 +30,7 @@ class DiskFull : public Error {
   using Error::Error;
 };
 
-// Throws what a call of these that failed comes to: Error(kSystem), as system_error() makes it.
+// Throws the error of a call that failed: DiskFull, or Error(kSystem) as system_error() makes it.
 [[noreturn]] void refuse(const std::string& what, int error_number = errno);
 
 class FileSystem {
@@ -69,9 +72,9 @@ int open_plain_file(FileSystem& files, const std::string& path);
 void read_plain_file_at(FileSystem& files, int fd, const std::string& path, std::uint64_t position,
                         std::span<std::byte> bytes);
 
-// A file that is written from its beginning to its end. Long pieces of memory that begins at a page
-// go to the disk past the kernel's cache, where the file system can do that: without a copy, and
-// without pushing out what is read from there. Errors are Error(kSystem), or DiskFull;
+// A file that is written from its beginning to its end. Large page-aligned buffers are written with
+// O_DIRECT where the file system supports it: no copy, and the page cache keeps what is read from
+// there. Errors are Error(kSystem), or DiskFull;
 // they name the file, the bytes that it needs and how many were written, which stay for the caller
 // to remove. Requires: nothing exists at `path`.
 class PlainFileWriter {

@@ -15,6 +15,16 @@
 
 namespace paceline {
 
+namespace {
+
+std::string to_hex(XXH128_hash_t hash) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, hash);
+  return fmt::format("{:02x}", fmt::join(canonical.digest, ""));
+}
+
+}  // namespace
+
 struct Digest::State {
   // The library allocates it, because it asks for 64-byte alignment.
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> xxh{XXH3_createState(),
@@ -32,21 +42,20 @@ void Digest::update(std::span<const std::byte> bytes) {
   XXH3_128bits_update(state_->xxh.get(), bytes.data(), bytes.size());
 }
 
-std::string Digest::hex() const {
-  XXH128_canonical_t canonical;
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_->xxh.get()));
-  std::string text;
-  for (const unsigned char byte : canonical.digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
+std::string Digest::hex() const { return to_hex(XXH3_128bits_digest(state_->xxh.get())); }
 
 std::string digest_of(std::span<const std::byte> bytes) {
-  Digest digest;
-  digest.update(bytes);
-  return digest.hex();
+  return to_hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape) {
+  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
+  for (const auto size : shape) {
+    if (size < 0) return std::nullopt;
+    // A zero anywhere empties the tensor, but must not hide an overflow beside it.
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return std::nullopt;
+  }
+  return std::ranges::count(shape, 0) > 0 ? 0 : static_cast<std::uint64_t>(bytes);
 }
 
 namespace {
@@ -113,17 +122,6 @@ class BoxText {
   std::string_view text_;
 };
 
-// Of the elements, in bytes; nothing when the shape is negative or they do not fit.
-std::optional<std::uint64_t> bytes_of(Dtype dtype, const std::vector<std::int64_t>& shape) {
-  std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
-  for (const auto size : shape) {
-    if (size < 0) return std::nullopt;
-    // A zero anywhere empties the tensor, but must not hide an overflow beside it.
-    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return std::nullopt;
-  }
-  return std::ranges::count(shape, 0) > 0 ? 0 : static_cast<std::uint64_t>(bytes);
-}
-
 bool is_inside(const Box& box, const std::vector<std::int64_t>& shape) {
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (box.sizes[i] < 1 || box.offsets[i] < 0 || box.offsets[i] > shape[i] - box.sizes[i])
@@ -134,7 +132,7 @@ bool is_inside(const Box& box, const std::vector<std::int64_t>& shape) {
 
 // What is wrong with a tensor's boxes; empty: nothing.
 std::string fault_of(const StoredTensor& tensor) {
-  const auto bytes = bytes_of(tensor.dtype, tensor.shape);
+  const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
   if (!bytes) return fmt::format("it cannot have the shape [{}]", fmt::join(tensor.shape, ", "));
   std::vector<const Box*> boxes;
   std::uint64_t covered = 0;

@@ -1,12 +1,15 @@
 #pragma once
 
-// XXH3-128 of bytes that come in pieces, at memory speed. It finds accidents (bit rot, truncation,
-// a foreign file), not forgers: a program that can write the file can write the digest.
+// The table of contents of one checkpoint: which tensors it has, of which boxes they consist and in
+// which file each lies; and the digest that seals it.
+//
+// Thread safety: values and pure functions.
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +20,8 @@
 
 namespace paceline {
 
+// XXH3-128 of bytes that come in pieces, at memory speed. It finds accidents (bit rot, truncation,
+// a foreign file), not forgers: a program that can write the file can write the digest.
 class Digest {
  public:
   Digest();
@@ -34,32 +39,6 @@ class Digest {
 };
 
 std::string digest_of(std::span<const std::byte> bytes);
-
-// What a checkpoint holds, as a value: named tensors and a few words about them. The bytes are
-// borrowed: the maker of a Snapshot keeps the memory alive and unchanged until save() returns, and
-// a loaded Snapshot points into its LoadedCheckpoint.
-
-struct NamedTensor {
-  std::string name;
-  Dtype dtype = Dtype::kFloat32;
-  std::vector<std::int64_t> shape;  // empty: a scalar
-  std::span<const std::byte>
-      bytes;  // row-major, little-endian; after a load maybe not aligned to the element
-};
-
-struct Snapshot {
-  std::vector<NamedTensor> tensors;
-  std::map<std::string, std::string> metadata;
-  int world_size = 1;  // of the job that took it
-  std::string run;     // to which it belongs (run_mark.h); empty: not known
-};
-
-// The table of contents of one checkpoint, a value: which tensors it has, of which boxes they
-// consist and in which file each lies. Its text is JSON in one canonical form that ends with the
-// digest of the rest, so that a manifest cannot change unnoticed either; it has the digest of each
-// file's sums (box_file.h), which have those of the bytes.
-//
-// Thread safety: pure functions.
 
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr int kManifestVersion = 3;
@@ -92,6 +71,9 @@ struct StoredTensor {
   std::uint64_t bytes() const;
 };
 
+// Its text is JSON in one canonical form that ends with the digest of the rest, so that a manifest
+// cannot change unnoticed. It has the digest of each file's sums (box_file.h), and these are sums
+// of the bytes.
 struct Manifest {
   std::int64_t step = 0;
   std::string run;  // that saved it; empty: unknown
@@ -103,9 +85,12 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
   // Null when there is none.
   const StoredTensor* find(std::string_view name) const;
-  // Of all tensors.
+  // The bytes of all tensors.
   std::uint64_t bytes() const;
 };
+
+// The size of a tensor in bytes; nothing for a negative dimension, or when it overflows 63 bits.
+std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape);
 
 // "float32 [64, 3]"
 std::string describe(Dtype dtype, const std::vector<std::int64_t>& shape);

@@ -1,12 +1,14 @@
 #pragma once
 
 // The newest checkpoints of a run in memory that outlives the processes which saved them: after the
-// death of a rank the job continues from there and reads nothing from a disk. What a host's memory
-// has of them are some of their files (manifest.h); memory_team.h says which.
+// death of a rank the job continues from there and reads nothing from a disk. MemoryCheckpoint is
+// the memory of one host, with some files of each checkpoint (manifest.h); MemoryTeam decides
+// which, and saves and loads with all ranks.
 //
 // The memory is a file: a memfd that the launcher holds and passes on as /proc/PID/fd/N, or one in
-// /dev/shm. It has two slots, used in turn. A save first takes the seal from the older one, writes
-// it, and seals it again, so that a death at any moment leaves the other one whole.
+// /dev/shm. It has two slots, used in turn. A save invalidates the header of the older slot,
+// writes the data, then writes a valid header (the seal), so that a death at any moment leaves the
+// other slot whole.
 // docs/checkpoint_format.md has the bytes.
 //
 // Thread safety: none for an object. Processes may write different bytes of a slot at once; only
@@ -53,8 +55,8 @@ class MemoryCheckpoint {
   // Device and inode: the same for two objects of the same memory.
   std::array<std::int64_t, 2> identity() const;
 
-  // Of one damaged there is a line in the log. What seal and list say is verified, the files are
-  // not. The newest first.
+  // The sealed slots, the newest first. Seal and list are verified, the files are not. A damaged
+  // slot is left out, with a line in the log.
   std::vector<SealedSlot> sealed() const;
 
   // Takes the seal from the older slot. Error(kSystem), here and below, when it cannot be written.
@@ -84,18 +86,16 @@ class MemoryCheckpoint {
   Fd file_;
 };
 
-// The ranks of a group that keep checkpoints in the memories of their hosts together
-// (memory_checkpoint.h). Each rank has a file of the checkpoint, as on a disk (box_plan.h); a
-// memory has the files of its own ranks and those of the memory before it, in a ring. So H of them
-// keep 2/H of the checkpoint each, and whichever is lost, the others have all of it; with one or
-// two, each has all.
+// The ranks of a group that keep checkpoints in the memories of their hosts together. Each rank has
+// a file of the checkpoint, as on a disk (box_plan.h); a memory has the files of its own ranks and
+// those of the memory before it, in a ring. So H of them keep 2/H of the checkpoint each, and
+// whichever is lost, the others have all of it; with one or two, each has all.
 //
 // A rank writes its file into its own memory, and a rank of the next one writes it there: from what
 // it holds itself, where it holds the same elements, else as it gets it. All do that at the same
 // time, a piece of a few MiB after the other, so that no rank needs memory of its own for more.
 //
 // Thread safety: none.
-
 class MemoryTeam {
  public:
   // Collective. `path` is that of MemoryCheckpoint on this rank's host; ranks that have the same

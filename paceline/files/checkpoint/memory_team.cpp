@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// Of a file with these boxes. Large ones are cut; a piece ends where travelling begins or ends.
+// The pieces of a file with these boxes. Large boxes are cut; a piece ends where travelling begins
+// or ends.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -128,7 +129,7 @@ std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   return files;
 }
 
-// Gives each who wants some of a piece its part.
+// Gives each rank that wants some of a piece its part.
 void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
               const std::vector<std::vector<const WantedBox*>>& wants) {
   for (const BoxToWrite& one : piece.boxes) {
@@ -206,7 +207,7 @@ std::vector<int> MemoryTeam::writers_here() const {
   return writers;
 }
 
-// First this rank's own.
+// The files that this rank writes, its own first.
 std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   const int self = group_->rank();
   std::vector<std::unique_ptr<Stream>> streams;
@@ -232,7 +233,7 @@ std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   return streams;
 }
 
-// With all ranks. What a rank cannot write costs the others nothing.
+// Collective. A rank that cannot write does not hold up the others.
 std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& held,
                                        const std::vector<std::unique_ptr<Stream>>& streams) {
   const int self = group_->rank();
@@ -347,7 +348,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
                   manifest_of(step, {said[0], said[1]}, digests));
   });
   if (all_have(step, failure)) return true;
-  // The others' would be the newer one in turn, of which one memory has nothing.
+  // Otherwise this save would count as the newer one, although one memory has nothing of it.
   if (is_keeper()) attempt(failure, [&] { memory_->unseal(slot); });
   return false;
 }

@@ -43,18 +43,6 @@ std::string_view format_name(Dtype dtype) {
   return std::ranges::find(kNames, dtype, &decltype(kNames)::value_type::first)->second;
 }
 
-// Empty when a size is negative or the product does not fit.
-std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape) {
-  std::uint64_t bytes = size_of(dtype);
-  // A zero anywhere empties the tensor, but must not hide an overflow beside it.
-  for (const auto size : shape) {
-    if (size < 0) return std::nullopt;
-    const auto factor = std::max<std::uint64_t>(static_cast<std::uint64_t>(size), 1);
-    if (__builtin_mul_overflow(bytes, factor, &bytes)) return std::nullopt;
-  }
-  return std::ranges::count(shape, 0) > 0 ? 0 : bytes;
-}
-
 void check_entries(const std::vector<TensorEntry>& tensors) {
   std::set<std::string_view> names;
   for (const auto& tensor : tensors) {
@@ -193,16 +181,8 @@ void check_cover(const std::vector<Entry>& entries, std::uint64_t data_size,
 
 }  // namespace
 
-SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
+SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& tensors,
                                    const std::map<std::string, std::string>& metadata) {
-  std::vector<TensorEntry> entries;
-  for (const NamedTensor& tensor : tensors)
-    entries.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.bytes.size()});
-  return plan_safetensors_file(entries, metadata);
-}
-
-SafetensorsLayout plan_safetensors_file(const std::vector<TensorEntry>& tensors,
-                                        const std::map<std::string, std::string>& metadata) {
   check_entries(tensors);
   SafetensorsLayout layout;
   layout.order.resize(tensors.size());
@@ -282,18 +262,6 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std:
   for (auto& entry : entries) {
     entry.tensor.bytes = entry.end - entry.begin;
     parsed.tensors.push_back(std::move(entry.tensor));
-  }
-  return parsed;
-}
-
-Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where) {
-  SafetensorsHeader header = parse_safetensors_header(file, file.size(), where);
-  Safetensors parsed{.tensors = {}, .metadata = std::move(header.metadata)};
-  auto data = file.subspan(header.data);
-  for (TensorEntry& entry : header.tensors) {
-    parsed.tensors.push_back(
-        {std::move(entry.name), entry.dtype, std::move(entry.shape), data.first(entry.bytes)});
-    data = data.subspan(entry.bytes);
   }
   return parsed;
 }

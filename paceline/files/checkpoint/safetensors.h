@@ -10,7 +10,7 @@
 // number of tensors), ranges inside the file, shapes whose product does not overflow, names that
 // are unique. https://github.com/huggingface/safetensors
 //
-// Thread safety: pure functions.
+// Thread safety: pure functions; SafetensorsFile::read() from any thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ struct SafetensorsLayout {
   std::vector<std::size_t> order;  // the tensors' bytes follow in this order of the given indices
 };
 
-// A tensor by what is said of it.
+// The description of a tensor in the header.
 struct TensorEntry {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
@@ -46,10 +46,8 @@ struct TensorEntry {
 
 // Error(kInvalid) naming the tensor when its bytes do not match its shape, its name is taken, empty
 // or not UTF-8, or the header would be too long.
-SafetensorsLayout plan_safetensors(std::span<const NamedTensor> tensors,
+SafetensorsLayout plan_safetensors(const std::vector<TensorEntry>& tensors,
                                    const std::map<std::string, std::string>& metadata);
-SafetensorsLayout plan_safetensors_file(const std::vector<TensorEntry>& tensors,
-                                        const std::map<std::string, std::string>& metadata);
 
 // What the beginning of a file says of the rest of it.
 struct SafetensorsHeader {
@@ -61,33 +59,22 @@ struct SafetensorsHeader {
 // An element type without a Dtype is an error, or is kept in TensorEntry::foreign_type.
 enum class ForeignTypes { kRefuse, kKeep };
 
-// `head`: the first bytes of a file of `size` bytes, all of its header among them. Errors as
-// parse_safetensors().
+// `head`: the first bytes of a file of `size` bytes, all of its header among them. Error(kCorrupt)
+// as `where: …` for whatever is not a valid file, with what it is where its first bytes tell (a
+// pointer of Git LFS, a web page, a file of torch.save); Error(kUnsupported) for an element type
+// without a Dtype.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std::uint64_t size,
                                            const std::string& where,
                                            ForeignTypes foreign = ForeignTypes::kRefuse);
 // How many bytes of a file parse_safetensors_header() needs; `head`: its first bytes, 8 at least.
-// Errors likewise.
+// Errors are the same.
 std::uint64_t safetensors_head_bytes(std::span<const std::byte> head, std::uint64_t size,
                                      const std::string& where);
 
-struct Safetensors {
-  std::vector<NamedTensor> tensors;  // in file order, pointing into the parsed bytes
-  std::map<std::string, std::string> metadata;
-};
-
-// Error(kCorrupt) as `where: …` for whatever is not a valid file, with what it is where its first
-// bytes tell (a pointer of Git LFS, a web page, a file of torch.save); Error(kUnsupported) for an
-// element type without a Dtype.
-Safetensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
-
 // A safetensors file of which tensors are read one by one, so that memory holds only what is read.
-//
-// Thread safety: read() from any thread.
-
 class SafetensorsFile {
  public:
-  // Reads the header. Errors as of open_plain_file() and parse_safetensors().
+  // Reads the header. Errors as of open_plain_file() and parse_safetensors_header().
   explicit SafetensorsFile(const std::string& path, ForeignTypes foreign = ForeignTypes::kRefuse);
 
   const SafetensorsHeader& header() const { return header_; }

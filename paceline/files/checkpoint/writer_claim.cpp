@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <random>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
@@ -37,18 +37,13 @@ constexpr std::uint64_t kOwnerLimit = 64 << 10;
 
 std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
-// 0: of no writer.
+// The number of a workspace; 0: the name is not a writer's.
 std::int64_t number_of(const std::string& name) {
   if (!name.starts_with(kClaimPrefix)) return 0;
   std::int64_t number = 0;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + kClaimPrefix.size(), end, number);
   return error == std::errc() && stop == end && name == claim_name(number) ? number : 0;
-}
-
-std::string random_suffix() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 bool exists(const std::string& path) {
@@ -68,15 +63,15 @@ Fd open_owner(const std::string& folder, int flags) {
   return file;
 }
 
-// False when another process has it.
+// Returns false when another process has the lock.
 bool try_lock(const Fd& file, int kind, const std::string& folder) {
   if (::flock(file.get(), kind | LOCK_NB) == 0) return true;
   if (errno != EWOULDBLOCK) throw system_error(folder + kOwnerFile + ": cannot lock");
   return false;
 }
 
-// Whether the process that a workspace belongs to lives: it holds the lock. Shared, so that those
-// who look at the same time do not see each other.
+// Whether the owner of a workspace lives: it holds the lock. The test takes the lock shared, so
+// that processes that test at the same time do not see each other.
 bool lives(const std::string& folder) {
   const Fd file = open_owner(folder, 0);
   return file && !try_lock(file, LOCK_SH, folder);
@@ -96,7 +91,7 @@ struct WriterClaim::Owner {
   std::string process = "unknown";
   std::string host = "unknown";
 
-  // One that cannot be read is unknown.
+  // An owner that cannot be read is unknown.
   static Owner in(const std::string& folder, FileSystem& files) {
     Owner owner;
     try {
@@ -139,11 +134,12 @@ std::int64_t WriterClaim::last_number() const {
   return last;
 }
 
-// False when it has to be tried again: the writer still lives, or another one was faster.
+// Returns false when the caller has to try again: the writer still lives, or another process was
+// faster.
 bool WriterClaim::take_next(Deadline deadline) {
   const auto last = last_number();
   if (last > 0 && !may_follow(last, deadline)) return false;
-  workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_suffix());
+  workspace_ = fmt::format("{}/{}{}", directory_, kPrepared, random_hex(8));
   if (files_.mkdir(workspace_, 0755) != 0) throw system_error(workspace_ + ": cannot create");
   try {
     if (!write_owner() || !publish(last + 1)) {
@@ -189,11 +185,12 @@ bool WriterClaim::may_follow(std::int64_t last, Deadline deadline) {
   if (may_depose(owner, folder)) return true;
   if (last_number() != last) return false;  // a later one has taken it away meanwhile
   if (deadline.expired()) refuse(owner, folder);
-  std::this_thread::sleep_for(kPause);  // nothing says that a lock is free
+  std::this_thread::sleep_for(kPause);  // there is no signal when a lock becomes free
   return false;
 }
 
-// What a dead writer has left: now, because on a full disk there may be no room for the next one.
+// Removes what a dead writer left, before the claim, because a full disk may have no room for the
+// next workspace.
 void WriterClaim::remove_leftovers(const std::string& folder) {
   try {
     for (const auto& name : names_in(folder)) {
@@ -227,7 +224,7 @@ void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
        directory_, owner.process, owner.host);
 }
 
-// False when a competitor has taken the workspace for a dead one's, or is looking whether it is.
+// Returns false when a competitor has taken the workspace for a dead one's, or is testing it.
 bool WriterClaim::write_owner() {
   lock_ = open_owner(workspace_, O_CREAT | O_EXCL);
   if (!lock_ || !try_lock(lock_, LOCK_EX, workspace_)) return false;
@@ -238,7 +235,7 @@ bool WriterClaim::write_owner() {
   return true;
 }
 
-// False when a competitor was faster.
+// Returns false when a competitor was faster.
 bool WriterClaim::publish(std::int64_t number) {
   const auto folder = folder_of(number);
   if (files_.rename(workspace_, folder) != 0) {
@@ -247,12 +244,12 @@ bool WriterClaim::publish(std::int64_t number) {
   }
   workspace_ = folder;
   number_ = number;
-  // Otherwise it was free again, because later ones have followed and taken it away.
+  // Otherwise a later writer has already replaced and removed the claim.
   return last_number() == number;
 }
 
-// A workspace that its process did not live to publish. The lock is held until it is gone, so that
-// a process which is only now about to take it notices.
+// Removes a workspace that its process did not live to publish. The lock is held until the
+// workspace is removed, so that a process which is about to take it notices.
 void WriterClaim::remove_if_dead(const std::string& prepared) {
   if (!is_workspace(prepared)) {
     files_.unlink(prepared);
@@ -272,9 +269,9 @@ void WriterClaim::take_away_others() {
     const auto path = directory_ + "/" + name;
     if (name.starts_with(kPrepared)) remove_if_dead(path);
     if (number == 0 || number >= number_) continue;
-    const auto former = fmt::format("{}/former-{}", workspace_, random_suffix());
+    const auto former = fmt::format("{}/former-{}", workspace_, random_hex(8));
     if (files_.rename(path, former) != 0) {
-      if (errno == ENOENT) continue;  // gone, or so is this one's own
+      if (errno == ENOENT) continue;  // removed by another process, or this one's own workspace is
       throw system_error(fmt::format("{}: cannot rename to {}", path, former));
     }
     if (!remove_tree(files_, former)) log::warning(system_error(former + ": cannot remove").what());

@@ -3,8 +3,8 @@
 // Which process writes into a directory of checkpoints. Writers follow one another: each has a
 // number and a workspace, and the highest number is the writer.
 //
-//   DIR/.writer-00000007/owner.json   who it is; it holds the file's flock as long as it lives
-//   DIR/.writer-00000007/...          what it is writing or removing
+//   DIR/.writer-00000007/owner.json   names the writer, which holds its flock as long as it lives
+//   DIR/.writer-00000007/...          what the writer is writing or removing
 //
 // A writer changes the checkpoints by nothing but renames out of its workspace and into it. Its
 // successor takes the whole workspace away, after which each of these renames fails: a writer that
@@ -24,7 +24,7 @@
 
 namespace paceline {
 
-// Of which job a writer is, and of which of its generations.
+// The job that a writer belongs to, and its generation.
 struct WriterId {
   std::string job;  // the launcher's name for it; empty: not known
   int generation = 0;
@@ -34,9 +34,10 @@ class WriterClaim {
  public:
   // Follows a writer that has ended, and at once one that is an older generation of the same job,
   // whether it lives, is frozen or has vanished with its host. Any other one that lives is waited
-  // for. At the deadline, Error(kInvalid) with who that is; Error(kAborted) when it is a newer
-  // generation of this job. A process that is refused by its own generation leaves a note, after
-  // which no process takes over from that writer while it lives: another job bears the same name.
+  // for. At the deadline, Error(kInvalid) that names it; Error(kAborted) when it is a newer
+  // generation of this job. Two live writers of the same job and generation
+  // mean that two jobs share a name. The one that is refused marks the other's workspace as
+  // contested; from then on no process takes over from that writer while it lives.
   // A link or a file that stands in a workspace's place is removed, whatever it points to stays; a
   // workspace of another user is Error(kInvalid). Requires: no component of `directory` is a
   // symbolic link.

@@ -1,6 +1,6 @@
 #pragma once
 
-// The one field of EXIF that changes what an image looks like.
+// A JPEG or PNG in memory: its kind, its size, its orientation, and decoding all of it or a part.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +17,13 @@ namespace paceline::images {
 // and 1 for a value that means nothing. Nothing for data without the tag or not in order.
 std::optional<int> orientation_of(std::span<const std::byte> exif);
 
-// Where the pixels of an image that is shown upright lie in the stored one: the columns and rows
-// are swapped first, then mirrored.
+// How a stored image is turned upright: columns and rows are swapped first, then mirrored.
 struct Transposition {
   bool swaps = false, mirrors_x = false, mirrors_y = false;  // x, y: of the stored image
 };
 Transposition transposition_of(int orientation);
 
-// The size as shown, of a stored one, and the other way round.
+// The size of a stored image as it is shown, and the other way round.
 Size transposed(Size size, const Transposition& transposition);
 // The region of the stored image, of size `stored`, that is shown as `shown`.
 Region stored_region(const Region& shown, Size stored, const Transposition& transposition);
@@ -39,7 +38,6 @@ Image transposed(Image stored, const Transposition& transposition);
 // landed.
 //
 // Thread safety: none.
-
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -63,13 +61,16 @@ std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::str
 //               ImageMagick's text "Raw profile type exif", EXIF data in hexadecimal digits
 //   XMP         the text "XML:com.adobe.xmp", where EXIF data has no orientation
 //
-// A text is a chunk tEXt, zTXt or iTXt, packed or not.
-//
-// Thread safety: pure function.
-
-// 1 to 8; 1 where no place has an orientation. A chunk that is damaged is ignored, and so is a text
-// that unpacks to more than 1 MiB. `file`: all of it.
+// A text is a chunk tEXt, zTXt or iTXt, packed or not. The result is 1 to 8; 1 where no place has
+// an orientation. A damaged chunk is ignored, and so is a text that unpacks to more than 1 MiB.
+// `file` is all of the file. Thread safety: pure function.
 int png_orientation(std::span<const std::byte> file);
+
+struct DecodeOptions {
+  std::int64_t max_pixels = 178'956'970;      // above which Pillow refuses, too
+  std::int64_t max_file_bytes = 256LL << 20;  // of a file, see image_files.h
+  bool exif_transpose = true;  // turn as EXIF or XMP says; torchvision's ImageFolder does not
+};
 
 // A JPEG or PNG in memory, decoded as a whole or in part.
 //
@@ -84,13 +85,6 @@ int png_orientation(std::span<const std::byte> file);
 // it is not seen. Nothing is printed.
 //
 // Thread safety: none; each thread decodes its own.
-
-struct DecodeOptions {
-  std::int64_t max_pixels = 178'956'970;      // above which Pillow refuses, too
-  std::int64_t max_file_bytes = 256LL << 20;  // of a file, see image_file.h
-  bool exif_transpose = true;  // turn as EXIF or XMP says; torchvision's ImageFolder does not
-};
-
 class EncodedImage {
  public:
   // Parses the header. `bytes` must outlive this; `name` is for messages. Error(kCorrupt): neither

@@ -1,7 +1,7 @@
 #pragma once
 
-// An image in memory: three bytes a pixel (red, green, blue), row after row without gaps. What a
-// file has beside that, grey, a palette, alpha, is gone by then.
+// An image in memory: three bytes a pixel (red, green, blue), row after row without gaps. Grey,
+// palettes and alpha of the file have been converted or dropped.
 //
 // Thread safety: none; a value that is moved.
 

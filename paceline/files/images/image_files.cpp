@@ -17,7 +17,7 @@ namespace paceline::images {
 
 namespace {
 
-// Of the UTF-8 sequence that begins there; 0: there is none to print.
+// The length of the UTF-8 sequence that begins there; 0: there is none to print.
 std::size_t sequence_size(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);

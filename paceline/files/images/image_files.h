@@ -1,7 +1,8 @@
 #pragma once
 
-// Reads an image's file whole. Only regular files are read, and none above the limit: its size is
-// looked at before memory is taken.
+// Image files on a disk: listing them by class, and reading one whole.
+//
+// Thread safety: free functions, and constant values.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +12,9 @@
 
 namespace paceline::images {
 
-// Error(kSystem) with the path when the system refuses, kInvalid for what is no regular file or
-// above `max_bytes`, kCorrupt for a file whose size changes meanwhile.
+// Reads a file whole, after its size was checked. Error(kSystem) with the path when the system
+// refuses, kInvalid for anything but a regular file of at most `max_bytes`, kCorrupt for a file
+// whose size changes meanwhile.
 std::vector<std::byte> read_image_file(const std::string& path, std::int64_t max_bytes);
 
 // A name for a message: what is not UTF-8, or is not to be printed, as \xNN.
@@ -23,9 +25,6 @@ std::string printable(std::string_view name);
 // other types are left out; those ending in .jpg, .jpeg or .png, in any case, are taken unread.
 //
 // Names are bytes, of any encoding. Links are followed. Memory: a file's name and 16 bytes.
-//
-// Thread safety: const, any thread.
-
 class ImageList {
  public:
   // Error(kInvalid): the folder is missing, has no folder in it, a class has no image, or a link

@@ -225,7 +225,7 @@ void require_valid(const ImagePipelineOptions& options) {
         "image pipeline: {} standard deviations for 3 channels", options.std.size());
 }
 
-// By which the part is divided before it is resized.
+// The JPEG scale denominator (1, 2, 4 or 8) at which the part is decoded before it is resized.
 int reduction_of(const EncodedImage& image, const Region& part, Size resized, double gap) {
   if (gap == 0 || !image.can_reduce()) return 1;
   const double factor =

@@ -1,9 +1,9 @@
 #pragma once
 
-// Which part of an image is taken, as torchvision defines it: RandomResizedCrop, RandomErasing, and
-// Resize with CenterCrop.
+// torchvision's transforms on images in memory, each alone, and the pipeline of them from a file's
+// bytes to what a model takes.
 //
-// Thread safety: pure functions.
+// Thread safety: free functions on values of the caller; an ImagePipeline is constant.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +26,9 @@ struct RandomResizedCropOptions {
   Range aspect{3.0 / 4.0, 4.0 / 3.0};  // width by height
 };
 
-// An area and, evenly in its logarithm, an aspect; after ten that do not fit, the largest part in
-// the middle with an aspect in the range. Requires: the ranges are in order, and above 0.
+// The part of torchvision's RandomResizedCrop: a random area and, evenly in its logarithm, a random
+// aspect; after ten that do not fit, the largest part in the middle with an aspect in the range.
+// Requires: the ranges are in order, and above 0.
 Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
                            SampleRandom& random);
 
@@ -38,12 +39,13 @@ struct RandomErasingOptions {
   bool with_noise = false;  // of mean 0 and variance 1, after normalising; otherwise 0
 };
 
-// A region to erase, of no size when it is not to be: by its probability, or because ten did not
-// fit.
+// The region that torchvision's RandomErasing erases. It has no size when nothing is erased: by its
+// probability, or because ten did not fit.
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random);
 
-// The image resized so that its shorter side has `shorter` pixels, and the part of that in the
-// middle. Where that is smaller than `crop`, the region reaches beyond it: torchvision pads with 0.
+// torchvision's Resize and CenterCrop: the size with `shorter` pixels on the shorter side, and the
+// part in the middle of that. Where that is smaller than `crop`, the region reaches beyond it:
+// torchvision pads with 0.
 struct CentreCrop {
   Size resized;
   Region region;
@@ -51,9 +53,6 @@ struct CentreCrop {
 CentreCrop centre_crop(Size image, int shorter, Size crop);
 
 // Changes of colour, as Pillow's ImageEnhance makes them, which torchvision uses: byte for byte.
-//
-// Thread safety: pure functions on an image that the caller owns.
-
 // A factor of 1 changes nothing; 0 is black, the mean grey, or the image in grey. Requires: 0 or
 // above.
 void adjust_brightness(Image& image, double factor);
@@ -69,18 +68,6 @@ struct ColourJitterOptions {
   bool changes() const { return brightness > 0 || contrast > 0 || saturation > 0 || hue > 0; }
 };
 void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random);
-
-// From a file's bytes to what a model takes: decode, take a part, resize, change colours, mirror,
-// normalise, erase; in this order, and each as torchvision's transforms do it on Pillow's images.
-//
-// For training: kRandomResizedCrop with a flip probability. For evaluation: kCentreCrop. The random
-// choices of a sample depend on (seed, epoch, index) alone.
-//
-// Only the part that is taken is decoded. A JPEG whose part is far larger than what it is resized
-// to is decoded to 1/2, 1/4 or 1/8 of its size, which is several times faster; bytes then differ
-// from Pillow's a little (docs/images.md), and are equal with reducing_gap 0.
-//
-// Thread safety: const, any thread.
 
 enum class Framing {
   kRandomResizedCrop,  // a random part, resized to the size
@@ -109,6 +96,15 @@ inline const auto& kImageNetMean = *new std::vector<float>{0.485F, 0.456F, 0.406
 inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F};
 // NOLINTEND(readability-identifier-naming)
 
+// From a file's bytes to what a model takes: decode, take a part, resize, change colours, mirror,
+// normalise, erase; in this order, and each as torchvision's transforms do it on Pillow's images.
+//
+// For training: kRandomResizedCrop with a flip probability. For evaluation: kCentreCrop. The random
+// choices of a sample depend on (seed, epoch, index) alone.
+//
+// Only the part that is taken is decoded. A JPEG whose part is far larger than what it is resized
+// to is decoded to 1/2, 1/4 or 1/8 of its size, which is several times faster; bytes then differ
+// from Pillow's a little (docs/images.md), and are equal with reducing_gap 0.
 class ImagePipeline {
  public:
   // Error(kInvalid) for options that do not fit.

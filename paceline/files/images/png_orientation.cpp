@@ -141,7 +141,7 @@ std::optional<int> orientation_in_xmp(std::string_view xmp) {
 // The last text of each kind.
 struct Found {
   std::optional<std::string> exif, profile, xmp;
-  std::size_t room = kMaxPackedTexts;  // for what is still to be unpacked
+  std::size_t room = kMaxPackedTexts;  // for the texts that are still packed
 };
 
 void look_at(const Chunk& chunk, Found& found) {

@@ -31,12 +31,12 @@ class SampleRandom {
   double uniform(double low = 0, double high = 1) {
     return low + (high - low) * (static_cast<double>(next() >> 11) * 0x1p-53);
   }
-  // Of mean 0 and variance 1, by Box and Muller.
+  // A normal number of mean 0 and variance 1, by Box and Muller.
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
   }
-  // Of parameters (a, a): X / (X + Y), both by gamma().
+  // A beta-distributed number of parameters (a, a): X / (X + Y), both by gamma().
   double beta(double a) {
     const double x = gamma(a), y = gamma(a);
     return x + y > 0 ? x / (x + y) : uniform() < 0.5 ? 0 : 1;

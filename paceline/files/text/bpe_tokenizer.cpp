@@ -72,7 +72,7 @@ std::uint64_t pair_of(Token left, Token right) {
          static_cast<std::uint32_t>(right);
 }
 
-// The end of a run of characters from `at` on of which `belongs` holds.
+// The end of the run of characters from `at` on for which `belongs` is true.
 template <class Belongs>
 std::size_t end_of_run(std::string_view text, std::size_t at, const Belongs& belongs) {
   while (at < text.size()) {

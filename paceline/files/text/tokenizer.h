@@ -24,7 +24,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Of any bytes; what is no UTF-8 is not an error.
+  // Takes any bytes; bytes that are not UTF-8 are not an error.
   virtual std::vector<Token> encode(std::string_view text) const = 0;
   // Error(kInvalid) for a token outside of the vocabulary.
   virtual std::string decode(std::span<const Token> tokens) const = 0;
@@ -37,13 +37,12 @@ class Tokenizer {
 };
 
 // Bytes as tokens, 0 to 255: a vocabulary that needs no file.
-
 class ByteTokenizer : public Tokenizer {
  public:
   std::vector<Token> encode(std::string_view text) const override;
   std::string decode(std::span<const Token> tokens) const override;
   std::int32_t vocabulary_size() const override { return 256; }
-  // Of a single byte.
+  // The token of a name of one byte.
   std::optional<Token> find(std::string_view name) const override;
 };
 
@@ -54,7 +53,6 @@ class ByteTokenizer : public Tokenizer {
 // A text is cut into words first (a space belongs to the word behind it). The bytes of a word are
 // tokens, and the pair of neighbours that stands first in merges.txt becomes one token, until there
 // is none; O(n log n) in the length of a word.
-
 class BpeTokenizer : public Tokenizer {
  public:
   // Error(kCorrupt) with file and line when one is damaged, or when they do not belong together.
@@ -92,7 +90,6 @@ std::vector<std::string_view> split_for_gpt2(std::string_view text);
 //
 // encode() adds neither [CLS] nor [SEP]; find() has their tokens. Decoding gives words with single
 // spaces between them, not the text as it was.
-
 class WordPieceTokenizer : public Tokenizer {
  public:
   // A file with a token a line, as BERT's vocab.txt. `is_lower_case`: letters are made small and

@@ -1,7 +1,7 @@
 #pragma once
 
-// The characters of a UTF-8 text, with what tokenizers ask of them. By utf8proc, for the Unicode
-// version that it knows.
+// The characters of a UTF-8 text and their classes, by utf8proc and its version of Unicode; and
+// reading a vocabulary's file.
 
 #include <cstddef>
 #include <cstdint>

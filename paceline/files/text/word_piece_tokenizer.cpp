@@ -7,7 +7,7 @@
 namespace paceline::text {
 namespace {
 
-// In characters; BERT takes a longer word for unknown.
+// The longest word, in characters; BERT takes a longer one for unknown.
 constexpr std::size_t kLongestWord = 100;
 constexpr std::string_view kContinued = "##";
 
@@ -15,7 +15,7 @@ bool is_bert_space(char32_t code) {
   return code == '\t' || code == '\n' || code == '\r' || (is_space(code) && !is_control(code));
 }
 
-// All signs of ASCII count, also those that Unicode takes for symbols.
+// All signs of ASCII count, also the ones that Unicode classifies as symbols.
 bool is_bert_punctuation(char32_t code) {
   return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') ||
          (code >= '[' && code <= '`') || (code >= '{' && code <= '~') || is_punctuation(code);
@@ -55,7 +55,7 @@ std::vector<std::string> split_for_bert(std::string_view text, bool is_lower_cas
     if (is_bert_space(code)) {
       end_word();
     } else if (code == kNoCharacter || code == 0 || code == 0xFFFD || is_control(code)) {
-      continue;  // what is no character is left out, as control characters are
+      continue;  // a byte of no character is left out, as control characters are
     } else if (!is_lower_case) {
       add(code);
     } else {

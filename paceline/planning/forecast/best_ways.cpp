@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMostMicroBatchNumbers = 5;
 // More micro-batches for each stage than this gain less than their overhead.
 constexpr std::int64_t kMostForEachStage = 16;
-// Of the fastest pipelines, as many are searched for a better schedule than those with names,
+// This many of the fastest pipelines are searched for a better schedule than those with names,
 // unless they have more stages times micro-batches than these: that would take seconds.
 constexpr std::size_t kSearchedPipelines = 6;
 constexpr int kMostSearched = 64;
@@ -33,7 +33,7 @@ std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// Of the divisors of a replica's samples those from one for each stage on, about doubling.
+// Numbers of micro-batches: divisors of a replica's samples, from one a stage on, about doubling.
 std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   if (stages == 1) return divisors_of(samples, 1);
   std::vector<int> numbers;

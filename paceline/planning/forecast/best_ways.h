@@ -1,13 +1,15 @@
 #pragma once
 
-// The search over all ways to divide a job among the ranks of a machine: every mesh of the right
-// size whose parts stay within a host, every stage of sharding and every schedule that the program
-// runs, and several numbers of micro-batches.
+// The search over all ways to divide a job among the ranks of a machine, and tables of ways for
+// people.
 //
-// Cost: a forecast for each; of a pipeline a simulated step, a few milliseconds for the largest. A
-// mesh of 100,000 ranks has a few hundred. Of the fastest pipelines a few are searched for a better
-// schedule, where the program can (kSearched), if they are not large: about a tenth of a second
-// each.
+// The search takes every mesh of the right size whose parts stay within a host, every stage of
+// sharding and every schedule that the program runs, and several numbers of micro-batches.
+//
+// Cost: a forecast for each way; for a pipeline a simulated step, a few milliseconds for the
+// largest. A mesh of 100,000 ranks has a few hundred ways. Where the program can (kSearched), a
+// better schedule is searched for a few of the fastest pipelines, if they are not large: about a
+// tenth of a second each.
 //
 // Thread safety: pure functions.
 
@@ -22,7 +24,7 @@
 namespace paceline::planning {
 
 struct Search {
-  std::vector<Forecast> ways;  // those that fit into memory first, then the fastest
+  std::vector<Forecast> ways;  // ways that fit into memory first, then the fastest
   std::int64_t num_simulations = 0;
 };
 
@@ -33,16 +35,12 @@ Search search_ways(const JobProfile& profile, const Machine& machine, std::int64
 // limits the step. Requires: a way.
 std::vector<std::string> reasons_for(const Search& search);
 
-// Plans as tables for people.
-//
-// Thread safety: pure functions.
-
-// What a way was seen to take, beside what was predicted.
+// A way's measured time and memory beside its forecast.
 struct MeasuredWay {
   Forecast forecast;
   double step_s = 0;      // 0: nothing was measured
   double host_bytes = 0;  // of all ranks of the host
-  std::string problem;    // why nothing was
+  std::string problem;    // why nothing was measured
 };
 
 // The first `rows` ways, the best one marked: mesh, sharding, schedule, step and what it consists

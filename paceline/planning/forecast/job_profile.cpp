@@ -12,6 +12,9 @@
 #include "paceline/planning/schedules/named_plans.h"
 
 namespace paceline::planning {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PassCost, fixed_s, sample_s)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -35,76 +38,75 @@ constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
     {"library_bytes", &JobProfile::library_bytes},
 };
 
-Json to_json(const PassCost& cost) {
-  return {{"fixed_s", cost.fixed_s}, {"sample_s", cost.sample_s}};
+// What a file has of a profile: visit(name, field) for each of its fields, visit(name, field, true)
+// where a file must have it. Layers are apart.
+template <class Layer, class Visit>
+void visit_layer(Layer& layer, const Visit& visit) {
+  visit("name", layer.name, true);
+  visit("is_block", layer.is_block);
+  visit("parameters", layer.parameters, true);
+  visit("tied_parameters", layer.tied_parameters);
+  visit("forward", layer.forward, true);
+  visit("backward", layer.backward, true);
+  visit("input_half", layer.input_half);
+  visit("weight_half", layer.weight_half);
+  visit("add_s", layer.add_s);
+  visit("activation_bytes", layer.activation_bytes, true);
+  visit("deferred_bytes", layer.deferred_bytes);
+  visit("output_bytes", layer.output_bytes);
+  visit("divisible_time", layer.divisible.time);
+  visit("divisible_parameters", layer.divisible.parameters);
+  visit("divisible_activations", layer.divisible.activations);
+  visit("exchanges", layer.exchanges);
 }
 
-PassCost pass_from(const Json& json) {
-  return {.fixed_s = json.at("fixed_s").get<double>(),
-          .sample_s = json.at("sample_s").get<double>()};
+template <class Profile, class Visit>
+void visit_profile(Profile& profile, const Visit& visit) {
+  visit("program", profile.program);
+  visit("unit", profile.unit);
+  visit("samples_per_step", profile.samples_per_step, true);
+  visit("threads", profile.threads);
+  visit("ranks_at_once", profile.ranks_at_once);
+  visit("shard_stages", profile.shard_stages);
+  visit("schedules", profile.schedules);
+  visit("most_parts", profile.most_parts);
+  for (const auto& [name, amount] : kAmounts) visit(name, profile.*amount);
 }
 
-Json to_json(const LayerProfile& layer) {
-  Json json = {{"name", layer.name},
-               {"is_block", layer.is_block},
-               {"parameters", layer.parameters},
-               {"tied_parameters", layer.tied_parameters},
-               {"forward", to_json(layer.forward)},
-               {"backward", to_json(layer.backward)},
-               {"add_s", layer.add_s},
-               {"activation_bytes", layer.activation_bytes},
-               {"output_bytes", layer.output_bytes},
-               {"divisible_time", layer.divisible.time},
-               {"divisible_parameters", layer.divisible.parameters},
-               {"divisible_activations", layer.divisible.activations},
-               {"exchanges", layer.exchanges}};
-  if (layer.input_half) json["input_half"] = to_json(*layer.input_half);
-  if (layer.weight_half) json["weight_half"] = to_json(*layer.weight_half);
-  if (layer.deferred_bytes) json["deferred_bytes"] = *layer.deferred_bytes;
-  return json;
-}
+struct FieldWriter {
+  Json& json;
 
-std::optional<PassCost> half_from(const Json& json, const char* name) {
-  return json.contains(name) ? std::optional(pass_from(json.at(name))) : std::nullopt;
-}
+  template <class Value>
+  void operator()(const char* name, const Value& value, bool = false) const {
+    json[name] = value;
+  }
+  template <class Value>
+  void operator()(const char* name, const std::optional<Value>& value) const {
+    if (value) json[name] = *value;
+  }
+};
 
-LayerProfile layer_from(const Json& json) {
-  const LayerProfile usual;
-  return {.name = json.at("name").get<std::string>(),
-          .is_block = json.value("is_block", usual.is_block),
-          .parameters = json.at("parameters").get<std::int64_t>(),
-          .tied_parameters = json.value("tied_parameters", usual.tied_parameters),
-          .forward = pass_from(json.at("forward")),
-          .backward = pass_from(json.at("backward")),
-          .input_half = half_from(json, "input_half"),
-          .weight_half = half_from(json, "weight_half"),
-          .add_s = json.value("add_s", usual.add_s),
-          .activation_bytes = json.at("activation_bytes").get<double>(),
-          .deferred_bytes = json.contains("deferred_bytes")
-                                ? std::optional(json.at("deferred_bytes").get<double>())
-                                : std::nullopt,
-          .output_bytes = json.value("output_bytes", usual.output_bytes),
-          .divisible = {.time = json.value("divisible_time", 0.0),
-                        .parameters = json.value("divisible_parameters", 0.0),
-                        .activations = json.value("divisible_activations", 0.0)},
-          .exchanges = json.value("exchanges", usual.exchanges)};
-}
+// A field that the file does not have keeps its value.
+struct FieldReader {
+  const Json& json;
+
+  template <class Value>
+  void operator()(const char* name, Value& value, bool is_required = false) const {
+    if (is_required || json.contains(name)) value = json.at(name).template get<Value>();
+  }
+  template <class Value>
+  void operator()(const char* name, std::optional<Value>& value) const {
+    if (json.contains(name)) value = json.at(name).template get<Value>();
+  }
+};
 
 JobProfile from_json(const Json& json) {
   check(json.at("format") == kFormat && json.at("version") == kVersion,
         "it is another kind of file");
-  const JobProfile usual;
   JobProfile profile;
-  profile.program = json.value("program", usual.program);
-  profile.unit = json.value("unit", usual.unit);
-  profile.samples_per_step = json.at("samples_per_step").get<std::int64_t>();
-  profile.threads = json.value("threads", usual.threads);
-  profile.ranks_at_once = json.value("ranks_at_once", usual.ranks_at_once);
-  for (const Json& layer : json.at("layers")) profile.layers.push_back(layer_from(layer));
-  for (const auto& [name, amount] : kAmounts) profile.*amount = json.value(name, usual.*amount);
-  profile.shard_stages = json.value("shard_stages", usual.shard_stages);
-  profile.schedules = json.value("schedules", usual.schedules);
-  profile.most_parts = json.value("most_parts", usual.most_parts);
+  visit_profile(profile, FieldReader{json});
+  for (const Json& layer : json.at("layers"))
+    visit_layer(profile.layers.emplace_back(), FieldReader{layer});
   require_valid(profile);
   return profile;
 }
@@ -179,20 +181,10 @@ void require_valid(const JobProfile& profile) {
 }
 
 std::string to_text(const JobProfile& profile) {
-  Json layers = Json::array();
-  for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
-  Json json = {{"format", kFormat},
-               {"version", kVersion},
-               {"program", profile.program},
-               {"unit", profile.unit},
-               {"samples_per_step", profile.samples_per_step},
-               {"threads", profile.threads},
-               {"ranks_at_once", profile.ranks_at_once},
-               {"layers", layers},
-               {"shard_stages", profile.shard_stages},
-               {"schedules", profile.schedules},
-               {"most_parts", profile.most_parts}};
-  for (const auto& [name, amount] : kAmounts) json[name] = profile.*amount;
+  Json json = {{"format", kFormat}, {"version", kVersion}, {"layers", Json::array()}};
+  visit_profile(profile, FieldWriter{json});
+  for (const LayerProfile& layer : profile.layers)
+    visit_layer(layer, FieldWriter{json["layers"].emplace_back()});
   return json_text(json, 2) + "\n";
 }
 

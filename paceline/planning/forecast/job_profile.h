@@ -49,7 +49,8 @@ struct LayerProfile {
   // What comes before the first block counts with it, what comes after the last one with that.
   bool is_block = false;
   std::int64_t parameters = 0;
-  // Of these, what the first layer has too. A stage without the first layer has a copy.
+  // Those of the parameters that the first layer has too. A stage without the first layer has a
+  // copy.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
   // The backward pass's halves, for inputs and for weights (zero-bubble schedules); not given: half
@@ -92,8 +93,8 @@ struct JobProfile {
   double library_bytes = 0;  // of files that all ranks of a host share
 
   std::vector<int> shard_stages = {0};  // of fully_shard(): those that the program can run
-  // Of pipelines: names (planning/schedules/named_plans.h), and kSearched where the program
-  // searches for stages and schedule itself (planning/schedules/search.h); empty: none.
+  // Schedules of pipelines: names (planning/schedules/named_plans.h), and kSearched where the
+  // program searches for stages and schedule itself (planning/schedules/search.h); empty: none.
   std::vector<std::string> schedules;
   std::int64_t most_parts = 1;  // tensor parallelism divides this number (heads); 1: none
 

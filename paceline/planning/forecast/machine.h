@@ -16,14 +16,14 @@ namespace paceline::planning {
 struct Machine {
   int hosts = 1;
   int ranks_a_host = 1;
-  // That compute, of each host; 0: enough for all threads of all ranks.
+  // Cores of each host that compute; 0: enough for all threads of all ranks.
   double cores_a_host = 0;
   double memory_bytes = 0;  // of each host; 0: not known, everything fits
   CostModel links;
 
   // What goes wrong.
   double mtbf_s = 0;         // mean time between failures of one host; 0: there are none
-  double checkpoint_s = 30;  // for which saving stops the training
+  double checkpoint_s = 30;  // how long saving stops the training
   double restart_s = 120;    // from a failure to the next step
   double interval_s = 0;     // between checkpoints; 0: the best one
   // Standard deviation of a rank's time for the same work, as a share of it.

@@ -6,12 +6,12 @@
 namespace paceline::planning {
 namespace {
 
-// Of a pass under stages 2 and 3 (training/parallel/fully_shard.h).
+// Constants of a pass under stages 2 and 3 (training/parallel/fully_shard.h).
 constexpr double kUnitsUnderWay = 4;
 
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
-// Of a layer, beside the first layer or not.
+// Parameters of a layer, beside the first layer or not.
 double parameters_of(const LayerProfile& layer, const Way& way, bool beside_first) {
   const std::int64_t all = layer.parameters - (beside_first ? layer.tied_parameters : 0);
   return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
@@ -26,7 +26,7 @@ int gradient_parts(const Way& way) {
   return way.shard_stage >= 2 && way.stages == 1 ? way.replicas : 1;
 }
 
-// Of divided gradients those that wait for their exchange, of so many that are there.
+// How many of so many divided gradients wait for their exchange.
 double units_under_way(const JobProfile& profile, const Way& way, double gradients) {
   if (gradient_parts(way) == 1) return 0;
   return std::min(gradients, kUnitsUnderWay * profile.unit_bytes);

@@ -3,14 +3,14 @@
 // The memory that a way to divide a job takes, before anything runs: of a rank of each stage, and
 // of a host.
 //
-// Of P parameters of a rank's stage and its part of each layer, with D replicas, in the stages of
-// ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h): gradients and optimizer state
-// are divided by D from stage 2 and 1 on (a pipeline's gradients are whole until its step ends),
-// and in stage 3 the parameters exist once a host. Activations are those that the profile measured,
-// times the samples that are under way at once: one micro-batch without a pipeline, what the
-// schedule keeps with one. In a backward pass gradients take the place of activations, layer by
-// layer; in the first one of several they add up. A pipeline's stage makes all its gradients of a
-// micro-batch before it adds them to those of others.
+// A rank has P parameters: those of its stage, and its part of each layer. With D replicas, in the
+// stages of ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), gradients and
+// optimizer state are divided by D from stage 2 and 1 on (a pipeline's gradients are whole until
+// its step ends), and in stage 3 the parameters exist once a host. Activations are those that the
+// profile measured, times the samples that are under way at once: one micro-batch without a
+// pipeline, what the schedule keeps with one. In a backward pass gradients take the place of
+// activations, layer by layer; in the first one of several they add up. A pipeline's stage makes
+// all its gradients of a micro-batch before it adds them to those of others.
 //
 // Thread safety: pure functions.
 
@@ -45,7 +45,8 @@ struct MemoryPlan {
   }
 };
 
-// Whether tied weights are once on a rank of these stages: the last layer's are the first one's.
+// Whether the rank has the first layer, so that tied weights (the last layer's are the first one's)
+// are not stored twice.
 bool has_first_layer(const RankLayers& stages);
 // Elements of parameters that a rank of these stages has.
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);

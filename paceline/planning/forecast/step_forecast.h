@@ -7,11 +7,11 @@
 // what the profile says, its divisible part shared by the ranks of tp, and the all-reduces between
 // these. A pipeline is simulated (planning/schedules/simulate.h), where the program searches with
 // the plan that the search finds; where a host has fewer cores than its ranks have threads, all
-// ranks share them (shared_cores.h). Gradients are exchanged bucket by bucket while the last
-// backward pass runs (gradient_overlap.h), in a pipeline after it; what processors do for it, sums
+// ranks share them (step_parts.h). Gradients are exchanged bucket by bucket while the last
+// backward pass runs (step_parts.h), in a pipeline after it; what processors do for it, sums
 // in shared memory above all, adds to the step. The optimizer's step is divided from shard stage 1
 // on, and what it updated is then gathered. The slowest of all ranks decides about the passes
-// (goodput.h).
+// (step_parts.h).
 //
 // Thread safety: none; one Forecaster a thread.
 
@@ -68,7 +68,7 @@ class Forecaster {
   std::int64_t num_simulations() const { return num_simulations_; }
 
  private:
-  // Of all micro-batches of a step.
+  // The passes of all micro-batches of a step.
   struct Passes {
     std::vector<RankLayers> ranks;  // of pp
     double compute = 0, bubble = 0, exchange = 0;
@@ -92,7 +92,7 @@ class Forecaster {
   const JobProfile profile_;
   const Machine machine_;
   const std::int64_t global_batch_;
-  // Of the last way; other shard stages have the same passes.
+  // The passes of the last way; other shard stages have the same ones.
   std::optional<Way> way_of_passes_;
   Passes passes_;
   std::int64_t num_simulations_ = 0;

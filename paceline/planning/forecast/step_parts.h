@@ -1,12 +1,15 @@
 #pragma once
 
-// What the communication of one axis of a mesh takes: closed forms over the costs of links, fast
-// enough for a search over meshes of 100,000 ranks. The engine's own planner
+// The parts of a step as formulas: communication of one axis of a mesh, the exchange of gradients
+// under the backward pass, pipelines on shared cores, failures and stragglers.
+//
+// Communication is closed forms over the costs of links, fast enough for a search over meshes of
+// 100,000 ranks. The engine's own planner
 // (engine/collectives/planning/planner.h) chooses among algorithms; these are the costs of the ones
 // that it chooses for large buffers: sums in shared memory within a host, each host's bytes once
 // over its link.
 //
-// Times of processors, which no overlap hides, are apart from times of the wire.
+// CPU time, which no overlap hides, is kept apart from time on the wire.
 //
 // Thread safety: pure functions.
 
@@ -29,19 +32,16 @@ LinkTime operator+(const LinkTime& a, const LinkTime& b);
 
 // Every rank of the axis gets the sum of all their buffers.
 LinkTime all_reduce(double bytes, const AxisPlace& place, const CostModel& links);
-// ... its part of it.
+// Every rank gets its part of that sum.
 LinkTime reduce_scatter(double bytes, const AxisPlace& place, const CostModel& links);
 // Every rank gets all parts, of so many bytes together. `once_a_host`: into one copy that the
 // host's ranks share.
 LinkTime all_gather(double bytes, const AxisPlace& place, const CostModel& links, bool once_a_host);
-// To a rank of the same host or another one, whose link so many messages share.
+// A message to a rank of the same host, or of another one whose link so many messages share.
 LinkTime message(double bytes, bool same_host, int sharing, const CostModel& links);
 
 // How much of the exchange of gradients the backward pass hides. Gradients come from the last layer
 // to the first; a bucket leaves when it is full and the one before it has gone.
-//
-// Thread safety: pure functions.
-
 struct GradientsOfLayer {
   double backward_s = 0;
   double bytes = 0;
@@ -62,10 +62,9 @@ ExposedExchange exposed_exchange(const std::vector<GradientsOfLayer>& layers, do
 // compute than it has cores. The ranks that compute then share them evenly, as the kernel's
 // scheduler sees to; a rank that waits takes none. Otherwise the model is simulate()'s.
 //
-// Thread safety: pure functions.
-
-// Seconds of a step. `host_of_rank`: of the plan's ranks; `cores`: of each host, counted in ranks
-// that compute at full speed. Requires: validate(plan), a cost for each stage, cores > 0.
+// Returns the seconds of a step. `host_of_rank`: of the plan's ranks; `cores`: of each host,
+// counted in ranks that compute at full speed. Requires: validate(plan), a cost for each stage,
+// cores > 0.
 double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs& costs,
                                const std::vector<int>& host_of_rank, double cores);
 
@@ -78,9 +77,6 @@ double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs
 // Systems 22 (2006), equation 13; the best interval is his equation 37, which begins with
 // sqrt(2 checkpoint M), J. W. Young, "A first order approximation to the optimum checkpoint
 // interval", Communications of the ACM 17 (1974).
-//
-// Thread safety: pure functions.
-
 struct FailureCosts {
   double mtbf_s = 0;  // of the job; 0: there are no failures
   double checkpoint_s = 0;

@@ -54,7 +54,7 @@ struct LayerRange {
 // samples. `rank_of_stage`: one of pp's ranks for each. Requires: stages <= blocks, or one stage.
 std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
                                         const std::vector<int>& rank_of_stage);
-// Of what each of pp's ranks has, for each of its stages.
+// The layers that one pipeline rank holds, a range for each of its stages.
 using RankLayers = std::vector<LayerRange>;
 
 // Seconds of a pass of so many samples through a rank's part of the layer, without exchanges.
@@ -62,7 +62,7 @@ double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, 
 // Seconds of adding the gradients of that part to those of another micro-batch.
 double adding_of(const LayerProfile& layer, const Way& way);
 
-// Why the way is none for this job, machine and global batch; empty when it is.
+// Why this way is not possible for the job, machine and global batch; empty when it is.
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,
                     std::int64_t global_batch);
 

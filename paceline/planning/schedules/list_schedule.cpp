@@ -51,7 +51,7 @@ class ListScheduler {
       if (first->begin == kForever) return std::nullopt;
       const Candidate best = *first;
       take(static_cast<int>(first - next_.begin()), best);
-      // Of other ranks only those that wait for what it made can choose otherwise now.
+      // Only ranks that wait for the result of this action can choose otherwise now.
       for (int stage = best.action.stage - 1; stage <= best.action.stage + 1; ++stage) {
         if (stage < 0 || stage == num_stages()) continue;
         const int rank = ranks_[size(stage)];
@@ -146,7 +146,7 @@ class ListScheduler {
     return {action.micro_batch / num_ranks_, -deep};
   }
 
-  // What of `kind` the rank would begin first; of those that begin together by precedence.
+  // The action of `kind` that the rank would begin first; among equal begins, by precedence.
   template <class Next>
   Candidate first_of(int rank, const Next& next) const {
     Candidate best;
@@ -206,7 +206,7 @@ class ListScheduler {
   Plan plan_;
   std::vector<Stage> stages_;
   std::vector<Rank> of_rank_;
-  std::vector<Candidate> next_;  // of each rank what it would begin with
+  std::vector<Candidate> next_;  // the action that each rank would begin with
 };
 
 }  // namespace

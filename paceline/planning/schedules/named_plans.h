@@ -10,8 +10,8 @@
 //   interleaved-1f1b  the same with several stages a rank, in rounds of about as many micro-batches
 //                     as there are ranks (Narayanan et al., 2021, as torch.distributed.pipelining
 //                     has it)
-//   zero-bubble       backward passes in two halves; those of weights come as many slots later as
-//                     the rank's number, and fill the bubble at the end: ZB-H1 (Qi et al., 2023,
+//   zero-bubble       backward passes in two halves; rank r delays its weight gradients by r slots,
+//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023,
 //                     ZB1P in torch.distributed.pipelining); with several stages a rank
 //                     InterleavedZeroBubble
 //

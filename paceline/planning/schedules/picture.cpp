@@ -68,7 +68,7 @@ std::string rows(const TimedPlan& timed, std::string_view heading, double scale,
   return text;
 }
 
-// Of the kinds that are there.
+// The legend of the kinds that the step has.
 std::string legend(const Picture& picture) {
   std::array<bool, 4> used = {};
   for (const TimedPlan* const step : {&picture.planned, &picture.measured}) {
@@ -140,20 +140,6 @@ namespace {
 
 constexpr double kMicroseconds = 1e6;  // the format's unit
 
-std::string_view meaning_of(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kInputGradient:
-      return "input gradient";
-    case ActionKind::kWeightGradient:
-      return "weight gradient";
-  }
-  return "";
-}
-
 std::string name_of(int process, int thread, std::string_view what, std::string_view name) {
   return fmt::format(R"({{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{"name":"{}"}}}})"
                      ",\n",
@@ -170,8 +156,8 @@ std::string events(int process, std::string_view heading, const TimedPlan& timed
       text += fmt::format(
           R"({{"ph":"X","pid":{},"tid":{},"name":"{}","cat":"{}","ts":{:.3f},"dur":{:.3f}}})"
           ",\n",
-          process, thread, to_string(action), meaning_of(action.kind), begin_s * kMicroseconds,
-          (end_s - begin_s) * kMicroseconds);
+          process, thread, to_string(action), kMeanings[colour_of(action.kind)],
+          begin_s * kMicroseconds, (end_s - begin_s) * kMicroseconds);
     }
   }
   return text;

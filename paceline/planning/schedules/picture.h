@@ -1,11 +1,8 @@
 #pragma once
 
-// A plan's step as a picture (SVG): a row for each rank, a box for each action with its micro-batch
-// in it, empty where the rank waits; below it, where there is one, the measured step on the same
-// scale, and an axis of milliseconds. The file needs no other and runs no script; a box's text
-// appears when the mouse rests on it.
+// A plan's step beside the measured one, drawn as a picture (SVG) and as a trace for viewers.
 //
-// Thread safety: a pure function.
+// Thread safety: pure functions.
 
 #include <string>
 
@@ -19,7 +16,10 @@ struct Picture {
   TimedPlan measured = {};  // without ranks: none
 };
 
-// Error(kInvalid) for a step without ranks or of no time.
+// A plan's step as a picture (SVG): a row for each rank, a box for each action with its micro-batch
+// in it, empty where the rank waits; below it, where there is one, the measured step on the same
+// scale, and an axis of milliseconds. The file needs no other and runs no script; a box's text
+// appears when the mouse rests on it. Error(kInvalid) for a step without ranks or of no time.
 std::string to_svg(const Picture& picture);
 
 // A plan's step beside the measured one, for Perfetto (https://ui.perfetto.dev) and

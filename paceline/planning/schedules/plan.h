@@ -1,8 +1,11 @@
 #pragma once
 
-// What a rank of a pipeline does next: one step of one micro-batch on one stage. Its text is that
-// of PyTorch's schedules: "2F0" is the forward pass of micro-batch 0 on stage 2, "2B0" its whole
-// backward pass, "2I0" only the gradient of the stage's input, "2W0" only those of its weights.
+// A pipeline's schedule as data: actions, the plan of them for each rank, its text, and the checks
+// that every plan must pass.
+//
+// An action is one step of one micro-batch on one stage. Its text is that of PyTorch's schedules:
+// "2F0" is the forward pass of micro-batch 0 on stage 2, "2B0" its whole backward pass, "2I0" only
+// the gradient of the stage's input, "2W0" only those of its weights.
 //
 // Thread safety: values.
 
@@ -40,11 +43,8 @@ Action parse_action(std::string_view text);
 
 // A pipeline's schedule as data: which actions each rank carries out, in order. It says nothing of
 // times: an action begins when the one before it has ended on its rank and what it needs has
-// arrived. Pure functions make plans (named_plans.h, search.h), check them (validate.h), time them
+// arrived. Pure functions make plans (named_plans.h, search.h), check them (validate()), time them
 // (simulate.h) and draw them (picture.h); none of it needs LibTorch, ranks or data.
-//
-// Thread safety: values.
-
 struct Plan {
   std::string name;
   int num_micro_batches = 0;
@@ -76,8 +76,6 @@ Plan plan_from_csv(const std::string& text, const std::string& name = "custom");
 // - no rank waits forever: neither for an action that comes later in its own list nor, over other
 //   ranks, for itself.
 //
-// Thread safety: a pure function.
-
 // Error(kInvalid) names the rank and the action.
 void validate(const Plan& plan);
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// A chain of layers cut into stages by what the layers cost.
+// The search for a pipeline's plan: layers cut into stages, plans by list scheduling, and the best
+// of both with the named schedules.
 //
 // Thread safety: pure functions.
 
@@ -20,16 +21,12 @@ namespace paceline::pipeline {
 // costs that are negative or not finite.
 std::vector<int> split_by_cost(const std::vector<double>& costs, int num_stages);
 
-// The same for ranks that have several stages (plan.h): first the rank that has most to do has as
-// little as possible, as far as moving single layers from such a cut to the stage before or behind
-// leads; then the most expensive stage. Takes time in proportion to stages^3 for each step.
+// The same for ranks that have several stages (plan.h). Minimises the load of the busiest rank,
+// then the most expensive stage: a local search that starts from the cut above and moves single
+// layers over stage boundaries, so that its result is not always the optimum. Takes time in
+// proportion to stages^3 for each step.
 std::vector<int> split_by_cost(const std::vector<double>& costs,
                                const std::vector<int>& rank_of_stage);
-
-// A plan made by list scheduling: whichever rank can begin first takes, of what is ready for it,
-// what comes first by a policy. The search (search.h) tries many policies.
-//
-// Thread safety: a pure function.
 
 // The most bytes that each rank may keep between actions; none: any number.
 struct MemoryLimits {
@@ -48,19 +45,22 @@ struct ListPolicy {
   // How many micro-batches a rank has under way at most (each of its stages counts), beyond those
   // that 1F1B has; none: as many as memory allows.
   std::optional<int> more_in_flight = {};
-  // A weight's gradient may begin if what has precedence then waits at most this share of it.
+  // A weight's gradient may begin although a more urgent action becomes ready meanwhile, if that
+  // one waits for at most this share of the gradient's time.
   double weight_slack = 0;
   bool forward_first = false;  // before a backward pass that is ready as well
   StageOrder order = StageOrder::kDeepFirst;
 };
 
-// Nothing when the policy's choices end where no rank can go on within the limits.
+// List scheduling: whichever rank can begin first takes, of the actions that are ready for it, the
+// one that comes first by the policy. Returns nothing when the choices end where no rank can go on
+// within the limits.
 std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
                                   const Costs& costs, const MemoryLimits& limits,
                                   const ListPolicy& policy);
 
 // The best plan that can be found for measured costs and given memory. It starts from the named
-// schedules and from plans made by list scheduling under many policies (list_schedule.h), then
+// schedules and from plans made by list scheduling under many policies (list_schedule()), then
 // improves the best ones: an action changes places with its neighbours, a backward pass becomes two
 // halves or these one again, and that stays if the simulated step is not slower. Of plans within a
 // percent of the fastest, which measurements do not tell apart, it takes the one that keeps least;
@@ -71,9 +71,6 @@ std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num
 //
 // The same arguments give the same plan on every rank and machine. Nothing proves that there is no
 // better one; `lower_bound_s` says how far it can be.
-//
-// Thread safety: pure functions.
-
 struct SearchOptions {
   MemoryLimits limits = {};
   bool may_split_backward = true;  // false: no plan with the two gradients apart
@@ -110,8 +107,8 @@ struct Division {
   Costs costs = {};              // of each stage
 };
 
-// Looped ones with 1 stage a rank and more, and the V, as far as so many layers go round.
-// Error(kInvalid) for fewer layers than ranks, and numbers below 1.
+// Looped layouts with 1 to `most_stages_per_rank` stages a rank and the V layout, as far as there
+// are enough layers. Error(kInvalid) for fewer layers than ranks, and numbers below 1.
 std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
                                                int most_stages_per_rank = 4);
 

@@ -19,7 +19,7 @@
 
 namespace paceline::pipeline {
 
-// Of one micro-batch on one stage.
+// The costs of one micro-batch on one stage.
 struct StageCosts {
   double forward_s = 1;
   double input_gradient_s = 1;
@@ -68,7 +68,6 @@ std::string describe(const Plan& plan, const TimedPlan& timed);
 // orders without allocating memory, a few dozen nanoseconds an action.
 //
 // Thread safety: none.
-
 class PlanClock {
  public:
   // Requires: a rank and costs for each stage.
@@ -81,7 +80,7 @@ class PlanClock {
   double seconds() const { return seconds_; }
   const std::vector<double>& busy_s() const { return busy_; }
   const std::vector<double>& peak_bytes() const { return peak_; }
-  // Of the last run(), which ended: when each action began and ended.
+  // When each action of the last run() began and ended. Requires: that run() ended.
   std::vector<std::vector<TimedAction>> timed(const std::vector<std::vector<Action>>& ranks) const;
   std::size_t position(int rank) const { return position_[static_cast<std::size_t>(rank)]; }
   // What the action waits for that has not been carried out.

@@ -57,17 +57,15 @@ std::string memory_path() {
   return path;
 }
 
-Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
-                           const CheckpointerOptions& options)
+Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options)
     : group_(std::move(group)),
       replicas_(options.replicas ? options.replicas : group_),
-      path_(path),
-      team_(group_, path,
+      options_(options),
+      team_(group_, options.folder,
             {.keep = options.keep,
              .writer = {group_->launch_environment().job_id,
                         group_->launch_environment().restart_count},
-             .lock_timeout = lock_timeout(*group_)}),
-      compares_replicas_(options.compare_replicas) {
+             .lock_timeout = lock_timeout(*group_)}) {
   if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
@@ -97,7 +95,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   }
   throw_any(problem, false);
   // Where hosts divide the parameters there is no second one of any.
-  if (!compares_replicas_ || optimizer.divides_hosts()) return;
+  if (!options_.compare_replicas || optimizer.divides_hosts()) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
     parameters.push_back({item.key(), item.value().detach()});
@@ -114,7 +112,8 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
 RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
                                 const optim::Optimizer& optimizer) const {
   const bool is_first = replicas_->rank() == 0;
-  RunBoxes run = boxes_to_save(module, optimizer, parts_, is_first, compares_replicas_ || is_first);
+  RunBoxes run =
+      boxes_to_save(module, optimizer, parts_, is_first, options_.compare_replicas || is_first);
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
     run.tensors.push_back(tensor);
@@ -163,27 +162,24 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
   return memory_->save(state.step, run.boxes, words);
 }
 
-RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group,
-                               const CheckpointOptions& options, torch::nn::Module& module,
-                               optim::Optimizer& optimizer, PhaseTimes& times,
-                               std::shared_ptr<ProcessGroup> replicas)
+RunCheckpoints::RunCheckpoints(std::shared_ptr<ProcessGroup> group, CheckpointOptions options,
+                               torch::nn::Module& module, optim::Optimizer& optimizer,
+                               PhaseTimes& times, const std::shared_ptr<ProcessGroup>& replicas)
     : group_(std::move(group)),
-      options_(options),
+      options_(std::move(options)),
       module_(module),
       optimizer_(optimizer),
       times_(times) {
-  if (options.folder.empty()) return;
-  const std::string memory = options.memory_every > 0 ? memory_path() : std::string();
-  checkpointer_.emplace(group_, options.folder,
-                        CheckpointerOptions{.memory = memory, .replicas = std::move(replicas)});
+  if (options_.folder.empty()) return;
+  if (replicas) options_.replicas = replicas;
+  if (options_.memory_every > 0 && options_.memory.empty()) options_.memory = memory_path();
+  checkpointer_.emplace(group_, options_);
 }
 
 std::optional<RestoredRun> RunCheckpoints::begin(const RunParts& parts, std::uint64_t seed) {
   checkpointer_->attach(parts);
   stop_.emplace(AgreedStopOptions{.file = options_.stop_file});
-  auto restored = checkpointer_->begin(
-      module_, optimizer_,
-      {.resume = options_.resume, .other_run = options_.resume_other_run, .seed = seed});
+  auto restored = checkpointer_->begin(module_, optimizer_, seed);
   if (restored && !restored->from_memory) saved_step_ = restored->state.step;
   return restored;
 }

@@ -1,15 +1,7 @@
 #pragma once
 
-// Whether the state that a starting job finds is its own to go on with. The newest step alone does
-// not say so: a directory, or a memory that the user named, may hold an older job's.
-//
-//   a first start               needs places without any state: what is there is somebody's
-//   a first start that resumes  continues the run of the directory, or without one that of the
-//                               newest memory; refuses a newest checkpoint of another run, unless
-//                               it was told to take that one
-//   a restart by the launcher   continues the run that its own job began, or begins it
-//
-// Pure: all ranks come to the same answer from the same facts.
+// Checkpoints of a whole training run: whose state a starting job may continue (find_ownership()),
+// saving and restoring (Checkpointer), and when a run saves and stops (RunCheckpoints).
 
 #include <cstdint>
 #include <map>
@@ -40,10 +32,10 @@ struct FoundOrigin {
   std::optional<std::uint64_t> seed;
 };
 
-// What is in one place.
+// The state in one place.
 struct FoundState {
   std::optional<std::int64_t> step;        // the newest; nothing: no state
-  std::optional<RunMark> mark;             // whose it is, where that is said
+  std::optional<RunMark> mark;             // whose it is, where that is known
   std::optional<FoundOrigin> newest = {};  // of a directory
 };
 
@@ -68,8 +60,48 @@ struct Ownership {
                                       // which is to be forgotten
 };
 
-// Error(kInvalid), with what to do, when something is there that is not this job's.
+// Whether the state that a starting job finds is its own to go on with. The newest step alone does
+// not say so: a directory, or a memory that the user named, may hold an older job's.
+//
+//   a first start               needs places without any state: state there is somebody else's
+//   a first start that resumes  continues the run of the directory, or without one that of the
+//                               newest memory; refuses a newest checkpoint of another run, unless
+//                               it was told to take that one
+//   a restart by the launcher   continues the run that its own job began, or begins it
+//
+// Error(kInvalid), with what to do, when something is there that is not this job's. Pure: all ranks
+// come to the same answer from the same facts.
 Ownership find_ownership(const JobStart& start, const FoundStates& found);
+
+// What a run wants of its checkpoints. Checkpointer alone ignores the fields of RunCheckpoints.
+struct CheckpointOptions {
+  std::string folder;             // empty: RunCheckpoints makes none
+  int keep = 3;                   // checkpoints on the disk
+  std::int64_t every = 0;         // RunCheckpoints: steps; 0: at each epoch's end
+  std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: none
+  // MemoryTeam's path, the same for the ranks of a host; empty: none. RunCheckpoints takes
+  // memory_path() when it needs one and none is given.
+  std::string memory;
+  // Compares all replicas' parameters before each save. For those that differ on purpose: false;
+  // the first one's are saved then.
+  bool compare_replicas = true;
+  // The ranks that hold the same parts of a model that is divided among the others
+  // (DeviceMesh::group("dp")); null: all.
+  std::shared_ptr<ProcessGroup> replicas = nullptr;
+  bool resume = false;            // begin() continues what is there
+  bool resume_other_run = false;  // also a newest checkpoint of another run than the directory's,
+                                  // whose run the directory's then becomes
+  std::string stop_file;          // RunCheckpoints: AgreedStopOptions::file
+};
+
+// Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
+// under a launcher that keeps none.
+std::string memory_path();
+
+struct RestoredRun {
+  TrainingState state;
+  bool from_memory = false;
+};
 
 // Saves and restores a whole training run: parameters, buffers, optimizer with its learning rates,
 // schedule, loss scaler, average of the weights and communication hook (attach()), position in the
@@ -84,48 +116,17 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found);
 // number of ranks and hosts and any division of model and optimizer, whichever saved it. Each rank
 // writes, in the background, and reads what it holds, all at the same time (checkpoint_team.h). In
 // memory a host keeps what its own ranks write and what those of another one do, so that the loss
-// of one loses nothing (memory_team.h). No rank needs memory for more of the run than it holds.
+// of one loses nothing (memory_checkpoint.h). No rank needs memory for more of the run than it
+// holds.
 //
 // A training begins with begin(), which sees to it that the state it goes on with is its own.
 //
 // Thread safety: none.
-
-struct CheckpointerOptions {
-  int keep = 3;  // checkpoints on the disk
-  // MemoryTeam's path, the same for the ranks of a host; empty: none. memory_path() is the
-  // launcher's.
-  std::string memory;
-  // Compares all replicas' parameters before each save. For those that differ on purpose: false;
-  // the first one's are saved then.
-  bool compare_replicas = true;
-  // The ranks that hold the same parts of a model that is divided among the others
-  // (DeviceMesh::group("dp")); null: all.
-  std::shared_ptr<ProcessGroup> replicas = nullptr;
-};
-
-// Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
-// under a launcher that keeps none.
-std::string memory_path();
-
-// What the user asked for.
-struct BeginOptions {
-  bool resume = false;     // continue what is there
-  bool other_run = false;  // also a newest checkpoint of another run than the directory's, whose
-                           // run the directory's then becomes
-  std::uint64_t seed = 0;  // of a run that begins here; noted, and shown where two are confused
-};
-
-struct RestoredRun {
-  TrainingState state;
-  bool from_memory = false;
-};
-
 class Checkpointer {
  public:
-  // Collective. Error(kInvalid) on every rank when another job writes to `path`, kAborted when a
-  // newer generation of this one does, kSystem when it cannot be made.
-  Checkpointer(std::shared_ptr<ProcessGroup> group, const std::string& path,
-               const CheckpointerOptions& options = {});
+  // Collective. Error(kInvalid) on every rank when another job writes to the folder, kAborted when
+  // a newer generation of this one does, kSystem when it cannot be made.
+  Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options);
 
   // What else the run has. Call it once, before begin() or restore(), with the same kinds of parts
   // on every rank.
@@ -134,13 +135,14 @@ class Checkpointer {
   // Collective. How a job begins, before its first step. A first start restores nothing, and
   // Error(kInvalid) on every rank when a state is there already: of whichever run, it would be lost
   // or taken for this one's. With `resume` it restores that; Error(kInvalid) when the newest
-  // checkpoint is of another run than its directory, unless `other_run` says so. A restart by the
-  // launcher restores what its own job has left, nothing when that is nothing, and Error(kInvalid)
-  // when what is there is another's (run_ownership.h). Errors of restore(); kSystem when the
-  // directory cannot be marked as this run's. A program that calls restore() instead decides all
-  // that itself.
+  // checkpoint is of another run than its directory, unless `resume_other_run` says so. A restart
+  // by the launcher restores what its own job has left, nothing when that is nothing, and
+  // Error(kInvalid) when what is there is another's (find_ownership()). Errors of restore();
+  // kSystem when the directory cannot be marked as this run's. A program that calls restore()
+  // instead decides all that itself. `seed`: of a run that begins here; noted, and shown where two
+  // are confused.
   std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
-                                   const BeginOptions& options);
+                                   std::uint64_t seed);
 
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and costs
@@ -187,22 +189,17 @@ class Checkpointer {
   FoundState find_on_disk() const;
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
-  std::optional<std::int64_t> newest_on_disk() const;
-  static void refuse(std::int64_t step, const std::string& reason, std::string& refused);
-  std::optional<Manifest> next_on_disk(std::int64_t before, std::string& refused) const;
   void require_run(const SavedRun& saved, const RunBoxes& boxes,
                    const optim::Optimizer& optimizer) const;
   Staged stage(const SavedRun& saved, const RunBoxes& boxes) const;
-  bool fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused);
   void take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
                  torch::nn::Module& module, optim::Optimizer& optimizer);
 
   const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
   const std::shared_ptr<ProcessGroup> replicas_;  // owners: the user and this
-  const std::string path_;
+  const CheckpointOptions options_;
   RunParts parts_;
   CheckpointTeam team_;
-  const bool compares_replicas_;
   std::optional<MemoryTeam> memory_;  // on all ranks or on none
   RunMark mark_;                      // once begun
   std::uint64_t bytes_read_ = 0;
@@ -214,23 +211,13 @@ class Checkpointer {
 //
 // Ownership: it refers to the module, the optimizer and the times, which outlive it. Thread safety:
 // none.
-
-struct CheckpointOptions {
-  std::string folder;             // empty: none are made
-  std::int64_t every = 0;         // steps; 0: at each epoch's end
-  std::int64_t memory_every = 0;  // steps between copies in memory; 0: none
-  bool resume = false;            // as BeginOptions has them
-  bool resume_other_run = false;
-  std::string stop_file;  // AgreedStopOptions::file
-};
-
 class RunCheckpoints {
  public:
-  // Collective. `replicas`: CheckpointerOptions::replicas. Errors: those of Checkpointer and
-  // memory_path().
-  RunCheckpoints(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options,
+  // Collective. `replicas`, where given, is CheckpointOptions::replicas. Errors: those of
+  // Checkpointer and memory_path().
+  RunCheckpoints(std::shared_ptr<ProcessGroup> group, CheckpointOptions options,
                  torch::nn::Module& module, optim::Optimizer& optimizer, PhaseTimes& times,
-                 std::shared_ptr<ProcessGroup> replicas = nullptr);
+                 const std::shared_ptr<ProcessGroup>& replicas = nullptr);
 
   bool are_made() const { return checkpointer_.has_value(); }
   // Collective, before the first step, where they are made. As Checkpointer::attach() and begin().
@@ -253,7 +240,7 @@ class RunCheckpoints {
   void save(const TrainingState& state);
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
-  const CheckpointOptions options_;
+  CheckpointOptions options_;
   torch::nn::Module& module_;
   optim::Optimizer& optimizer_;
   PhaseTimes& times_;

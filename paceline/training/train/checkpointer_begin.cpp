@@ -1,3 +1,5 @@
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
@@ -36,7 +38,7 @@ void require_unused(const FoundStates& found) {
   }
 }
 
-// Of the newest memory that `wanted` takes; empty without one.
+// The run of the newest memory that `wanted` takes; empty without one.
 template <class Wanted>
 std::string newest_run(const std::vector<FoundState>& in_memory, Wanted wanted) {
   const FoundState* newest = nullptr;
@@ -51,7 +53,7 @@ std::string words_for(const std::string& run, const std::optional<std::uint64_t>
   return fmt::format("run {} (seed {})", run, seed ? fmt::to_string(*seed) : "not known");
 }
 
-// Of the newest checkpoint, where that is known to be another run's than the directory.
+// Whether the newest checkpoint is known to be of another run than the directory.
 bool is_foreign(const FoundState& disk) {
   return disk.newest && disk.mark && !disk.newest->run.empty() && disk.newest->run != run_of(disk);
 }
@@ -122,7 +124,7 @@ constexpr std::size_t kRunIdBytes = 8;
 constexpr const char* kRun = "run";
 constexpr const char* kJob = "job";
 
-// Of a checkpoint in memory; a directory has a mark of its own.
+// The mark of a checkpoint in memory; a directory has a mark of its own.
 std::optional<RunMark> mark_in(const Manifest& manifest) {
   if (manifest.run.empty()) return std::nullopt;
   RunMark mark{.run = manifest.run, .job = {}, .seed = {}};
@@ -178,10 +180,12 @@ FoundState Checkpointer::find_on_disk() const {
   FoundState found;
   const auto* const directory = team_.directory();
   if (directory == nullptr) return found;
-  found.step = newest_on_disk();
+  if (const auto steps = directory->list(); !steps.empty()) found.step = steps.back();
   found.mark = directory->mark();
-  if (const auto origin = directory->newest_origin()) {
-    found.newest = FoundOrigin{origin->step, origin->run, seed_in(origin->metadata)};
+  const auto ignore = [](std::int64_t, const std::string&) {};  // restore() says why
+  if (const auto newest =
+          directory->newest_before(std::numeric_limits<std::int64_t>::max(), "", ignore)) {
+    found.newest = FoundOrigin{newest->step, newest->run, seed_in(newest->metadata)};
   }
   return found;
 }
@@ -195,7 +199,7 @@ FoundStates Checkpointer::find_states() {
     in_memory = {newest->step, mark_in(*newest)};
   }
   const auto mine = nlohmann::json::array({to_json(on_disk), to_json(in_memory)});
-  FoundStates found{.directory = path_, .on_disk = {}, .in_memory = {}};
+  FoundStates found{.directory = options_.folder, .on_disk = {}, .in_memory = {}};
   for (const std::string& text : all_gather_object(waiting, json_text(mine))) {
     const auto theirs = parse_json(text);
     if (found.in_memory.empty()) found.on_disk = to_found(theirs[0]);
@@ -239,16 +243,15 @@ void Checkpointer::take_run(const JobStart& start, const Ownership& own, const F
 }
 
 std::optional<RestoredRun> Checkpointer::begin(torch::nn::Module& module,
-                                               optim::Optimizer& optimizer,
-                                               const BeginOptions& options) {
+                                               optim::Optimizer& optimizer, std::uint64_t seed) {
   const auto& environment = group_->launch_environment();
   const JobStart start{.job = environment.job_id,
                        .restarted = environment.restart_count > 0,
-                       .resume = options.resume,
-                       .other_run = options.other_run};
+                       .resume = options_.resume,
+                       .other_run = options_.resume_other_run};
   const FoundStates found = find_states();
   try {
-    take_run(start, find_ownership(start, found), found, options.seed);
+    take_run(start, find_ownership(start, found), found, seed);
   } catch (const Error&) {
     disown(start, found);
     throw;

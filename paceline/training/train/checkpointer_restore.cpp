@@ -47,38 +47,6 @@ struct Checkpointer::Staged {
   optim::NamedTensors hook;       // on rank 0, as gather_hook_state() gave it
 };
 
-std::optional<std::int64_t> Checkpointer::newest_on_disk() const {
-  const auto* const directory = team_.directory();
-  const auto steps = directory != nullptr ? directory->list() : std::vector<std::int64_t>();
-  return steps.empty() ? std::nullopt : std::optional(steps.back());
-}
-
-// Rank 0's: the newest before that step which may be this run's. `refused` gets a line for each one
-// that cannot be used.
-std::optional<Manifest> Checkpointer::next_on_disk(std::int64_t before,
-                                                   std::string& refused) const {
-  const auto* const directory = team_.directory();
-  if (directory == nullptr) return std::nullopt;
-  const auto steps = directory->list();
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (*step >= before) continue;
-    try {
-      Manifest manifest = directory->read_manifest(*step);
-      if (mark_.run.empty() || manifest.run.empty() || manifest.run == mark_.run) return manifest;
-      fail(ErrorCode::kInvalid, "{}: of run {}, expected {}", directory->folder_of(*step),
-           manifest.run, mark_.run);
-    } catch (const std::exception& error) {
-      refuse(*step, error.what(), refused);
-    }
-  }
-  return std::nullopt;
-}
-
-void Checkpointer::refuse(std::int64_t step, const std::string& reason, std::string& refused) {
-  log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
-  refused += fmt::format("\n  step {}: {}", step, reason);
-}
-
 // Collective.
 void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
                                const optim::Optimizer& optimizer) const {
@@ -131,18 +99,6 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
   return staged;
 }
 
-// Collective. False on every rank, and rank 0 has a line for `refused`, when it is damaged.
-bool Checkpointer::fill_from_disk(const Manifest& manifest, Staged& staged, std::string& refused) {
-  try {
-    bytes_read_ = team_.read(manifest, staged.wanted);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kSystem) throw;
-    if (group_->rank() == 0) refuse(manifest.step, error.what(), refused);
-    return false;
-  }
-}
-
 // Collective.
 void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
@@ -183,8 +139,16 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   finish();
   ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
-  std::string refused;  // rank 0's
-  std::optional<Manifest> on_disk = next_on_disk(std::numeric_limits<std::int64_t>::max(), refused);
+  std::string refused;  // rank 0's: a line for each checkpoint that cannot be used
+  const auto refuse = [&](std::int64_t step, const std::string& reason) {
+    log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
+    refused += fmt::format("\n  step {}: {}", step, reason);
+  };
+  const auto newest_before = [&](std::int64_t step) {
+    const auto* const directory = team_.directory();
+    return directory != nullptr ? directory->newest_before(step, mark_.run, refuse) : std::nullopt;
+  };
+  std::optional<Manifest> on_disk = newest_before(std::numeric_limits<std::int64_t>::max());
   // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
@@ -195,9 +159,9 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     if (!in_memory && step_on_disk == kNone) {
       std::optional<Error> none;
       if (!refused.empty()) {
-        none.emplace(
-            ErrorCode::kCorrupt,
-            fmt::format("checkpoint directory {}: no checkpoint can be used:{}", path_, refused));
+        none.emplace(ErrorCode::kCorrupt,
+                     fmt::format("checkpoint directory {}: no checkpoint can be used:{}",
+                                 options_.folder, refused));
       }
       throw_error_of(*group_, 0, none);
       return std::nullopt;
@@ -210,10 +174,18 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     const SavedRun saved = saved_in(*manifest);
     require_run(saved, boxes, optimizer);
     Staged staged = stage(saved, boxes);
-    if (in_memory) {
-      memory_->read(staged.wanted);
-    } else if (!fill_from_disk(*manifest, staged, refused)) {
-      on_disk = next_on_disk(step_on_disk, refused);
+    try {
+      if (in_memory) {
+        memory_->read(staged.wanted);
+      } else {
+        bytes_read_ = team_.read(*manifest, staged.wanted);
+      }
+    } catch (const Error& error) {  // on every rank
+      const bool is_damaged =
+          error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kSystem;
+      if (in_memory || !is_damaged) throw;
+      if (group_->rank() == 0) refuse(step_on_disk, error.what());
+      on_disk = newest_before(step_on_disk);
       continue;
     }
     take_over(saved, staged, boxes, module, optimizer);

@@ -277,18 +277,16 @@ void load_weights(torch::nn::Module& module, const TensorsByName& tensors) {
 
 void write_weights(const std::string& path, const TensorsByName& tensors) {
   std::vector<at::Tensor> kept;
-  std::vector<NamedTensor> named;
+  std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : tensors) {
     kept.push_back(tensor.detach().cpu().contiguous());
     const at::Tensor& own = kept.back();
-    named.push_back({name,
-                     to_dtype(own.scalar_type()),
-                     own.sizes().vec(),
-                     {static_cast<const std::byte*>(own.data_ptr()), own.nbytes()}});
+    entries.push_back({name, to_dtype(own.scalar_type()), own.sizes().vec(), own.nbytes()});
   }
-  const SafetensorsLayout layout = plan_safetensors(named, {{"format", "pt"}});
+  const SafetensorsLayout layout = plan_safetensors(entries, {{"format", "pt"}});
   std::vector<std::span<const std::byte>> parts{as_bytes(layout.head)};
-  for (const std::size_t index : layout.order) parts.push_back(named[index].bytes);
+  for (const std::size_t index : layout.order)
+    parts.emplace_back(static_cast<const std::byte*>(kept[index].data_ptr()), kept[index].nbytes());
   FileSystem& files = FileSystem::real();
   // A name of its own: ranks that all save to one path must not write into each other's file.
   const std::string place = in_folder_without_links(path);

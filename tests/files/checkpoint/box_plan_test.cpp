@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/harness/random_seed.h"
 
 namespace paceline {
@@ -105,6 +105,10 @@ TEST(BoxPlan, ranks_that_disagree_or_leave_something_out_are_an_error) {
   part.box.sizes[0] = 3;
   EXPECT_THAT(error_of([&] { plan_boxes({{part}}, {true}); }).what(),
               HasSubstr("1 of its 4 elements are in none"));
+  HeldBox square = whole("a", {4});
+  square.box = whole_box({2, 2});
+  EXPECT_THAT(error_of([&] { plan_boxes({{square}}, {true}); }).what(),
+              HasSubstr("on rank 0 needs 1 dimensions"));
 }
 
 // Memory is taken for no more than can be there.

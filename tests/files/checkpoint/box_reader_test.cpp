@@ -11,7 +11,7 @@
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/box_plan.h"
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/random_seed.h"
 
@@ -52,14 +52,15 @@ Manifest write(const std::string& folder, const std::vector<std::vector<HeldBox>
   for (std::size_t rank = 0; rank < held.size(); ++rank) {
     if (plan.of_rank[rank].empty()) continue;
     std::vector<std::vector<std::int32_t>> memory;
-    std::vector<std::span<const std::byte>> parts;
+    std::uint64_t bytes = 0;
     for (const BoxToWrite& one : plan.of_rank[rank])
       memory.push_back(values_of(one.tensor, plan.tensors[one.tensor].shape, one.box));
-    for (const auto& part : memory) parts.push_back(std::as_bytes(std::span(part)));
+    for (const auto& part : memory) bytes += part.size() * sizeof(std::int32_t);
     const auto number = plan.file_of_rank[rank];
-    manifest.files.push_back(write_box_file(FileSystem::real(),
-                                            folder + "/" + box_file_name(number, plan.num_files),
-                                            {step, run, number}, parts));
+    BoxFileWriter file(FileSystem::real(), folder + "/" + box_file_name(number, plan.num_files),
+                       {step, run, number}, bytes);
+    for (const auto& part : memory) file.add(std::as_bytes(std::span(part)));
+    manifest.files.push_back(file.finish());
   }
   return manifest;
 }

@@ -11,18 +11,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
+#include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::load_newest;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::expect_sample;
 using ::testing::HasSubstr;
-using testing::save_sample;
+using testing::SoloTeam;
 using testing::TestDirectory;
 
 const std::string kShard = "/boxes-00000-of-00001.bin";
@@ -33,75 +35,75 @@ std::size_t entries_in(const std::string& path) {
 
 TEST(CheckpointDirectory, an_empty_one_has_nothing_to_load) {
   TestDirectory folder;
-  EXPECT_FALSE(CheckpointDirectory(folder / "new/deep").load_newest());
-  EXPECT_FALSE(CheckpointDirectory(folder / "absent", {.read_only = true}).load_newest());
+  EXPECT_FALSE(load_newest(CheckpointDirectory(folder / "new/deep")));
+  EXPECT_FALSE(load_newest(CheckpointDirectory(folder / "absent", {.read_only = true})));
   EXPECT_FALSE(fs::exists(folder / "absent"));
 }
 
 TEST(CheckpointDirectory, loads_what_was_saved) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  save_sample(directory, 42);
+  SoloTeam team(folder.path());
+  team.save(42);
   EXPECT_TRUE(fs::exists(folder / "step-00000042" + kShard));
-  const auto loaded = directory.load_newest();
+  const auto loaded = load_newest(team.directory());
   ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->step, 42);
+  EXPECT_EQ(loaded->manifest.step, 42);
   EXPECT_TRUE(loaded->refused.empty());
   expect_sample(*loaded);
 }
 
 TEST(CheckpointDirectory, keeps_the_newest_and_leaves_nothing_else) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path(), {.keep = 2});
-  for (const std::int64_t step : {5, 1'000'000'000, 7, 1'000'000'001}) save_sample(directory, step);
-  EXPECT_THAT(directory.list(), ElementsAre(1'000'000'000, 1'000'000'001));
+  SoloTeam team(folder.path(), {.keep = 2});
+  for (const std::int64_t step : {5, 1'000'000'000, 7, 1'000'000'001}) team.save(step);
+  EXPECT_THAT(team.directory().list(), ElementsAre(1'000'000'000, 1'000'000'001));
   EXPECT_EQ(entries_in(folder.path()), 3U);  // and the workspace
 }
 
 TEST(CheckpointDirectory, never_prunes_what_it_just_saved) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path(), {.keep = 1});
-  save_sample(directory, 50);
-  save_sample(directory, 42);
-  EXPECT_THAT(directory.list(), ElementsAre(42, 50));
+  SoloTeam team(folder.path(), {.keep = 1});
+  team.save(50);
+  team.save(42);
+  EXPECT_THAT(team.directory().list(), ElementsAre(42, 50));
 }
 
 TEST(CheckpointDirectory, a_second_save_of_a_step_replaces_it) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  const testing::SampleSnapshot other(1);
-  directory.save(7, *other);
-  save_sample(directory, 7);
-  expect_sample(directory.load(7));
+  SoloTeam team(folder.path());
+  const testing::Sample other(1);
+  team.save(7, other.held(), other.words());
+  team.save(7);
+  expect_sample(harness::load(team.directory(), 7));
   EXPECT_EQ(entries_in(folder.path()), 2U);
 }
 
 TEST(CheckpointDirectory, a_chosen_step_is_loaded_and_an_absent_one_lists_the_others) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  save_sample(directory, 3);
-  save_sample(directory, 4);
-  expect_sample(directory.load(3));
-  EXPECT_THAT(error_of([&] { directory.load(9); }).what(), HasSubstr("there are: 3, 4"));
+  SoloTeam team(folder.path());
+  team.save(3);
+  team.save(4);
+  expect_sample(harness::load(team.directory(), 3));
+  EXPECT_THAT(error_of([&] { team.directory().verify(9); }).what(), HasSubstr("there are: 3, 4"));
 }
 
 TEST(CheckpointDirectory, a_wrong_call_is_an_error) {
   TestDirectory folder;
   EXPECT_THROW(CheckpointDirectory(folder.path(), {.keep = 0}), Error);
   CheckpointDirectory reader(folder.path(), {.read_only = true});
-  EXPECT_THROW(save_sample(reader, 1), Error);
-  CheckpointDirectory writer(folder.path());
-  EXPECT_THROW(save_sample(writer, -1), Error);
+  EXPECT_THROW(reader.save_files(1, {}), Error);
+  SoloTeam team(folder.path());
+  EXPECT_THROW(team.save(-1), Error);
 }
 
 TEST(CheckpointDirectory, a_second_writer_is_refused_and_readers_are_not) {
   TestDirectory folder;
-  CheckpointDirectory writer(folder.path());
-  save_sample(writer, 1);
+  SoloTeam writer(folder.path());
+  writer.save(1);
   const auto error = error_of([&] { CheckpointDirectory second(folder.path()); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
   EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + " on host"));
-  EXPECT_TRUE(CheckpointDirectory(folder.path(), {.read_only = true}).load_newest());
+  EXPECT_TRUE(load_newest(CheckpointDirectory(folder.path(), {.read_only = true})));
 }
 
 TEST(CheckpointDirectory, a_writer_waits_for_the_lock_as_long_as_it_was_told_to) {
@@ -121,8 +123,8 @@ TEST(CheckpointDirectory, the_lock_and_the_leftovers_of_a_dead_writer_are_taken_
   TestDirectory folder;
   const pid_t child = ::fork();
   if (child == 0) {
-    CheckpointDirectory writer(folder.path());
-    save_sample(writer, 1);
+    SoloTeam writer(folder.path());
+    writer.save(1);
     const auto half = folder / ".writer-00000001/step-00000002.tmp-0123";
     fs::create_directory(half);
     testing::write_text(half + kShard, "half");
@@ -133,7 +135,7 @@ TEST(CheckpointDirectory, the_lock_and_the_leftovers_of_a_dead_writer_are_taken_
   ASSERT_TRUE(WIFSIGNALED(status));
   CheckpointDirectory writer(folder.path());
   EXPECT_EQ(entries_in(folder.path()), 2U);
-  EXPECT_EQ(writer.load_newest()->step, 1);
+  EXPECT_EQ(load_newest(writer)->manifest.step, 1);
 }
 
 TEST(CheckpointDirectory, a_folder_of_another_name_is_left_alone) {
@@ -141,9 +143,9 @@ TEST(CheckpointDirectory, a_folder_of_another_name_is_left_alone) {
   for (const char* name : {"step-1", "step-00000001x", "step-", "notes.tmp-1", "step--0000001"}) {
     fs::create_directory(folder / name);
   }
-  CheckpointDirectory directory(folder.path(), {.keep = 1});
-  save_sample(directory, 2);
-  EXPECT_THAT(directory.list(), ElementsAre(2));
+  SoloTeam team(folder.path(), {.keep = 1});
+  team.save(2);
+  EXPECT_THAT(team.directory().list(), ElementsAre(2));
   EXPECT_EQ(entries_in(folder.path()), 7U);
 }
 
@@ -151,17 +153,16 @@ TEST(CheckpointDirectory, a_folder_of_another_name_is_left_alone) {
 void expect_refused(const std::string& reason,
                     const std::function<void(const std::string&)>& spoil) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  save_sample(directory, 1);
-  save_sample(directory, 2);
+  SoloTeam team(folder.path());
+  for (const std::int64_t step : {1, 2}) team.save(step);
   spoil(folder / "step-00000002");
-  const auto loaded = directory.load_newest();
+  const auto loaded = load_newest(team.directory());
   ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->step, 1);
+  EXPECT_EQ(loaded->manifest.step, 1);
   ASSERT_EQ(loaded->refused.size(), 1U);
   EXPECT_EQ(loaded->refused[0].step, 2);
   EXPECT_THAT(loaded->refused[0].reason, HasSubstr(reason));
-  EXPECT_THROW(directory.load(2), Error);
+  EXPECT_THROW(team.directory().verify(2), Error);
 }
 
 TEST(CheckpointDirectory, links_fifos_devices_and_foreign_or_missing_files_are_refused) {
@@ -203,54 +204,47 @@ TEST(CheckpointDirectory, links_fifos_devices_and_foreign_or_missing_files_are_r
 
 TEST(CheckpointDirectory, a_checkpoint_of_another_run_is_passed_over_by_a_load_for_one_run) {
   TestDirectory folder, other_folder;
-  CheckpointDirectory directory(folder.path());
-  CheckpointDirectory other(other_folder.path());
-  save_sample(directory, 1, "a");
-  save_sample(other, 500, "b");
+  SoloTeam team(folder.path()), other(other_folder.path());
+  team.save(1, "a");
+  other.save(500, "b");
   fs::copy(other_folder / "step-00000500", folder / "step-00000500");
-  const auto own = directory.load_newest("a");
+  const CheckpointDirectory& directory = team.directory();
+  const auto own = load_newest(directory, "a");
   ASSERT_TRUE(own);
-  EXPECT_EQ(own->step, 1);
-  EXPECT_EQ(own->snapshot.run, "a");
+  EXPECT_EQ(own->manifest.step, 1);
+  EXPECT_EQ(own->manifest.run, "a");
   ASSERT_EQ(own->refused.size(), 1U);
   EXPECT_THAT(own->refused[0].reason, HasSubstr("step-00000500: of run b, expected a"));
-  for (const char* run : {"", "b"}) EXPECT_EQ(directory.load_newest(run)->step, 500);
-  const auto origin = directory.newest_origin();
-  ASSERT_TRUE(origin);
-  EXPECT_EQ(origin->run, "b");
+  for (const char* run : {"", "b"}) EXPECT_EQ(load_newest(directory, run)->manifest.step, 500);
 }
 
 TEST(CheckpointDirectory, one_of_no_known_run_is_any_runs) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  save_sample(directory, 1);
-  EXPECT_EQ(directory.load_newest("a")->step, 1);
+  SoloTeam team(folder.path());
+  team.save(1);
+  EXPECT_EQ(load_newest(team.directory(), "a")->manifest.step, 1);
 }
 
-TEST(CheckpointDirectory, the_origin_is_that_of_the_newest_manifest_that_can_be_read) {
+TEST(CheckpointDirectory, the_newest_before_a_step_is_one_whose_manifest_can_be_read) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  EXPECT_FALSE(directory.newest_origin());
-  save_sample(directory, 1, "a");
-  save_sample(directory, 2, "b");
-  testing::write_text(folder / "step-00000002/manifest.json", "{}");
-  const auto origin = directory.newest_origin();
-  ASSERT_TRUE(origin);
-  EXPECT_EQ(origin->step, 1);
-  EXPECT_EQ(origin->run, "a");
-  EXPECT_EQ(origin->metadata.at("epoch"), "0");
-}
-
-TEST(CheckpointDirectory, when_every_checkpoint_is_bad_each_reason_is_told) {
-  TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  save_sample(directory, 1);
-  save_sample(directory, 2);
-  for (const char* step : {"step-00000001", "step-00000002"}) fs::remove(folder / step + kShard);
-  const auto error = error_of([&] { (void)directory.load_newest(); });
-  EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-  EXPECT_THAT(error.what(), HasSubstr("step 1: "));
-  EXPECT_THAT(error.what(), HasSubstr("step 2: "));
+  SoloTeam team(folder.path());
+  const CheckpointDirectory& directory = team.directory();
+  std::vector<std::int64_t> refused;
+  const auto newest_before = [&](std::int64_t step) {
+    refused.clear();
+    const auto found = directory.newest_before(
+        step, "", [&](std::int64_t other, const std::string&) { refused.push_back(other); });
+    return found ? found->step : -1;
+  };
+  EXPECT_EQ(newest_before(9), -1);
+  for (const std::int64_t step : {1, 2, 3}) team.save(step);
+  testing::write_text(folder / "step-00000003/manifest.json", "{}");
+  fs::remove(folder / "step-00000002" + kShard);
+  EXPECT_EQ(newest_before(9), 2);
+  EXPECT_THAT(refused, ElementsAre(3));
+  EXPECT_EQ(newest_before(2), 1);
+  EXPECT_EQ(newest_before(1), -1);
+  EXPECT_THAT(refused, ElementsAre());
 }
 
 }  // namespace

@@ -17,7 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
+#include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/random_seed.h"
 
@@ -25,12 +26,12 @@ namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::load_newest;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::expect_sample;
 using ::testing::HasSubstr;
-using testing::SampleSnapshot;
-using testing::save_sample;
+using testing::SoloTeam;
 using testing::TestDirectory;
 
 // Counts the calls and fails the chosen one, or it and all that follow, as a dying disk does. A
@@ -108,29 +109,29 @@ TEST_P(EveryCallFails, an_older_checkpoint_still_loads_and_the_next_save_succeed
     if (!exchange) files.forbid_exchange();
     std::int64_t step = 0;
     {
-      CheckpointDirectory directory(folder.path(), {.keep = 2}, files);
-      for (step = 1; step <= 3; ++step) save_sample(directory, step);
+      SoloTeam team(folder.path(), {.keep = 2}, files);
+      for (step = 1; step <= 3; ++step) team.save(step);
       if (same_step) step = 3;
       files.fail_at(call, error_number, for_ever);
       bool acknowledged = true;
       try {
-        save_sample(directory, step);
+        team.save(step);
       } catch (const Error& error) {
         acknowledged = false;
         EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
         EXPECT_THAT(error.what(), HasSubstr(folder.path()));
       }
       failed = files.calls() > call;
-      const auto loaded = CheckpointDirectory(folder.path(), {.read_only = true}).load_newest();
+      const auto loaded = load_newest(CheckpointDirectory(folder.path(), {.read_only = true}));
       ASSERT_TRUE(loaded) << "call " << call;
-      EXPECT_GE(loaded->step, acknowledged ? step : step - 1) << "call " << call;
+      EXPECT_GE(loaded->manifest.step, acknowledged ? step : step - 1) << "call " << call;
       expect_sample(*loaded);
       EXPECT_TRUE(loaded->refused.empty());
     }
     files.fail_at(-1, 0, false);
-    CheckpointDirectory directory(folder.path(), {.keep = 2}, files);
-    save_sample(directory, step);
-    EXPECT_EQ(directory.load_newest()->step, step);
+    SoloTeam team(folder.path(), {.keep = 2}, files);
+    team.save(step);
+    EXPECT_EQ(load_newest(team.directory())->manifest.step, step);
     const auto entries = std::distance(fs::directory_iterator(folder.path()), {});
     // Two checkpoints and the workspace; on a full disk the older one may have made room.
     const bool full = error_number == ENOSPC || error_number == EDQUOT;
@@ -166,34 +167,33 @@ class FullDisk : public ::testing::Test {
     if (::getuid() != 0) GTEST_SKIP() << "a small file system needs root";
   }
   // 1 MiB and little more.
-  static void save_large(CheckpointDirectory& directory, std::int64_t step) {
-    const SampleSnapshot sample(step, 1 << 18);
-    directory.save(step, *sample);
-  }
+  static void save_large(SoloTeam& team, std::int64_t step) { team.save(step, "", 1 << 18); }
 };
 
 TEST_F(FullDisk, with_room_for_as_many_as_are_kept_but_no_more_keeps_saving) {
   TestDirectory folder;
   const SmallDisk disk(folder.path(), "3700k");
-  CheckpointDirectory directory(folder.path(), {.keep = 3});
-  for (std::int64_t step = 1; step <= 3; ++step) save_large(directory, step);
+  SoloTeam team(folder.path(), {.keep = 3});
+  const CheckpointDirectory& directory = team.directory();
+  for (std::int64_t step = 1; step <= 3; ++step) save_large(team, step);
   EXPECT_FALSE(directory.room());
   for (std::int64_t step = 4; step <= 9; ++step) {
-    save_large(directory, step);
+    save_large(team, step);
     EXPECT_EQ(directory.room(), 3);
     EXPECT_THAT(directory.list(), ElementsAre(step - 2, step - 1, step));
-    expect_sample(*directory.load_newest(), 1 << 18);
+    expect_sample(*load_newest(directory), 1 << 18);
   }
 }
 
 TEST_F(FullDisk, that_others_fill_leaves_room_for_fewer) {
   TestDirectory folder;
   const SmallDisk disk(folder.path(), "3700k");
-  CheckpointDirectory directory(folder.path(), {.keep = 3});
-  for (std::int64_t step = 1; step <= 2; ++step) save_large(directory, step);
+  SoloTeam team(folder.path(), {.keep = 3});
+  const CheckpointDirectory& directory = team.directory();
+  for (std::int64_t step = 1; step <= 2; ++step) save_large(team, step);
   testing::write_text(folder / "somebody's", std::string(700 << 10, 'x'));
   for (std::int64_t step = 3; step <= 6; ++step) {
-    save_large(directory, step);
+    save_large(team, step);
     EXPECT_EQ(directory.room(), 2);
     EXPECT_THAT(directory.list(), ElementsAre(step - 1, step));
   }
@@ -202,45 +202,46 @@ TEST_F(FullDisk, that_others_fill_leaves_room_for_fewer) {
 TEST_F(FullDisk, with_room_for_one_keeps_that_one) {
   TestDirectory folder;
   const SmallDisk disk(folder.path(), "1500k");
-  CheckpointDirectory directory(folder.path(), {.keep = 3});
-  save_large(directory, 1);
+  SoloTeam team(folder.path(), {.keep = 3});
+  const CheckpointDirectory& directory = team.directory();
+  save_large(team, 1);
   for (std::int64_t step = 2; step <= 3; ++step) {
-    const auto error = error_of([&] { save_large(directory, step); });
+    const auto error = error_of([&] { save_large(team, step); });
     EXPECT_EQ(error.code(), ErrorCode::kSystem);
     EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
   }
   EXPECT_THAT(directory.list(), ElementsAre(1));
-  expect_sample(*directory.load_newest(), 1 << 18);
+  expect_sample(*load_newest(directory), 1 << 18);
 }
 
 TEST_F(FullDisk, never_costs_the_only_checkpoint_that_verifies) {
   TestDirectory folder;
   const SmallDisk disk(folder.path(), "3700k");
-  CheckpointDirectory directory(folder.path(), {.keep = 3});
-  for (std::int64_t step = 1; step <= 3; ++step) save_large(directory, step);
+  SoloTeam team(folder.path(), {.keep = 3});
+  const CheckpointDirectory& directory = team.directory();
+  for (std::int64_t step = 1; step <= 3; ++step) save_large(team, step);
   for (const char* step : {"step-00000002", "step-00000003"}) {
     std::fstream shard(folder / step + "/boxes-00000-of-00001.bin",
                        std::ios::in | std::ios::out | std::ios::binary);
     shard.seekp(5000);
     shard.put('\x55');
   }
-  save_large(directory, 4);
+  save_large(team, 4);
   EXPECT_THAT(directory.list(), ElementsAre(1, 3, 4));
 }
 
 TEST(CheckpointFaults, a_failing_read_falls_back) {
   TestDirectory folder;
   FailingFileSystem files;
-  CheckpointDirectory directory(folder.path(), {}, files);
-  save_sample(directory, 1);
-  save_sample(directory, 2);
+  SoloTeam team(folder.path(), {}, files);
+  for (const std::int64_t step : {1, 2}) team.save(step);
   int call = 0;
   for (bool failed = true; failed; ++call) {
     files.fail_at(call, EIO, false);
-    const auto loaded = directory.load_newest();
+    const auto loaded = load_newest(team.directory());
     failed = files.calls() > call && !loaded->refused.empty();
     ASSERT_TRUE(loaded);
-    EXPECT_EQ(loaded->step, loaded->refused.empty() ? 2 : 1);
+    EXPECT_EQ(loaded->manifest.step, loaded->refused.empty() ? 2 : 1);
     expect_sample(*loaded);
   }
   EXPECT_GT(call, 5);
@@ -248,23 +249,22 @@ TEST(CheckpointFaults, a_failing_read_falls_back) {
 
 TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
   TestDirectory folder;
-  const SampleSnapshot large(2, 1 << 18);  // 1 MiB
   const pid_t child = ::fork();
   if (child == 0) {
     // In a process of its own, because not every user can lift the limit again.
     ::signal(SIGXFSZ, SIG_IGN);
-    CheckpointDirectory directory(folder.path());
-    save_sample(directory, 1);
+    SoloTeam team(folder.path());
+    team.save(1);
     const rlimit limit{1 << 16, 1 << 16};
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    const auto error = error_of([&] { directory.save(2, *large); });
+    const auto error = error_of([&] { team.save(2, "", 1 << 18); });  // 1 MiB
     const std::string text = error.what();
     const bool told = error.code() == ErrorCode::kSystem &&
                       text.find("boxes-00000-of-00001.bin") != std::string::npos &&
                       text.find("65536 were written") != std::string::npos;
     const bool clean = std::distance(fs::directory_iterator(folder.path()), {}) == 2;
-    save_sample(directory, 3);  // training goes on
-    ::_exit(told && clean && directory.load_newest()->step == 3 ? 0 : 1);
+    team.save(3);  // training goes on
+    ::_exit(told && clean && load_newest(team.directory())->manifest.step == 3 ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -274,36 +274,54 @@ TEST(CheckpointFaults, a_file_size_limit_is_an_error_with_file_and_size) {
 // How long a kill may wait so that it meets every part of a save, on a slow disk too.
 std::int64_t microseconds_of_four_saves() {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
+  SoloTeam team(folder.path());
   const auto start = std::chrono::steady_clock::now();
-  for (std::int64_t step = 1; step <= 4; ++step) save_sample(directory, step);
+  for (std::int64_t step = 1; step <= 4; ++step) team.save(step);
   return (std::chrono::steady_clock::now() - start) / std::chrono::microseconds(1);
 }
 
-// The writer notes each acknowledged step in shared memory, so nothing of it is lost with the
-// process.
-[[noreturn]] void save_for_ever(const std::string& path, int acknowledged) {
-  CheckpointDirectory directory(path, {.keep = 2});
-  const auto newest = directory.load_newest();
-  for (std::int64_t step = newest ? newest->step + 1 : 1;; ++step) {
-    save_sample(directory, step);
-    if (::pwrite(acknowledged, &step, sizeof step, 0) != sizeof step) ::_exit(1);
+// How the process that is killed saves.
+enum class Saves {
+  kAcknowledged,  // waits for each to be on the disk
+  kBehind         // hands one over while the one before it is written
+};
+
+// The process notes the newest step that must not be lost, in a file, so that its death loses no
+// note.
+[[noreturn]] void save_for_ever(const std::string& path, int safe, Saves saves) {
+  SoloTeam team(path, {.keep = 2});
+  const auto newest = load_newest(team.directory());
+  for (std::int64_t step = newest ? newest->manifest.step + 1 : 1;; ++step) {
+    std::int64_t on_disk = step;
+    if (saves == Saves::kAcknowledged) {
+      team.save(step);
+    } else {
+      team.begin_save(step);
+      on_disk = step - 1;
+    }
+    if (::pwrite(safe, &on_disk, sizeof on_disk, 0) != sizeof on_disk) ::_exit(1);
   }
 }
 
-TEST(CheckpointFaults, kill_at_any_microsecond_loses_no_acknowledged_step) {
+class KilledWriter : public ::testing::TestWithParam<Saves> {};
+INSTANTIATE_TEST_SUITE_P(Saves, KilledWriter,
+                         ::testing::Values(Saves::kAcknowledged, Saves::kBehind));
+
+TEST_P(KilledWriter, at_any_microsecond_loses_no_step_that_is_on_the_disk) {
   TestDirectory folder;
-  const int acknowledged =
-      ::open((folder / "acknowledged").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_GE(acknowledged, 0);
+  const int safe = ::open((folder / "safe").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(safe, 0);
   const std::string path = folder / "checkpoints";
   std::mt19937 random(harness::random_seed());
   const std::int64_t four_saves = microseconds_of_four_saves();
   std::int64_t longest = four_saves;
   std::int64_t last = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
-    if (child == 0) save_for_ever(path, acknowledged);
+    if (child == 0) {
+      ::close(STDERR_FILENO);  // "they come faster than the disk can write them", each time
+      save_for_ever(path, safe, GetParam());
+    }
     std::uniform_int_distribution<std::int64_t> delay(0, longest);
     std::this_thread::sleep_for(std::chrono::microseconds(delay(random)));
     ::kill(child, SIGKILL);
@@ -311,20 +329,20 @@ TEST(CheckpointFaults, kill_at_any_microsecond_loses_no_acknowledged_step) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer ended by itself";
     const std::int64_t before = last;
-    ASSERT_GE(::pread(acknowledged, &last, sizeof last, 0), 0);
+    ASSERT_GE(::pread(safe, &last, sizeof last, 0), 0);
     // Beside other programs a process may start and save much later than the first did.
     if (last == before) longest = std::min(longest * 5 / 4, 20 * four_saves);
-    const auto loaded = CheckpointDirectory(path, {.read_only = true}).load_newest();
+    const auto loaded = load_newest(CheckpointDirectory(path, {.read_only = true}));
     if (last > 0) {
       ASSERT_TRUE(loaded) << "round " << round;
     }
     if (!loaded) continue;
-    EXPECT_GE(loaded->step, last) << "round " << round;
+    EXPECT_GE(loaded->manifest.step, last) << "round " << round;
     EXPECT_TRUE(loaded->refused.empty()) << loaded->refused[0].reason;
     expect_sample(*loaded);
   }
   EXPECT_GT(last, 0) << "no round saved anything";
-  ::close(acknowledged);
+  ::close(safe);
 }
 
 }  // namespace

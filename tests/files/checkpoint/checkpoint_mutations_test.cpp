@@ -5,13 +5,14 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/random_seed.h"
 
 namespace paceline {
 namespace {
 
+using harness::load_newest;
 using testing::TestDirectory;
 
 std::string mutated(const std::string& original, int kind, std::mt19937& random) {
@@ -43,9 +44,9 @@ std::string mutated(const std::string& original, int kind, std::mt19937& random)
 
 TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
   TestDirectory folder;
-  CheckpointDirectory directory(folder.path());
-  testing::save_sample(directory, 1);
-  testing::save_sample(directory, 2);
+  testing::SoloTeam team(folder.path());
+  const CheckpointDirectory& directory = team.directory();
+  for (const std::int64_t step : {1, 2}) team.save(step);
   std::mt19937 random(harness::random_seed());
   int refused = 0;
   constexpr int kRounds = 1000;
@@ -54,9 +55,9 @@ TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
         folder / "step-00000002/" + (round % 2 ? "manifest.json" : "boxes-00000-of-00001.bin");
     const auto original = testing::read_text(path);
     testing::write_text(path, mutated(original, (round / 2) % 5, random));
-    const auto loaded = directory.load_newest();
+    const auto loaded = load_newest(directory);
     ASSERT_TRUE(loaded);
-    ASSERT_EQ(loaded->step, 1) << "round " << round;
+    ASSERT_EQ(loaded->manifest.step, 1) << "round " << round;
     ASSERT_EQ(loaded->refused.size(), 1U);
     EXPECT_NE(loaded->refused[0].reason.find(folder.path()), std::string::npos);
     testing::expect_sample(*loaded);
@@ -64,7 +65,7 @@ TEST(CheckpointMutations, every_flip_cut_zeroed_page_and_appendix_is_refused) {
     ++refused;
   }
   EXPECT_EQ(refused, kRounds);
-  EXPECT_EQ(directory.load_newest()->step, 2);
+  EXPECT_EQ(load_newest(directory)->manifest.step, 2);
 }
 
 }  // namespace

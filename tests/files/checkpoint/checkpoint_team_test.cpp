@@ -9,10 +9,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/peak_memory.h"
 #include "tests/files/checkpoint/real_file_system.h"
 #include "tests/files/checkpoint/sample_parts.h"
-#include "tests/files/checkpoint/sample_snapshot.h"
 #include "tests/files/checkpoint/slow_file_system.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/borrowed_group.h"

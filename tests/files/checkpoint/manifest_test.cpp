@@ -5,7 +5,7 @@
 
 #include "paceline/engine/core/bytes.h"
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 
 namespace paceline {
 namespace {

@@ -18,7 +18,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/files/checkpoint/manifest.h"
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/random_seed.h"
 

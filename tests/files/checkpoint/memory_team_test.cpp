@@ -11,9 +11,9 @@
 
 #include "paceline/files/checkpoint/memory_checkpoint.h"
 
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/peak_memory.h"
 #include "tests/files/checkpoint/sample_parts.h"
-#include "tests/files/checkpoint/sample_snapshot.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"

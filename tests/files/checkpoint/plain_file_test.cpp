@@ -8,8 +8,8 @@
 
 #include "paceline/files/checkpoint/file_system.h"
 
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/real_file_system.h"
-#include "tests/files/checkpoint/sample_snapshot.h"
 #include "tests/files/checkpoint/test_directory.h"
 
 namespace paceline {

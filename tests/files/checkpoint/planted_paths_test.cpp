@@ -17,20 +17,22 @@
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
 
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/real_file_system.h"
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::load_newest;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::read_text;
 using testing::RealFileSystem;
-using testing::save_sample;
+using testing::SoloTeam;
 using testing::TestDirectory;
 using testing::write_text;
 
@@ -114,10 +116,11 @@ void plant(const TestDirectory& folder, const std::string& place, const Kind& ki
 
 // Does as a training does: saves two checkpoints, reads what there is, and prunes.
 void use(const std::string& path) {
-  CheckpointDirectory directory(path, {.keep = 2});
+  SoloTeam team(path, {.keep = 2});
+  CheckpointDirectory& directory = team.directory();
   directory.set_mark({.run = "r", .job = {}, .seed = {}});
-  for (const std::int64_t step : {3, 4}) save_sample(directory, step);
-  EXPECT_TRUE(directory.load_newest());
+  for (const std::int64_t step : {3, 4}) team.save(step);
+  EXPECT_TRUE(load_newest(directory));
   directory.prune_to(1);
   EXPECT_THAT(directory.list(), ::testing::Contains(4));
 }
@@ -129,15 +132,15 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
       const Precious precious;
       const TestDirectory folder;
       {
-        CheckpointDirectory directory(folder.path());
-        for (const std::int64_t step : {1, 2}) save_sample(directory, step);
+        SoloTeam team(folder.path());
+        for (const std::int64_t step : {1, 2}) team.save(step);
       }
       plant(folder, place, kind, precious);
       // A reader, for which nothing is locked or removed.
       const CheckpointDirectory reader(folder.path(), {.read_only = true});
-      const auto loaded = reader.load_newest();
+      const auto loaded = load_newest(reader);
       ASSERT_TRUE(loaded);
-      EXPECT_LE(loaded->step, 2);
+      EXPECT_LE(loaded->manifest.step, 2);
       for (const std::int64_t step : reader.list()) {
         try {
           reader.verify(step);
@@ -179,7 +182,7 @@ TEST(PlantedPaths, the_folder_itself_may_be_reached_over_links) {
   EXPECT_TRUE(fs::exists(folder / "real/step-00000004/manifest.json"));
   EXPECT_TRUE(fs::exists(folder / "real/deep/er/step-00000004/manifest.json"));
   const CheckpointDirectory reader(folder / "link", {.read_only = true});
-  EXPECT_EQ(reader.load_newest()->step, 4);
+  EXPECT_EQ(load_newest(reader)->manifest.step, 4);
 }
 
 // Replaces a folder by a link to somebody's, at the worst moment: between two calls.

@@ -11,7 +11,6 @@
 
 #include "tests/files/checkpoint/real_file_system.h"
 #include "tests/files/checkpoint/sample_parts.h"
-#include "tests/files/checkpoint/sample_snapshot.h"
 #include "tests/files/checkpoint/slow_file_system.h"
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/borrowed_group.h"

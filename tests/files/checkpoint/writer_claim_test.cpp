@@ -12,7 +12,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/test_directory.h"
 
 namespace paceline {

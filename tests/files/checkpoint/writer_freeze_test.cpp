@@ -9,15 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/files/checkpoint/sample_snapshot.h"
+#include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::load_newest;
 using ::testing::ElementsAre;
-using testing::save_sample;
+using testing::SoloTeam;
 using testing::TestDirectory;
 
 // Stops its process in front of the chosen call that changes something.
@@ -111,12 +112,12 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
   // What the child does, frozen in front of this call.
   [[noreturn]] void write(const std::string& path, int call) {
     FreezingFileSystem files(std::get<1>(GetParam()));
-    std::optional<CheckpointDirectory> directory;
+    std::optional<SoloTeam> team;
     answer([&] {
       if (claims_) files.freeze_at(call);
-      directory.emplace(path, CheckpointDirectoryOptions{.keep = 2, .writer = kOld}, files);
+      team.emplace(path, CheckpointDirectoryOptions{.keep = 2, .writer = kOld}, files);
       if (!claims_) files.freeze_at(call);
-      save_sample(*directory, same_step() ? 3 : 4, "old");
+      team->save(same_step() ? 3 : 4, "old");
     });
   }
 
@@ -124,8 +125,8 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
   bool survives(int call) {
     TestDirectory folder;
     {
-      CheckpointDirectory earlier(folder.path(), {.keep = 3, .writer = kOld});
-      for (const std::int64_t step : {1, 2, 3}) save_sample(earlier, step);
+      SoloTeam earlier(folder.path(), {.keep = 3, .writer = kOld});
+      for (const std::int64_t step : {1, 2, 3}) earlier.save(step);
     }
     const pid_t child = ::fork();
     if (child == 0) write(folder.path(), call);
@@ -133,18 +134,18 @@ class FrozenWriter : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     EXPECT_EQ(::waitpid(child, &status, WUNTRACED), child);
     if (!WIFSTOPPED(status)) return false;
     // Refused at once if it had to wait for the frozen one: there is no lock_timeout.
-    CheckpointDirectory successor(folder.path(), {.keep = 2, .writer = kNew});
-    const auto found = successor.load_newest();
+    SoloTeam successor(folder.path(), {.keep = 2, .writer = kNew});
+    const auto found = load_newest(successor.directory());
     EXPECT_TRUE(found && found->refused.empty()) << "call " << call;
-    save_sample(successor, 10, "new");
+    successor.save(10, "new");
     const auto before = content_of(folder.path());
     ::kill(child, SIGCONT);
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status)) << status;
     codes_.insert(WEXITSTATUS(status));
     EXPECT_EQ(content_of(folder.path()), before) << "call " << call;
-    save_sample(successor, 11, "new");
-    EXPECT_THAT(successor.list(), ElementsAre(10, 11)) << "call " << call;
+    successor.save(11, "new");
+    EXPECT_THAT(successor.directory().list(), ElementsAre(10, 11)) << "call " << call;
     return true;
   }
 

@@ -66,7 +66,7 @@ std::string run_on(ProcessGroup& group, const FreshDirectory& directory,
   for (const int signal : {SIGUSR1, SIGTERM}) ::signal(signal, SIG_IGN);
   SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
   const SampleLog log(directory, run);
-  Checkpointer checkpointer(run.group, directory.file("checkpoints"));
+  Checkpointer checkpointer(run.group, {.folder = directory.file("checkpoints")});
   if (const auto restored = checkpointer.restore(run.model.module(), run.optimizer)) {
     run.state = restored->state;
   }

@@ -31,7 +31,7 @@ class CheckpointerTest : public testing::Test {
       const std::function<std::string(SmallRun& run, Checkpointer& checkpointer)>& body) {
     const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
       SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-      Checkpointer checkpointer(run.group, path_.string());
+      Checkpointer checkpointer(run.group, {.folder = path_.string()});
       return body(run, checkpointer);
     });
     for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
@@ -168,7 +168,7 @@ TEST_F(CheckpointerTest,
   });
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     const std::shared_ptr<ProcessGroup> shared(&group, [](auto*) {});
-    Checkpointer checkpointer(shared, path_.string());
+    Checkpointer checkpointer(shared, {.folder = path_.string()});
     torch::nn::Sequential other(torch::nn::Linear(2, 2));
     optim::Adam optimizer(other->parameters(), {});
     checkpointer.restore(*other, optimizer);
@@ -235,7 +235,7 @@ class MemoryCheckpointerTest : public CheckpointerTest {
       const std::function<std::string(SmallRun& run, Checkpointer& checkpointer)>& body) {
     const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
       SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-      Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+      Checkpointer checkpointer(run.group, {.folder = path_.string(), .memory = memory()});
       return body(run, checkpointer);
     });
     for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
@@ -273,7 +273,7 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
   });
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-    Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+    Checkpointer checkpointer(run.group, {.folder = path_.string(), .memory = memory()});
     LoopHooks hooks;
     hooks.after_step = [&](const StepReport& report) {
       if (report.state.step % 3 == 0) {
@@ -299,7 +299,7 @@ TEST_F(MemoryCheckpointerTest, a_run_continued_from_memory_ends_with_the_same_bi
 TEST_F(MemoryCheckpointerTest, rank_0s_buffers_are_kept) {
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& world) {
     SmallRun run(world.split(0, -world.rank()));
-    Checkpointer checkpointer(run.group, path_.string(), {.memory = memory()});
+    Checkpointer checkpointer(run.group, {.folder = path_.string(), .memory = memory()});
     run.train({.epochs = 1, .max_steps = 2});
     const at::Tensor mean = run.model.module().norm->running_mean;
     mean.add_(run.group->rank());  // as after a pass that no backward pass followed
@@ -352,8 +352,8 @@ TEST_F(MemoryCheckpointerTest, memory_in_use_is_an_error_on_every_rank) {
   MemoryCheckpoint other(memory());
   other.lock();
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
-    Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), path_.string(),
-                              {.memory = memory()});
+    Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}),
+                              {.folder = path_.string(), .memory = memory()});
     return std::string();
   });
   for (const auto& result : results) EXPECT_TRUE(result.threw) << result.report;
@@ -384,7 +384,7 @@ TEST_F(CheckpointerTest, a_disk_that_refuses_is_told_on_every_rank_and_training_
 TEST_F(CheckpointerTest, a_writer_that_another_one_has_followed_is_an_error_on_every_rank) {
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-    Checkpointer checkpointer(run.group, path_.string());
+    Checkpointer checkpointer(run.group, {.folder = path_.string()});
     if (group.rank() == 0) fs::rename(path_ / ".writer-00000001", path_ / ".writer-00000002");
     checkpointer.save(run.state, run.model.module(), run.optimizer);
     checkpointer.finish();
@@ -404,13 +404,18 @@ TEST_F(CheckpointerTest, a_checkpoint_that_is_of_no_training_is_an_error_on_ever
   });
   {
     CheckpointDirectory directory(path_.string());
-    auto loaded = directory.load_newest();
-    loaded->snapshot.metadata.clear();
-    directory.save(1, loaded->snapshot);
+    const std::int64_t step = directory.list().back();
+    Manifest manifest = directory.read_manifest(step);
+    manifest.metadata.clear();
+    directory.save_files(step, [&](const std::string& folder) {
+      for (const ManifestFile& file : manifest.files)
+        fs::copy(fs::path(directory.folder_of(step)) / file.name, fs::path(folder) / file.name);
+      return manifest;
+    });
   }
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-    Checkpointer checkpointer(run.group, path_.string());
+    Checkpointer checkpointer(run.group, {.folder = path_.string()});
     checkpointer.restore(run.model.module(), run.optimizer);
     return std::string();
   });
@@ -424,7 +429,8 @@ TEST_F(CheckpointerTest, a_checkpoint_that_is_of_no_training_is_an_error_on_ever
 TEST_F(CheckpointerTest, a_folder_in_use_is_an_error_on_every_rank) {
   const CheckpointDirectory other(path_.string());
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
-    Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}), path_.string());
+    Checkpointer checkpointer(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}),
+                              {.folder = path_.string()});
     return std::string();
   });
   for (const auto& result : results) EXPECT_TRUE(result.threw) << result.report;

@@ -76,7 +76,7 @@ class HookCheckpointTest : public testing::Test {
   void save_after(int world, std::int64_t steps, const MakeHook& make_hook) const {
     on_ranks(world, [&](ProcessGroup& group) {
       HookedRun hooked(group, make_hook);
-      Checkpointer checkpointer(hooked.run.group, path_.string());
+      Checkpointer checkpointer(hooked.run.group, {.folder = path_.string()});
       checkpointer.attach(hooked.parts());
       hooked.train(steps);
       auto& run = hooked.run;
@@ -88,7 +88,7 @@ class HookCheckpointTest : public testing::Test {
   void expect_refused(const MakeHook& make_hook, const std::string& text) const {
     const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
       HookedRun hooked(group, make_hook);
-      Checkpointer checkpointer(hooked.run.group, path_.string());
+      Checkpointer checkpointer(hooked.run.group, {.folder = path_.string()});
       hooked.resume(checkpointer);
       return std::string();
     });
@@ -113,7 +113,7 @@ TEST_F(HookCheckpointTest, a_resumed_run_has_the_bits_of_one_that_was_not_interr
       save_after(world, 6, make_hook);
       const auto resumed = on_ranks(world, [&](ProcessGroup& group) {
         HookedRun hooked(group, make_hook);
-        Checkpointer checkpointer(hooked.run.group, path_.string());
+        Checkpointer checkpointer(hooked.run.group, {.folder = path_.string()});
         hooked.resume(checkpointer);
         hooked.train(10);
         return hooked.bits();
@@ -126,7 +126,7 @@ TEST_F(HookCheckpointTest, a_resumed_run_has_the_bits_of_one_that_was_not_interr
 TEST_F(HookCheckpointTest, in_memory_it_is_kept_too) {
   const auto straight = on_ranks(2, [&](ProcessGroup& group) {
     HookedRun hooked(group, low_rank);
-    Checkpointer checkpointer(hooked.run.group, path_.string(), {.memory = memory()});
+    Checkpointer checkpointer(hooked.run.group, {.folder = path_.string(), .memory = memory()});
     checkpointer.attach(hooked.parts());
     hooked.train(6);
     auto& run = hooked.run;
@@ -136,7 +136,7 @@ TEST_F(HookCheckpointTest, in_memory_it_is_kept_too) {
   });
   const auto resumed = on_ranks(2, [&](ProcessGroup& group) {
     HookedRun hooked(group, low_rank);
-    Checkpointer checkpointer(hooked.run.group, path_.string(), {.memory = memory()});
+    Checkpointer checkpointer(hooked.run.group, {.folder = path_.string(), .memory = memory()});
     hooked.resume(checkpointer);
     hooked.train(10);
     return hooked.bits();
@@ -160,7 +160,7 @@ TEST_F(HookCheckpointTest, another_number_of_ranks_owes_the_mean_of_what_was_owe
   std::vector<std::string> before;
   before = on_ranks(2, [&](ProcessGroup& group) {
     HookedRun hooked(group, largest);
-    Checkpointer checkpointer(hooked.run.group, path_.string());
+    Checkpointer checkpointer(hooked.run.group, {.folder = path_.string()});
     checkpointer.attach(hooked.parts());
     hooked.train(4);
     auto& run = hooked.run;
@@ -172,7 +172,7 @@ TEST_F(HookCheckpointTest, another_number_of_ranks_owes_the_mean_of_what_was_owe
   for (const int world : {3, 1, 2}) {
     const auto after = on_ranks(world, [&](ProcessGroup& group) {
       HookedRun hooked(group, largest);
-      Checkpointer checkpointer(hooked.run.group, path_.string());
+      Checkpointer checkpointer(hooked.run.group, {.folder = path_.string()});
       hooked.resume(checkpointer);
       const std::string text = mean_owed(group, hooked);
       hooked.train(6);
@@ -195,7 +195,8 @@ TEST_F(HookCheckpointTest, of_a_divided_model_it_is_refused_on_every_rank) {
     HookedRun hooked(*replicas, largest);
     auto& run = hooked.run;
     hooked.train(2);
-    Checkpointer checkpointer({&group, [](auto*) {}}, path_.string(), {.replicas = replicas});
+    Checkpointer checkpointer({&group, [](auto*) {}},
+                              {.folder = path_.string(), .replicas = replicas});
     checkpointer.attach(hooked.parts());
     expect_error(ErrorCode::kUnsupported, {"hook", "not saved where a model is divided"},
                  [&] { checkpointer.save(run.state, run.model.module(), run.optimizer); });
@@ -217,7 +218,7 @@ TEST_F(HookCheckpointTest, post_local_sgd_goes_on_at_its_step) {
     model.register_comm_hook(std::make_shared<PostLocalSgdHook>(pair, 2));
     PeriodicAverager averager(shared, model->parameters(), {.period = 2, .warmup_steps = 2});
     optim::Sgd optimizer(model->parameters(), {.lr = 0.1});
-    Checkpointer checkpointer(shared, path_.string());
+    Checkpointer checkpointer(shared, {.folder = path_.string()});
     checkpointer.attach({.reducer = &model.reducer(), .averager = &averager});
     TrainingState state;
     if (resume) state = checkpointer.restore(model.module(), optimizer)->state;

@@ -22,6 +22,7 @@
 #include "paceline/training/train/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/load_checkpoint.h"
 #include "tests/harness/process_ranks.h"
 
 namespace paceline::train {
@@ -133,8 +134,9 @@ class LayoutTest : public ::testing::Test {
           DividedRun run(group, layout, sizes_, ++seed_ + static_cast<std::uint64_t>(group.rank()));
           const int host = group.rank() * layout.hosts / layout.world();
           Checkpointer checkpointer(
-              lent(group), folder_.path(),
-              {.keep = 100,
+              lent(group),
+              {.folder = folder_.path(),
+               .keep = 100,
                .memory = in_memory_ ? fmt::format("{}/memory-{}", memories_.path(), host) : "",
                .replicas = run.mesh.group("dp")});
           checkpointer.attach(run.checkpointed);
@@ -182,10 +184,10 @@ class LayoutTest : public ::testing::Test {
     });
   }
   std::map<std::string, std::string> tensors_of(std::int64_t step) const {
-    const auto loaded = CheckpointDirectory(folder_.path(), {.read_only = true}).load(step);
+    const auto loaded =
+        harness::load(CheckpointDirectory(folder_.path(), {.read_only = true}), step);
     std::map<std::string, std::string> tensors;
-    for (const NamedTensor& tensor : loaded.snapshot.tensors)
-      tensors[tensor.name] = to_string(tensor.bytes);
+    for (const auto& [name, bytes] : loaded.tensors) tensors[name] = to_string(bytes);
     tensors.erase("random_states");  // one row a rank
     return tensors;
   }
@@ -332,7 +334,8 @@ TEST_F(LayoutTest,
   sizes_.layers = 2;
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     DividedRun run(group, {.pp = 2}, sizes_, 1);
-    Checkpointer checkpointer(lent(group), folder_.path(), {.replicas = run.mesh.group("dp")});
+    Checkpointer checkpointer(lent(group),
+                              {.folder = folder_.path(), .replicas = run.mesh.group("dp")});
     checkpointer.attach(run.checkpointed);
     checkpointer.restore(*run.model, *run.optimizer);
     return std::string();
@@ -353,7 +356,7 @@ TEST_F(LayoutTest, another_element_type_is_named_with_the_saved_one) {
   sizes_.type = at::kBFloat16;
   const auto results = harness::run_process_ranks(1, [&](ProcessGroup& group) {
     DividedRun run(group, {}, sizes_, 1);
-    Checkpointer checkpointer(lent(group), folder_.path());
+    Checkpointer checkpointer(lent(group), {.folder = folder_.path()});
     checkpointer.attach(run.checkpointed);
     checkpointer.restore(*run.model, *run.optimizer);
     return std::string();

@@ -80,7 +80,7 @@ TEST(LogicalShards, train_the_same_model_while_the_number_of_ranks_changes) {
     harness::run_ranks_ok(world, [&](ProcessGroup& group) {
       at::set_num_threads(1);
       SmallRun run(shared(group), kShards);
-      Checkpointer checkpointer(shared(group), directory.path());
+      Checkpointer checkpointer(shared(group), {.folder = directory.path()});
       if (const auto restored = checkpointer.restore(run.model.module(), run.optimizer))
         run.state = restored->state;
       run.train({.epochs = 4, .max_steps = until});

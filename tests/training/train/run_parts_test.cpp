@@ -92,7 +92,7 @@ class RunPartsTest : public testing::Test {
   void save_after(std::int64_t steps) {
     on_two_ranks([&](ProcessGroup& group) {
       WholeRun whole(group);
-      Checkpointer checkpointer(whole.run.group, path_.string());
+      Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
       checkpointer.attach(whole.parts());
       whole.train(steps);
       EXPECT_TRUE(
@@ -114,7 +114,7 @@ TEST_F(RunPartsTest, a_resumed_run_ends_with_the_bits_of_one_that_was_not_interr
   save_after(8);
   const auto resumed = on_two_ranks([&](ProcessGroup& group) {
     WholeRun whole(group);
-    Checkpointer checkpointer(whole.run.group, path_.string());
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
     checkpointer.attach(whole.parts());
     whole.run.state = checkpointer.restore(whole.run.model.module(), whole.run.optimizer)->state;
     whole.train(14);
@@ -127,7 +127,7 @@ TEST_F(RunPartsTest, in_memory_they_are_kept_too) {
   const std::string memory = (path_.string() + ".memory");
   const auto straight = on_two_ranks([&](ProcessGroup& group) {
     WholeRun whole(group);
-    Checkpointer checkpointer(whole.run.group, path_.string(), {.memory = memory});
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string(), .memory = memory});
     checkpointer.attach(whole.parts());
     whole.train(7);
     EXPECT_TRUE(checkpointer.save_to_memory(whole.run.state, whole.run.model.module(),
@@ -136,7 +136,7 @@ TEST_F(RunPartsTest, in_memory_they_are_kept_too) {
   });
   const auto restored = on_two_ranks([&](ProcessGroup& group) {
     WholeRun whole(group);
-    Checkpointer checkpointer(whole.run.group, path_.string(), {.memory = memory});
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string(), .memory = memory});
     checkpointer.attach(whole.parts());
     const auto found = checkpointer.restore(whole.run.model.module(), whole.run.optimizer);
     EXPECT_TRUE(found && found->from_memory);
@@ -152,7 +152,7 @@ TEST_F(RunPartsTest, a_schedule_with_other_parameters_is_an_error_that_lists_the
   expect_error(ErrorCode::kInvalid, "t_max: 99 here, 12 in the saved state",
                [&](ProcessGroup& group) {
                  WholeRun whole(group, 99);
-                 Checkpointer checkpointer(whole.run.group, path_.string());
+                 Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
                  checkpointer.attach(whole.parts());
                  checkpointer.restore(whole.run.model.module(), whole.run.optimizer);
                  return std::string();
@@ -164,7 +164,7 @@ TEST_F(RunPartsTest, a_part_that_only_one_side_has_is_an_error_that_names_it) {
   expect_error(ErrorCode::kInvalid, "grad_scaler: none here, one in the checkpoint",
                [&](ProcessGroup& group) {
                  WholeRun whole(group);
-                 Checkpointer checkpointer(whole.run.group, path_.string());
+                 Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
                  checkpointer.attach({&whole.schedule, nullptr, &whole.average});
                  checkpointer.restore(whole.run.model.module(), whole.run.optimizer);
                  return std::string();
@@ -185,14 +185,14 @@ TEST_F(RunPartsTest, the_rates_of_all_groups_come_back_and_other_groups_are_refu
     WholeRun whole(group);
     optim::AdamW optimizer(groups(whole, true));
     optimizer.set_learning_rates({0.25, 1.0 / 3});
-    Checkpointer checkpointer(whole.run.group, path_.string());
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
     checkpointer.save(whole.run.state, whole.run.model.module(), optimizer);
     return std::string(checkpointer.finish() ? "" : "not written");
   });
   EXPECT_EQ(on_two_ranks([&](ProcessGroup& group) {
               WholeRun whole(group);
               optim::AdamW optimizer(groups(whole, true));
-              Checkpointer checkpointer(whole.run.group, path_.string());
+              Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
               checkpointer.restore(whole.run.model.module(), optimizer);
               return std::string(optimizer.learning_rates() == std::vector<double>{0.25, 1.0 / 3}
                                      ? "same"
@@ -203,7 +203,7 @@ TEST_F(RunPartsTest, the_rates_of_all_groups_come_back_and_other_groups_are_refu
                [&](ProcessGroup& group) {
                  WholeRun whole(group);
                  optim::AdamW optimizer(groups(whole, false));
-                 Checkpointer checkpointer(whole.run.group, path_.string());
+                 Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
                  checkpointer.restore(whole.run.model.module(), optimizer);
                  return std::string();
                });
@@ -212,7 +212,7 @@ TEST_F(RunPartsTest, the_rates_of_all_groups_come_back_and_other_groups_are_refu
 TEST_F(RunPartsTest, a_state_with_a_flipped_bit_is_not_saved_and_every_rank_knows_whose) {
   expect_error(ErrorCode::kCorrupt, "rank 1: ", [&](ProcessGroup& group) {
     WholeRun whole(group);
-    Checkpointer checkpointer(whole.run.group, path_.string());
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
     checkpointer.attach(whole.parts());
     whole.train(3);
     const auto parts = whole.run.optimizer.state_parts();
@@ -229,7 +229,7 @@ TEST_F(RunPartsTest, a_state_with_a_flipped_bit_is_not_saved_and_every_rank_know
 TEST_F(RunPartsTest, nothing_is_saved_while_the_average_is_swapped_in) {
   expect_error(ErrorCode::kInvalid, "swapped in", [&](ProcessGroup& group) {
     WholeRun whole(group);
-    Checkpointer checkpointer(whole.run.group, path_.string());
+    Checkpointer checkpointer(whole.run.group, {.folder = path_.string()});
     checkpointer.attach(whole.parts());
     whole.train(1);
     const auto swap = whole.average.swap_in();

@@ -17,6 +17,7 @@
 #include "paceline/training/train/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/load_checkpoint.h"
 #include "tests/harness/process_ranks.h"
 
 namespace paceline::train {
@@ -90,7 +91,8 @@ Tensors tensors_of(const SharedSetting& setting,
         Net net(group.rank());
         const auto optimizer = make(setting.optimizer, net.values);
         if (setting.sharded) optimizer->shard(borrowed(group), {.one_copy = setting.one_copy});
-        Checkpointer checkpointer(borrowed(group), folder.path(), {.compare_replicas = !adjust});
+        Checkpointer checkpointer(borrowed(group),
+                                  {.folder = folder.path(), .compare_replicas = !adjust});
         for (int step = 1; step <= 2; ++step) {
           for (std::size_t i = 0; i < net.values.size(); ++i)
             net.values[i].mutable_grad() = random(net.values[i].sizes(), 50 * step + i);
@@ -103,10 +105,9 @@ Tensors tensors_of(const SharedSetting& setting,
       },
       options);
   for (const auto& result : results) EXPECT_EQ(result.exit_code, 0) << result.report;
-  const auto loaded = CheckpointDirectory(folder.path(), {.read_only = true}).load(2);
+  const auto loaded = harness::load(CheckpointDirectory(folder.path(), {.read_only = true}), 2);
   Tensors tensors;
-  for (const NamedTensor& tensor : loaded.snapshot.tensors)
-    tensors[tensor.name] = to_string(tensor.bytes);
+  for (const auto& [name, bytes] : loaded.tensors) tensors[name] = to_string(bytes);
   tensors.erase("random_states");  // one row a rank
   EXPECT_GT(tensors.size(), 3U);
   return tensors;
@@ -156,8 +157,8 @@ TEST(SharedCheckpoint, one_copy_of_the_parameters_goes_on_from_any) {
       OddNet net(group.rank());
       const auto optimizer = make("adam", net.values);
       optimizer->shard(borrowed(group), {.one_copy = one_copy});
-      Checkpointer checkpointer(borrowed(group), folder.path());
-      EXPECT_EQ(checkpointer.begin(net, *optimizer, {.resume = first > 1}).has_value(), first > 1);
+      Checkpointer checkpointer(borrowed(group), {.folder = folder.path(), .resume = first > 1});
+      EXPECT_EQ(checkpointer.begin(net, *optimizer, 0).has_value(), first > 1);
       take_steps(net, *optimizer, first, last);
       EXPECT_TRUE(checkpointer.save({.step = last}, net, *optimizer));
       EXPECT_TRUE(checkpointer.finish());
