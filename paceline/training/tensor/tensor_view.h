@@ -20,6 +20,7 @@ namespace paceline {
 // Error(kUnsupported) names the type when the engine has none for it.
 Dtype to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(Dtype dtype);
+inline bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
 // True when the tensor's elements fill one range of memory, in whatever order of dimensions
 // (contiguous, channels_last, transposed).
