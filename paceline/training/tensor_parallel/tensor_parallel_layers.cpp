@@ -10,6 +10,7 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/models/linear.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"
@@ -45,7 +46,7 @@ void require_same(ProcessGroup& group, const std::string& doing) {
   }
 }
 
-// Weights that every rank has, positions of which each has a part.
+// Layers with whole weights on every rank, each of which computes a part of the positions.
 void spread_positions(models::Layers& layers, const GroupPtr& group) {
   layers.linear = [group](const LinearOptions& linear) {
     return AnyModule(SpreadLinear(linear, group));
@@ -141,18 +142,6 @@ void SpreadLinearImpl::pretty_print(std::ostream& stream) const {
          << ", out_features=" << options_.out_features() << ")";
 }
 
-namespace {
-
-// SplitMix64: neighbouring numbers become unlike ones.
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
-
 at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
                         bool is_training) {
   if (group.world_size() == 1) return paceline::dropout(input, p, is_training);
@@ -160,7 +149,7 @@ at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, doub
   if (!is_training || p == 0) return input;
   const at::Tensor drawn = at::empty({}, at::kLong).random_(rank_generator());
   const auto shared = static_cast<std::uint64_t>(drawn.item<std::int64_t>());
-  const auto own = mixed(shared ^ mixed(static_cast<std::uint64_t>(group.rank())));
+  const auto own = seed_of_shard(shared, /*epoch=*/0, /*position=*/0, group.rank());
   const at::Tensor kept =
       at::empty_like(input.detach()).bernoulli_(1 - p, at::detail::createCPUGenerator(own));
   return input * kept.div_(1 - p);
