@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include <fmt/ranges.h>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/current_error.h"

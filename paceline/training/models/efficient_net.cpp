@@ -18,7 +18,6 @@
 #include "paceline/training/models/layers.h"
 
 namespace paceline::models {
-namespace {
 
 // A convolution without bias, a normalisation and, as a rule, an activation behind them:
 // torchvision's Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
@@ -106,6 +105,8 @@ class MobileBlockImpl : public torch::nn::Cloneable<MobileBlockImpl> {
 };
 TORCH_MODULE(MobileBlock);
 
+namespace {
+
 constexpr std::int64_t kSqueezedBy = 4;
 
 torch::nn::Conv2d plain_convolution(std::int64_t in_channels, std::int64_t out_channels) {
@@ -136,6 +137,8 @@ class SqueezeExcitationImpl : public torch::nn::Cloneable<SqueezeExcitationImpl>
   torch::nn::Conv2d fc1_{nullptr}, fc2_{nullptr};
 };
 TORCH_MODULE(SqueezeExcitation);
+
+}  // namespace
 
 MobileBlockImpl::MobileBlockImpl(const MobileBlockOptions& options, const Layers& layers)
     : options_(options), layers_(layers) {
@@ -181,6 +184,8 @@ at::Tensor MobileBlockImpl::forward(const at::Tensor& images) {
   }
   return features + images;
 }
+
+namespace {
 
 struct Variant {
   double width, depth, dropout;
