@@ -42,7 +42,7 @@ class WeightsLock {
   void end_step();
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int num_passes_ = 0, num_waiting_steps_ = 0;
   bool is_stepping_ = false;
@@ -170,7 +170,7 @@ class Pass {
   std::unordered_map<const at::TensorImpl*, at::Tensor> gradients_;
 };
 
-// The passes that the workers of this process keep for others.
+// How many passes the workers of this process keep for others.
 std::size_t num_kept_passes();
 
 // A tensor and its name in the module ("layer1.0.conv1.weight").
