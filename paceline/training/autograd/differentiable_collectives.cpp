@@ -194,7 +194,7 @@ struct Sent : torch::autograd::Function<Sent> {
   }
 };
 
-struct ReceivedWithGradient : torch::autograd::Function<ReceivedWithGradient> {
+struct ReceiveNode : torch::autograd::Function<ReceiveNode> {
   // `anchor` requires a gradient, so that autograd makes a node.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& anchor,
                             const c10::intrusive_ptr<Peer>& peer) {
@@ -224,7 +224,7 @@ at::Tensor send_with_gradient(const GroupPtr& group, const at::Tensor& tensor, i
 at::Tensor recv_with_gradient(const GroupPtr& group, int peer, std::uint32_t tag) {
   check(group != nullptr, "recv_with_gradient: no group");
   const at::Tensor anchor = at::empty({0}, at::kFloat).requires_grad_();
-  return ReceivedWithGradient::apply(anchor, c10::make_intrusive<Peer>(group, peer, tag));
+  return ReceiveNode::apply(anchor, c10::make_intrusive<Peer>(group, peer, tag));
 }
 
 }  // namespace paceline
