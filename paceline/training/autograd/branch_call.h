@@ -1,31 +1,17 @@
 #pragma once
 
-// What the calls on branches share: a branch's function is run with its name in its errors, and
-// ranks tell each other what they were asked for before any of them goes on.
+// Used by all calls on branches: runs a branch's function with its name in errors, and checks that
+// all ranks make the same call before any of them continues.
 //
-// Thread safety: that of ProcessGroup; a SeededRandom belongs to the thread that made it.
+// Thread safety: that of ProcessGroup.
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "paceline/training/autograd/parallel_branches.h"
-#include "paceline/training/tensor/random.h"
 
 namespace paceline {
-
-// While it lives, the generators of this rank begin at `seed`.
-class SeededRandom {
- public:
-  explicit SeededRandom(std::uint64_t seed);
-  ~SeededRandom() { set_random_state(before_); }
-  SeededRandom(const SeededRandom&) = delete;
-  SeededRandom& operator=(const SeededRandom&) = delete;
-
- private:
-  const RandomState before_;
-};
 
 struct BranchCall {
   const char* name = "";  // of the function
@@ -34,11 +20,11 @@ struct BranchCall {
   std::vector<at::Tensor> inputs = {};
 };
 
-// Its errors name rank and branch. The result is dense, on the CPU.
+// Runs the branch's function. Errors name rank and branch. The result is dense, on the CPU.
 at::Tensor run_branch(const ProcessGroup& group, const Branch& branch,
                       const std::vector<at::Tensor>& inputs);
-// Collective. What `work` returned on every rank, in rank order. Throws on every rank where they
-// made different calls, where the call is wrong and where `work` has thrown.
+// Collective. Runs `work` and returns the results of every rank, in rank order. Throws on every
+// rank when two ranks made different calls, a call is wrong, or `work` has thrown on one of them.
 std::vector<std::vector<at::Tensor>> agree(ProcessGroup& group, const BranchCall& call,
                                            const std::function<std::vector<at::Tensor>()>& work);
 

@@ -21,7 +21,8 @@ using torch::autograd::variable_list;
 
 enum class Move { kNone, kAllReduce, kSlice, kGather, kReduceScatter, kAllToAll };
 
-// A way and the way back. `dim` is of the parts that the forward way makes or takes.
+// The operations of a forward and a backward pass. `dim` is the dimension along which the forward
+// operation cuts or joins parts; `other_dim` is that of the backward operation.
 struct Way : torch::CustomClassHolder {
   const char* name = "";
   GroupPtr group;
@@ -157,9 +158,6 @@ at::Tensor all_to_all_own(const GroupPtr& group, const at::Tensor& input, std::i
 
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 struct Peer : torch::CustomClassHolder {
   Peer(GroupPtr of, int number, std::uint32_t marked)
       : group(std::move(of)), rank(number), tag(marked) {}
@@ -197,7 +195,7 @@ struct Sent : torch::autograd::Function<Sent> {
 };
 
 struct ReceiveNode : torch::autograd::Function<ReceiveNode> {
-  // `anchor` is what makes autograd look for a gradient.
+  // `anchor` requires a gradient, so that autograd makes a node.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& anchor,
                             const c10::intrusive_ptr<Peer>& peer) {
     context->saved_data["peer"] = c10::IValue::make_capsule(peer);

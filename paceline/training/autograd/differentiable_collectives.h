@@ -1,9 +1,10 @@
 #pragma once
 
-// Collectives with a backward pass, for models of which each rank has a part (tensor and sequence
-// parallelism). Between "replicated" (the same tensor on every rank, as outside of a parallel
-// region) and "own" (each rank has a tensor of its own) there are these ways; each one's backward
-// pass is the way back, so gradients are right of any order.
+// Collectives and messages with a backward pass, for models of which each rank has a part (tensor
+// and sequence parallelism). A tensor is *replicated* (the same on every rank, as outside of a
+// parallel region) or *own* (each rank has a different one). Each function below turns one into the
+// other. Its backward pass is the opposite function, which can itself be differentiated, so
+// gradients of any order are correct.
 //
 //   function                 forward             backward            from         to
 //   copy_to_region           -                   all-reduce          replicated   own
@@ -15,14 +16,15 @@
 //   reduce_scatter_own       reduce-scatter      all-gather          own          own
 //   all_to_all_own           all-to-all          all-to-all          own          own
 //
-// A gradient of what is replicated must itself be the same on every rank; that of "own" is of the
-// sum of all ranks' losses. Sums have the engine's fixed order (kernels/reduce.h).
+// The gradient of a replicated tensor must itself be the same on every rank; the gradient of an own
+// tensor is that of the sum of all ranks' losses. Sums have the engine's fixed order
+// (kernels/reduce.h).
 //
-// All ranks of the group call them in the same order, and every rank's backward pass must reach
-// them in the same order. Parts are equal: Error(kInvalid) names the rank, the dimension and the
-// shape where it does not divide. Ranks with other shapes are found as in every collective. In a
-// group of one nothing moves. Results share no memory with other ranks; they may share it with
-// their input where nothing moves.
+// All ranks of the group call the functions in the same order, and every rank's backward pass must
+// reach them in the same order. Parts are equal: Error(kInvalid) names the rank, the dimension and
+// the shape if it does not divide. Different shapes on two ranks are an error as in every
+// collective. A group of one communicates nothing. Results share no memory with other ranks; they
+// may share it with their input if nothing is communicated.
 //
 // Thread safety: that of ProcessGroup. The graph keeps the group alive.
 
@@ -39,34 +41,32 @@ using GroupPtr = std::shared_ptr<ProcessGroup>;
 
 at::Tensor copy_to_region(const GroupPtr& group, const at::Tensor& input);
 at::Tensor reduce_from_region(const GroupPtr& group, const at::Tensor& input);
-// Dimensions count from the end where negative.
+// Negative dimensions count from the end.
 at::Tensor scatter_to_region(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
 at::Tensor gather_from_region(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
 
 at::Tensor all_reduce_sum(const GroupPtr& group, const at::Tensor& input);
 at::Tensor all_gather_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
 at::Tensor reduce_scatter_own(const GroupPtr& group, const at::Tensor& input, std::int64_t dim);
-// Part r along `split_dim` goes to rank r; what comes is put together along `concat_dim`, in rank
-// order.
+// Part r along `split_dim` goes to rank r; the received parts are concatenated along `concat_dim`,
+// in rank order.
 at::Tensor all_to_all_own(const GroupPtr& group, const at::Tensor& input, std::int64_t split_dim,
                           std::int64_t concat_dim);
 
-// A tensor sent to another rank, with a backward pass: the gradient comes back the same way. Shape
-// and type travel with the message.
+// Messages with a backward pass: the receiver of a tensor sends its gradient back. Each message
+// carries shape and type.
 //
 //   on rank 0:  auto sent = send_with_gradient(group, hidden, 1);
-//               sent.backward();                  // waits for rank 1's gradient of it
+//               sent.backward();                  // waits for the gradient from rank 1
 //   on rank 1:  auto hidden = recv_with_gradient(group, 0);
 //               loss_of(hidden).backward();       // sends it
 //
-// Tensors are on the CPU. Messages are matched by (peer, tag) in order of sending, gradients as
-// well: where several are under way, give them tags of their own, or let their backward passes run
-// in the same order on both ranks. Error(kInvalid) on the sending rank for a gradient of another
-// shape or type.
+// Tensors are on the CPU. Messages, and also gradients, are matched by (peer, tag) in order of
+// sending: give several at a time different tags, or run their backward passes in the same order on
+// both ranks. Error(kInvalid) on the sending rank for a gradient of another shape or type.
 //
-// Thread safety: that of ProcessGroup. The graph keeps the group alive.
-
-// A scalar of value 0: call backward() on it, or add it to this rank's loss.
+// send_with_gradient() returns a scalar of value 0: call backward() on it, or add it to this rank's
+// loss.
 at::Tensor send_with_gradient(const GroupPtr& group, const at::Tensor& tensor, int peer,
                               std::uint32_t tag = 0);
 at::Tensor recv_with_gradient(const GroupPtr& group, int peer, std::uint32_t tag = 0);

@@ -22,6 +22,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
@@ -38,7 +39,7 @@ using Tensors = std::vector<at::Tensor>;
 struct Passage : torch::CustomClassHolder {
   Passage(GroupPtr of, int owned_by, std::string names)
       : group(std::move(of)), owner(owned_by), own_branches(std::move(names)) {}
-  // By an exception that ended the backward pass, for which the others would wait.
+  // If an exception has ended the backward pass, aborts the group, because other ranks would wait.
   ~Passage() override {
     if (!is_under_way || std::uncaught_exceptions() == 0) return;
     try {
@@ -63,8 +64,9 @@ PassagePtr passage_of(AutogradContext* context) {
 }
 
 struct Entered : torch::autograd::Function<Entered> {
-  // The inputs on the owner, nothing elsewhere; then the way on which the backward pass of every
-  // rank comes here from Left.
+  // Returns the inputs on the owner, none on other ranks, and last an empty tensor that links
+  // Entered to Left, so that every rank's backward pass runs both nodes, whether it owns the branch
+  // or not.
   static variable_list forward(AutogradContext* context, at::TensorList inputs,
                                const PassagePtr& passage) {
     context->saved_data["passage"] = c10::IValue::make_capsule(passage);
@@ -104,7 +106,7 @@ struct Entered : torch::autograd::Function<Entered> {
 };
 
 struct Left : torch::autograd::Function<Left> {
-  // `result`: of the branch, on the owner only.
+  // `result`: the branch's result, on the owner only.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& way, at::TensorList result,
                             const PassagePtr& passage) {
     (void)way, (void)result;
@@ -142,7 +144,7 @@ Entry enter(const Tensors& inputs, const PassagePtr& passage) {
   return entry;
 }
 
-// Of a result: type, whether it has a gradient, sizes.
+// Describes a result: type, whether it has a gradient, sizes.
 at::Tensor facts_of(const at::Tensor& result) {
   std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(result.scalar_type()),
                                        result.requires_grad() ? 1 : 0};
@@ -195,7 +197,7 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
     }
     for (std::size_t i = 0; i < branches.size(); ++i) {
       if (!passages[i]->is_own()) continue;
-      const SeededRandom random(seed + i * 0x9e3779b9u);
+      const RandomStateGuard random(seed + i * 0x9e3779b9u);
       own[i] = {run_branch(*group, branches[i], entries[i].inputs)};
       facts.push_back(facts_of(own[i][0]));
     }
@@ -215,11 +217,8 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
   return results;
 }
 
-// What the owners of branches have, on every rank.
-
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using ByOwner = std::map<std::pair<int, at::ScalarType>, Tensors>;
 
 void broadcast_all(ProcessGroup& group, const ByOwner& lists) {
@@ -236,7 +235,7 @@ at::Tensor which_have_gradients(const Branch& branch) {
   return have;
 }
 
-// In the layout of the parameter, which is the same on every rank.
+// The gradient in the layout of the parameter, which is the same on every rank.
 at::Tensor gradient_to_share(const at::Tensor& parameter, bool is_own) {
   at::Tensor& gradient = parameter.mutable_grad();
   const at::Tensor known = gradient;
@@ -294,9 +293,7 @@ void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& bra
 
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-// Puts back the branch's buffers, which a forward pass may change.
+// Restores the branch's buffers, which a forward pass may change.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const Branch& branch) : buffers_(branch.buffers) {
@@ -314,7 +311,7 @@ class KeptBuffers {
   Tensors copies_;
 };
 
-// Seconds of a forward and a backward pass, which leaves .grad alone.
+// The seconds of a forward and a backward pass that does not touch .grad.
 double time_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
   const at::AutoGradMode with_gradients(true);
   Tensors leaves, targets;
@@ -366,7 +363,7 @@ std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
     check(repeats >= 1, "{} repeats", repeats);
     for (const Branch& branch : branches) {
       const KeptBuffers buffers(branch);
-      const SeededRandom random(0);
+      const RandomStateGuard random(std::uint64_t{0});
       time_branch(group, branch, inputs);  // allocates, and loads what is used for the first time
       double fastest = std::numeric_limits<double>::infinity();
       for (int i = 0; i < repeats; ++i)

@@ -12,13 +12,13 @@
 namespace paceline::data {
 namespace {
 
-// share x a + (1 - share) x the sample before it.
+// Mixes each sample with the one before it: share x sample + (1 - share) x the other.
 at::Tensor averaged(const at::Tensor& a, double share) {
   return a.roll(1, 0).mul_(1 - share).add_(a.mul(share));
 }
 
-// A rectangle of the sample before it, with sides of sqrt(1 - share) of the image's, around a point
-// that is drawn; cut at the edges. The share that stays.
+// Pastes a rectangle of the sample before it into each image: with sides of sqrt(1 - share) of the
+// image's, around a random point, clipped at the edges. Returns the share that stays.
 double paste(at::Tensor& images, double share, images::SampleRandom& random) {
   const std::int64_t height = images.size(2), width = images.size(3);
   const std::int64_t x = random.below(width), y = random.below(height);

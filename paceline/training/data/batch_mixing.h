@@ -6,11 +6,11 @@
 //   const auto mixed = std::make_shared<data::MixedBatches>(
 //       train, data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
 //
-// For training only: a MixedBatches stands in for the data set that it is made of, and every batch
-// of it has float32 targets [B, num_classes], which torch::nn::functional::cross_entropy takes.
-// Each sample is mixed with the one before it in the batch. What is drawn depends on (seed, epoch,
-// index of the batch's first sample) alone, so a resumed run mixes the same; which samples meet
-// depends on the batch, so another number of ranks mixes others, except in logical shards.
+// For training only: a MixedBatches replaces the data set that it is made from; its batches have
+// float32 targets [B, num_classes], which torch::nn::functional::cross_entropy takes. Each sample
+// is mixed with the one before it in the batch. The random numbers depend on (seed, epoch, index of
+// the batch's first sample) alone, so a resumed run mixes alike. Which samples are mixed depends on
+// the batch, and so on the number of ranks, except in logical shards.
 //
 // Thread safety: const, any thread.
 
@@ -26,11 +26,11 @@ namespace paceline::data {
 
 struct BatchMixingOptions {
   std::int64_t num_classes = 0;
-  // Of the Beta distribution that the share is drawn from; 0: not used. With both, each batch takes
-  // one of them with equal probability.
+  // Parameters of the Beta distributions that the share is drawn from; 0: not used. With both, each
+  // batch uses one of them with equal probability.
   double mixup_alpha = 0;      // images are averaged
   double cutmix_alpha = 0;     // a rectangle comes from the other image
-  double label_smoothing = 0;  // of a target's weight, spread over all classes
+  double label_smoothing = 0;  // part of a target's weight that is spread over all classes
   std::uint64_t seed = 0;
 };
 

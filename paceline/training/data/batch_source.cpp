@@ -14,8 +14,8 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
-// The share of a rank or of a shard as batches, as even as can be; `step` is what they have in
-// common.
+// Adds the share of a rank or of a shard as batches of nearly equal size; `step` has the members
+// that they have in common.
 void add_share(std::vector<PlannedBatch>& plan, const PlannedBatch& step, const Indices& share,
                double weight_of_sample, std::int64_t micro_size) {
   const auto size = static_cast<std::int64_t>(share.size());
@@ -91,9 +91,7 @@ std::vector<PlannedBatch> plan_global_batches(const Indices& order, std::int64_t
 
 namespace {
 
-using Indices = std::vector<std::int64_t>;
-
-// Of a step of all ranks; 0: each rank has its own.
+// Samples of a step of all ranks; 0: each rank has steps of its own.
 std::int64_t global_size_of(const DataLoaderOptions& options) {
   if (options.global_batch_size > 0) return options.global_batch_size;
   return options.logical_shards * options.batch_size;
@@ -151,7 +149,7 @@ class PlannedSource : public BatchSource {
   std::int64_t epoch_ = 0;
 };
 
-// Exactly the given ones.
+// Exactly the given samples.
 class ListSource : public PlannedSource {
  public:
   ListSource(const std::shared_ptr<const Dataset>& dataset, Indices indices,
@@ -211,7 +209,7 @@ class SampledSource : public PlannedSource {
   }
 
  private:
-  // A tail that the sampler leaves out of the ranks' shares is one of the global batch as well.
+  // If the sampler drops the tail of an epoch, the global batches drop it as well.
   static BatchSplit split_with_samplers_tail(const DataLoaderOptions& options,
                                              const DistributedSampler& sampler) {
     BatchSplit split = split_of(options, sampler.num_replicas(), sampler.rank());
@@ -232,7 +230,7 @@ class SampledSource : public PlannedSource {
   std::vector<PlannedBatch> plan(std::int64_t epoch, std::int64_t consumed) override {
     sampler_.set_epoch(epoch, consumed);
     auto plan = batches();
-    // The padding is none of the epoch's samples, and depends on the number of ranks.
+    // Padding does not count: it depends on the number of ranks.
     for (PlannedBatch& batch : plan)
       batch.consumed = std::min(batch.consumed, sampler_.num_samples());
     if (consumed == 0 && plan.empty()) fail_without_batches();
@@ -313,7 +311,7 @@ class StreamSource : public BatchSource {
  private:
   const std::string& name() const { return traits().name; }
 
-  // All ranks' records of the next step, and of them this rank's batches.
+  // Reads the records of the next step of all ranks, and makes this rank's batches of them.
   void read_step() {
     std::vector<StreamedRecord> records;
     while (std::ssize(records) < step_size_) {
@@ -336,7 +334,8 @@ class StreamSource : public BatchSource {
     consumed_ += std::ssize(records);
   }
 
-  // Of a step of `count` records, by their place in it.
+  // This rank's batches of a step of `count` records, which are numbered by their place in the
+  // step.
   std::vector<PlannedBatch> batches_of(std::int64_t count) const {
     Indices places(static_cast<std::size_t>(count));
     std::iota(places.begin(), places.end(), 0);

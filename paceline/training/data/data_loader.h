@@ -1,6 +1,6 @@
 #pragma once
 
-// Batches of a dataset's samples, prepared ahead by threads of their own.
+// Batches of a data set's samples, prepared ahead by the loader's own threads.
 //
 //   const auto dataset = std::make_shared<data::ImageSamples>(data::load_cifar10(folder, split));
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32});
@@ -9,21 +9,21 @@
 //     while (auto batch = loader.next()) { ... }
 //   }
 //
-// Batches come in the sampler's order, whatever the number of threads. The loader's position, and
-// so a checkpoint's, is that of the batches taken, not of those prepared.
+// Batches come in the sampler's order for any number of threads. The loader's position, and so a
+// checkpoint's, counts the batches taken, not the batches prepared.
 //
-// With global_batch_size a step takes so many samples of all ranks together, whatever their number,
-// so that a job that shrinks or grows goes on with the same steps (batch_plan.h). A loop then
-// multiplies each loss by the batch's weight, and steps and reduces gradients only where
-// `ends_step`; train::run_loop() does. The weight is for losses that are means over a batch's
-// samples; for others see training/train/step_gradients.h.
+// With global_batch_size a step takes so many samples of all ranks together, so a job that shrinks
+// or grows continues with the same steps (batch_source.h). A loop then multiplies each loss by the
+// batch's weight, and reduces gradients and steps only if `ends_step`; train::run_loop() does that.
+// The weight is for losses that are means over a batch's samples; for others see
+// training/train/step_gradients.h.
 //
-// A stream's batches come the same way (streamed_dataset.h). With DataLoaderOptions::groups all
-// samples of a batch are of one group (grouped_order.h).
+// Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
+// of a batch belong to one group (distributed_sampler.h).
 //
-// With logical shards (engine/core/logical_shards.h) a step is such a global batch, too, and each
-// of its batches is one shard. next() then seeds the random numbers of this rank
-// (training/tensor/random.h), so that dropout is the same whatever the number of ranks.
+// With logical shards (engine/core/logical_shards.h) a step is a global batch, too, and each of its
+// batches is one shard. next() then seeds the random numbers of this rank
+// (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //
 // Thread safety: one consumer. An error in a loader thread is thrown by next().
 
@@ -52,26 +52,27 @@ class BatchSource;
 struct Draft;
 
 struct Batch {
-  std::vector<at::Tensor> tensors;    // the dataset's; dim 0 are the samples
-  at::Tensor data;                    // the first of them: what the model takes
-  at::Tensor target;                  // the second: what it should give; undefined without one
-  std::vector<std::int64_t> indices;  // of the samples in the dataset, or numbers of records
-  double weight = 1;                  // of its loss, a mean over samples
-  bool ends_step = true;              // the gradients of the next one belong to another step
-  std::int64_t shard = -1;            // the logical shard that it is; -1: there are none
-  std::uint64_t seed = 0;             // of what is random in that shard, for seed_rank()
+  std::vector<at::Tensor> tensors;    // the data set's tensors; dim 0 counts samples
+  at::Tensor data;                    // the first tensor: the model's input
+  at::Tensor target;                  // the second tensor, the wanted output, or undefined
+  std::vector<std::int64_t> indices;  // of the samples in the data set, or numbers of records
+  double weight = 1;                  // factor for its loss, a mean over samples
+  bool ends_step = true;              // the next batch belongs to another step
+  std::int64_t shard = -1;            // the number of its logical shard; -1: there are none
+  std::uint64_t seed = 0;             // for the random numbers of that shard
 };
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;        // of this rank, or of each logical shard
-  std::int64_t global_batch_size = 0;  // above 0: of all ranks together, instead
-  std::int64_t micro_batch_size = 0;   // of it, at most so many samples at once; 0: any number
+  std::int64_t batch_size = 32;        // samples of this rank, or of each logical shard
+  std::int64_t global_batch_size = 0;  // above 0: samples of all ranks together, instead
+  std::int64_t micro_batch_size = 0;   // most samples at once of a global batch; 0: any number
   int num_threads = 1;                 // 0: in the thread that calls next()
   int prefetch = 4;                    // batches prepared ahead
   bool drop_last = false;              // leave out a last batch that is not full
-  // Of a step of training; 0: none. Every rank must have the same.
+  // Shards of a training step; 0: none. Must be the same on every rank.
   std::int64_t logical_shards = job_logical_shards();
-  // With a sampler: each batch, or each global batch, has samples of one group. Null: of any.
+  // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null: to
+  // any.
   Groups groups = nullptr;
 };
 
@@ -79,52 +80,53 @@ struct DataLoaderOptions {
 struct StreamShare {
   int num_ranks = 1;
   int rank = 0;
-  std::uint64_t seed = 0;  // of the random numbers of logical shards
+  std::uint64_t seed = 0;  // for the random numbers of logical shards
 };
 
 class DataLoader {
  public:
-  // For training: `sampler` is copied. Error(kInvalid) when it is for another number of samples, or
-  // its ranks do not fit the logical shards, or the groups are of another number or fill no batch.
+  // For training: copies `sampler`. Error(kInvalid) when it is for another number of samples, its
+  // ranks do not fit the logical shards, or the groups are for another number of samples or fill no
+  // batch.
   DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options);
   // For evaluation: exactly these samples, in this order.
   DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
              const DataLoaderOptions& options);
-  // For training on a stream. All ranks take the same number of steps: where the last one has fewer
-  // records than ranks, some are taken twice, or, of a global batch, with the weight 0.
+  // For training on a stream. All ranks take the same number of steps: if the last step has fewer
+  // records than ranks, some records are taken twice, in a global batch with the weight 0.
   DataLoader(std::shared_ptr<const StreamedDataset> stream, const StreamShare& share,
              const DataLoaderOptions& options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // Begins an epoch, after `consumed` samples of all ranks together. What was prepared before is
+  // Begins an epoch, after `consumed` samples of all ranks together. Batches prepared before are
   // dropped. Warns once when a shuffled epoch that was taken to its end begins again under the same
-  // number: its order would repeat. Error(kInvalid) when drop_last leaves nothing of a whole epoch:
-  // a loop would train on nothing; and when batches of groups or a stream cannot continue there.
+  // number, because its order would repeat. Error(kInvalid) when drop_last leaves no batch of a
+  // whole epoch, and when batches of groups or a stream cannot continue there.
   void begin_epoch(std::int64_t epoch, std::int64_t consumed = 0);
-  // The next batch; nothing, once, at the end of the epoch. Error(kInvalid) outside of an epoch:
-  // before begin_epoch(), and after the end.
+  // The next batch; at the end of the epoch nothing, once. Error(kInvalid) before begin_epoch() and
+  // after the end.
   std::optional<Batch> next();
 
-  // All of this epoch's batches have been taken. Requires: begin_epoch() was called.
+  // Whether all batches of this epoch have been taken. Requires: begin_epoch() was called.
   bool exhausted() const { return exhausted_; }
 
-  // Batches of a whole epoch begun at its first sample; those of one step count once. 0 for a
-  // stream: not known.
+  // Batches of a whole epoch begun at its first sample; the batches of one step count once. 0 for a
+  // stream, whose length is not known.
   std::int64_t num_batches() const;
   bool is_streamed() const;
   // Samples of this epoch that all ranks together have consumed, by the batches taken; padding does
-  // not count, so that any number of ranks can go on from here.
+  // not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
-  // Of the data, as messages call it.
+  // The name of the data in messages.
   const std::string& name() const;
-  // Of a step; 0: none.
+  // Shards of a step; 0: none.
   std::int64_t logical_shards() const;
 
  private:
-  // What next() needs of a batch, and gives.
+  // A batch, and the position that next() sets when it returns it.
   struct Prepared {
     Batch batch;
     std::int64_t consumed = 0;  // after its step
@@ -139,7 +141,7 @@ class DataLoader {
   void stop_threads();
   void work(std::stop_token stop);
   bool wait_for_room(std::stop_token stop);
-  // The next one to prepare, with its number; nothing at the end.
+  // The next batch to prepare, with its number; nothing at the end.
   std::optional<std::pair<std::size_t, Draft>> take_draft();
   Prepared prepare(Draft draft) const;
   Prepared take_prepared();

@@ -1,11 +1,11 @@
 #include "paceline/training/data/dataset.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::data {
 
@@ -30,13 +30,7 @@ std::vector<at::Tensor> TensorDataset::batch(std::span<const std::int64_t> indic
 
 namespace {
 
-std::string words_of(const at::Tensor& tensor) {
-  std::ostringstream words;
-  words << tensor.scalar_type() << ' ' << tensor.sizes();
-  return words.str();
-}
-
-// Requires the same number of tensors, of the same types, in every sample.
+// Error(kInvalid) unless every sample has the same number of tensors, of the same types.
 void require_alike(const std::vector<Sample>& samples) {
   check(!samples.empty(), "collate: a batch without samples");
   const Sample& first = samples.front();
@@ -50,7 +44,7 @@ void require_alike(const std::vector<Sample>& samples) {
       check(samples[i][t].scalar_type() == first[t].scalar_type() &&
                 samples[i][t].dim() == first[t].dim(),
             "collate: tensor {} is {} in sample 0 of the batch and {} in sample {}", t,
-            words_of(first[t]), words_of(samples[i][t]), i);
+            shapes_of({first[t]}), shapes_of({samples[i][t]}), i);
     }
   }
 }
@@ -89,7 +83,7 @@ std::vector<at::Tensor> stacked(const std::vector<Sample>& samples) {
       check(tensors[i].sizes() == tensors[0].sizes(),
             "collate: tensor {} is {} in sample 0 of the batch and {} in sample {}; padded() fills "
             "them up",
-            t, words_of(tensors[0]), words_of(tensors[i]), i);
+            t, shapes_of({tensors[0]}), shapes_of({tensors[i]}), i);
     }
     batch.push_back(at::stack(tensors));
   }

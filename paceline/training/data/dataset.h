@@ -1,6 +1,7 @@
 #pragma once
 
-// Samples that a DataLoader makes batches of.
+// Data sets whose samples have numbers: the interface, rows of tensors, and samples that a
+// program's own function makes, with the functions that put samples together to a batch.
 
 #include <cstdint>
 #include <functional>
@@ -12,15 +13,16 @@
 
 namespace paceline::data {
 
+// The samples that a DataLoader makes batches of.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::string name() const = 0;  // as messages call it
+  virtual std::string name() const = 0;  // for messages
   virtual std::int64_t size() const = 0;
-  // These samples, all in [0, size()), as tensors whose dim 0 they are: as a rule what a model
-  // takes, then what it should give, then what else there is. What is random about a sample depends
-  // on `epoch`, its index and the dataset's own seed alone, so that neither batches nor threads nor
-  // ranks change it. Thread safety: called by several threads at a time.
+  // These samples, all in [0, size()), as tensors whose dim 0 counts them: as a rule the model's
+  // input, then the wanted output, then any others. Random choices must depend on `epoch`, the
+  // sample's index and the data set's own seed alone, so that batches, threads and ranks do not
+  // change them. Thread safety: called by several threads at a time.
   virtual std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                         std::int64_t epoch) const = 0;
 };
@@ -41,8 +43,24 @@ class TensorDataset : public Dataset {
   const std::vector<at::Tensor> tensors_;
 };
 
-// A data set of one's own: a function that makes a sample of any tensors, and one that puts samples
-// together to a batch.
+// The tensors of one sample, without a dimension for the batch.
+using Sample = std::vector<at::Tensor>;
+
+// Puts samples together: one tensor of the batch for each tensor of a sample, with the samples
+// along dim 0. Called by several threads at a time.
+using Collate = std::function<std::vector<at::Tensor>(const std::vector<Sample>& samples)>;
+
+// PyTorch's default_collate for tensors: torch.stack. Error(kInvalid), with the place in the batch,
+// when samples have different numbers of tensors, or tensors of different shapes or types.
+std::vector<at::Tensor> stacked(const std::vector<Sample>& samples);
+
+// Fills every dimension up at its end, to the largest of the batch (in one dimension,
+// pad_sequence(batch_first=True)): tensor i of a sample with values[i], or with 0 if there are
+// fewer values. Error(kInvalid) as stacked(), for different numbers of dimensions or types.
+Collate padded(std::vector<double> values = {});
+
+// A data set of a program's own: a function that makes a sample of any tensors, and one that puts
+// samples together.
 //
 //   const auto sentences = std::make_shared<data::SampleDataset>(
 //       "sentences", std::ssize(texts),
@@ -50,28 +68,9 @@ class TensorDataset : public Dataset {
 //         return {at::tensor(tokenizer.encode(texts[index])), at::tensor(labels[index])};
 //       },
 //       data::padded({pad_token}));
-
-// The tensors of one sample, without a dimension for the batch.
-using Sample = std::vector<at::Tensor>;
-
-// One tensor of the batch for each tensor of a sample; dim 0 are the samples. Called by several
-// threads at a time.
-using Collate = std::function<std::vector<at::Tensor>(const std::vector<Sample>& samples)>;
-
-// As PyTorch's default_collate of tensors: torch.stack. Error(kInvalid) when the samples have
-// different numbers of tensors, or tensors of different shapes or types, with the place in the
-// batch.
-std::vector<at::Tensor> stacked(const std::vector<Sample>& samples);
-
-// Every dimension is filled up behind, to the largest of the batch (in one dimension,
-// pad_sequence(batch_first=True)), with the value for that tensor of a sample; with 0 where there
-// are fewer values. Error(kInvalid) as stacked(), for different numbers of dimensions or types.
-Collate padded(std::vector<double> values = {});
-
 class SampleDataset : public Dataset {
  public:
-  // What is random about a sample must follow from its index and the epoch. Called by several
-  // threads at a time.
+  // Random choices must follow from the index and the epoch. Called by several threads at a time.
   using Load = std::function<Sample(std::int64_t index, std::int64_t epoch)>;
 
   // Error(kInvalid) without samples or without a function.

@@ -57,7 +57,7 @@ std::size_t GzipFile::read(std::span<std::byte> into) {
   return done;
 }
 
-// Keeps what is unread. False when nothing is, at the end of the file.
+// Reads more, behind the unread bytes. False at the end of the file, when none are left.
 bool GzipFile::refill() {
   std::ranges::copy(unread_, input_.begin());
   const std::size_t kept = unread_.size();
@@ -124,7 +124,7 @@ std::size_t GzipFile::unpack(std::span<std::byte> into) {
 namespace {
 
 constexpr std::uint8_t kUint8Type = 0x08;
-// More than any image set of this format has; a wrong header must not ask for terabytes.
+// More than any image set of this format has: a damaged header must not cause a huge allocation.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 33;
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
@@ -132,7 +132,7 @@ class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path), file_(path) {}
 
-  // Fills `to` or fails.
+  // Fills `to`, or throws.
   void read(std::span<std::uint8_t> to) {
     const std::size_t got = file_.read(std::as_writable_bytes(to));
     if (got == to.size()) return;
@@ -154,7 +154,7 @@ class Reader {
     return mistaken_file(std::span(head).first(first.size() + more));
   }
 
-  // Reads on to gzip's own checksum, which stands behind the data.
+  // Requires the end of the file here, and reads gzip's checksum, which stands behind the data.
   void require_end() {
     const std::int64_t end = file_.offset();
     std::byte extra{};
@@ -204,7 +204,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
   }
   const auto size = static_cast<std::size_t>(count);
   while (file.elements.size() < size) {
-    // Grown as the data comes: what the header promises costs no memory yet.
+    // Memory grows with the data that was read, not with the size in the header.
     const std::size_t have = file.elements.size();
     file.elements.resize(std::min(size, have + kPiece));
     reader.read(std::span(file.elements).subspan(have));
@@ -216,7 +216,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
 namespace {
 
 constexpr std::int64_t kRecord = 1 + kCifarImage;
-constexpr std::int64_t kRecordsAtOnce = 256;  // they are copied while they are in the cache
+constexpr std::int64_t kRecordsAtOnce = 256;  // few enough to stay in the cache
 
 }  // namespace
 

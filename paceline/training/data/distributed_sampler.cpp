@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kMaxWeights = 1 << 24;  // at::multinomial's limit
 
-// The whole epoch's order. The generator, hence the permutation, is Python's
+// The whole epoch's order. The generator, and so the permutation, is that of Python's
 // torch.Generator().manual_seed(seed).
 std::vector<std::int64_t> epoch_order(std::int64_t num_samples, const SamplerOptions& options,
                                       std::uint64_t seed) {
@@ -111,7 +111,7 @@ using Indices = std::vector<std::int64_t>;
 
 struct Group {
   Indices all;      // its samples so far
-  Indices waiting;  // of those, the ones that no batch has
+  Indices waiting;  // its samples that are in no batch yet
 };
 
 }  // namespace
@@ -131,7 +131,7 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
   const std::size_t total = order.size() / size * size;
   Indices batches;
   batches.reserve(total);
-  // In the order in which each last began to wait, which decides between groups that are as full.
+  // Ordered by the moment when each last began to wait, which decides between equally full groups.
   std::list<Group> waiting;
   std::unordered_map<std::int64_t, std::list<Group>::iterator> places;
   for (const std::int64_t sample : order) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which samples a rank sees, and in which order.
+// Which samples a rank sees, and in which order: samplers, and groups of samples that are alike.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,10 +16,11 @@ namespace paceline::data {
 struct SamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
-  bool drop_last = false;  // drop the tail that does not divide by the ranks, instead of repeating
-                           // the first samples
-  // One for each sample, 0 or above; the same on every rank. An epoch then draws as many samples as
-  // there are, with repetition, as PyTorch's WeightedRandomSampler seeded by seed + epoch.
+  // Drop the tail that does not divide by the ranks, instead of repeating the first samples.
+  bool drop_last = false;
+  // A weight for each sample, 0 or above; the same on every rank. An epoch then draws as many
+  // samples as there are, with replacement, as PyTorch's WeightedRandomSampler seeded by seed +
+  // epoch.
   std::shared_ptr<const std::vector<double>> weights = nullptr;
 };
 
@@ -31,8 +32,8 @@ struct SamplerOptions {
 // exact sample by any number of ranks.
 class DistributedSampler {
  public:
-  // Error(kInvalid) when num_samples is 0, rank is not in [0, num_replicas), or the weights are of
-  // another number, negative, all 0 or not finite, or go with shuffle = false.
+  // Error(kInvalid) when num_samples is 0, rank is not in [0, num_replicas), or there is not one
+  // weight a sample, one is negative or not finite, all are 0, or shuffle is false.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
 
@@ -62,32 +63,30 @@ class DistributedSampler {
   std::int64_t consumed_ = 0;
 };
 
-// For exact evaluation: every sample exactly once over all ranks, in order, no padding; ranks may
-// differ by one sample.
+// For exact evaluation: every sample exactly once over all ranks, in order, without padding; the
+// numbers of samples of two ranks may differ by one.
 std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_replicas, int rank);
 
 // Batches of samples that are alike: of similar length, so that little is padded, or of one aspect
-// ratio.
+// ratio. A number for each sample of a data set; samples with the same number may share a batch.
+// Shared by the loaders that use it.
 //
 //   const auto groups = data::groups_by_bounds(lengths, {16, 32, 64, 128});
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32, .groups = groups});
 //
-// The definition is that of GroupedBatchSampler in torchvision's detection reference, over the
-// order of all ranks together. So batches do not depend on the number of ranks, which take them in
-// turn, and any number of ranks can continue an epoch. Pure.
-
-// A number for each sample of a data set; samples with the same number may share a batch. Shared by
-// the loaders that use it.
+// The algorithm is that of torchvision's GroupedBatchSampler, applied before the batches are dealt
+// to ranks. So the batches are the same for any number of ranks, and any number of ranks can
+// continue an epoch.
 using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 
-// Group of each value: how many of `bounds` (ascending) it has reached, as bisect.bisect_right.
+// The group of each value: how many of `bounds` (ascending) it has reached, as bisect.bisect_right.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
 
-// `order`, the samples of an epoch, as batches one after the other: a batch follows as soon as one
-// group has `batch_size` samples. There are order.size() / batch_size batches: at the end the
-// fullest of the groups that are left are filled up with their own samples, from the first on, and
-// the rest is left out. Requires: a group for every sample.
+// Rearranges `order`, the samples of an epoch, into batches one after the other: a group makes a
+// batch as soon as it has `batch_size` samples. There are order.size() / batch_size batches: at the
+// end the fullest of the remaining groups are filled up with their own samples, from the first on,
+// and the others are left out. Requires: a group for every sample.
 std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
                                         const std::vector<std::int64_t>& groups,
                                         std::int64_t batch_size);
@@ -102,10 +101,9 @@ std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
 //     for (auto& batch : *loader) ...
 //   }
 //
-// Copies share one position, because the loader takes a copy: set_epoch() reaches it there.
+// Copies share one position, because the loader takes a copy, which set_epoch() must reach.
 //
 // Thread safety: none; a loader calls it from the thread that iterates.
-
 class TorchSampler : public torch::data::samplers::Sampler<> {
   template <class Class, class Argument>
   static Argument argument_of(void (Class::*)(Argument));
@@ -117,22 +115,22 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
 
   explicit TorchSampler(const DistributedSampler& sampler);
 
-  // As DistributedSampler's.
+  // The position, as in DistributedSampler.
   void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
   std::int64_t epoch() const;
-  // Of all ranks together, what next() has given out. A loader asks ahead: by one batch, or by
-  // DataLoaderOptions::max_jobs.
+  // Samples that next() has returned on all ranks together. A loader asks ahead: by one batch, or
+  // by DataLoaderOptions::max_jobs.
   std::int64_t consumed() const;
 
-  // The loader calls it before each pass. Goes back to the first sample of the epoch, unless
-  // set_epoch() or load() has set the position since the last next(). A new size is that of the
-  // data set, for all ranks together.
+  // The loader calls it before each pass. Returns to the first sample of the epoch, unless
+  // set_epoch() or load() has set the position since the last next(). `new_size`: samples of the
+  // whole data set.
   void reset(NewSize new_size = {}) override;
   // This rank's next indices, at most `batch_size`; none at the end of the epoch.
   Request next(std::size_t batch_size) override;
 
-  // The epoch and the position. Any number of ranks can load what any rank has saved:
-  // Error(kInvalid) when the data set's size, the seed or the shuffling are others.
+  // Save and load the epoch and the position; any number of ranks can load what any rank has saved.
+  // Error(kInvalid) when the data set's size, the seed or the shuffling differ.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 

@@ -19,9 +19,9 @@ namespace {
 constexpr std::int64_t kIdxLabelHeader = 8;  // bytes before the first label
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Memory of its own, in huge pages where the kernel has them: tens of thousands of small ones take
-// longer to fault in and, at the end of a rank, to give back than the images to read. LibTorch's
-// allocator may hand out memory that ranks share, which only the last of them gives back.
+// Allocates separate memory, in huge pages if the kernel has them: to fault in tens of thousands of
+// small pages, and to return them at the end of a rank, takes longer than to read the images. From
+// LibTorch's allocator they could be memory that ranks share, which only the last rank returns.
 at::Tensor make_images(at::IntArrayRef sizes) {
   std::size_t bytes = 1;
   for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
@@ -107,9 +107,26 @@ ImageDataset load_cifar10(const std::string& given, Split split) {
   return dataset;
 }
 
+std::vector<at::Tensor> make_image_batch(
+    std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
+    const std::function<std::int64_t(std::int64_t index, float* out)>& load) {
+  const auto count = std::ssize(indices);
+  const auto format = channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  at::Tensor batch = at::empty({count, shape.channels, shape.height, shape.width},
+                               at::TensorOptions(at::kFloat).memory_format(format));
+  at::Tensor target = at::empty({count}, at::kLong);
+  auto* data = batch.data_ptr<float>();
+  auto* label = target.data_ptr<std::int64_t>();
+  for (const std::int64_t index : indices) {
+    *label++ = load(index, data);
+    data += shape.pixels();
+  }
+  return {std::move(batch), std::move(target)};
+}
+
 namespace {
 
-// The tensors' bytes are read where they lie: in the order of their dimensions, on the CPU.
+// Returns the data set with contiguous tensors, whose bytes are then read in place.
 ImageDataset readable(ImageDataset dataset) {
   at::Tensor &images = dataset.images, &labels = dataset.labels;
   check(images.defined() && images.scalar_type() == at::kByte && images.dim() == 4 &&
@@ -136,22 +153,12 @@ ImageSamples::ImageSamples(ImageDataset images, const ImageSamplesOptions& optio
 
 std::vector<at::Tensor> ImageSamples::batch(std::span<const std::int64_t> indices,
                                             std::int64_t epoch) const {
-  const auto count = std::ssize(indices);
-  const auto format =
-      channels_last_ ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  at::Tensor batch = at::empty({count, shape_.channels, shape_.height, shape_.width},
-                               at::TensorOptions(at::kFloat).memory_format(format));
-  at::Tensor target = at::empty({count}, at::kLong);
-  auto* data = batch.data_ptr<float>();
-  auto* label = target.data_ptr<std::int64_t>();
   const auto* const images = images_.images.data_ptr<std::uint8_t>();
   const auto* const labels = images_.labels.data_ptr<std::int64_t>();
-  for (const std::int64_t index : indices) {
-    transform_.apply(images + index * shape_.pixels(), data, channels_last_, epoch, index);
-    data += shape_.pixels();
-    *label++ = labels[index];
-  }
-  return {std::move(batch), std::move(target)};
+  return make_image_batch(indices, shape_, channels_last_, [&](std::int64_t index, float* out) {
+    transform_.apply(images + index * shape_.pixels(), out, channels_last_, epoch, index);
+    return labels[index];
+  });
 }
 
 }  // namespace paceline::data

@@ -1,8 +1,10 @@
 #pragma once
 
-// Labelled images in memory, as read from their files: one byte a pixel and channel.
+// Labelled images in memory: read from the files of MNIST, Fashion-MNIST and CIFAR-10, and as
+// samples of a data set.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 
 namespace paceline::data {
 
+// Images as the files have them: one byte a pixel and channel.
 struct ImageDataset {
   std::string name;                  // for example "fashion-mnist"
   at::Tensor images;                 // uint8 [N, channels, height, width]
@@ -28,12 +31,12 @@ struct ImageDataset {
 
 enum class Split { kTrain, kTest };
 
-// Readers. `folder` holds the files under their usual names; each may be gzip-compressed with ".gz"
-// behind the name (IDX only). Errors: kInvalid for a folder or file that is missing or empty,
-// kCorrupt naming file and byte offset for a file that is truncated or holds what it should not.
+// The functions below read the files of `folder` under their usual names. Errors: kInvalid for a
+// folder or file that is missing or empty, kCorrupt with file and byte offset for a file that is
+// truncated or not valid.
 
 // train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
-// (http://yann.lecun.com/exdb/mnist).
+// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" behind its name.
 ImageDataset load_mnist(const std::string& folder, Split split);
 // The same files with Fashion-MNIST's classes; Debian's package dataset-fashion-mnist puts them
 // into kFashionMnistFolder.
@@ -43,8 +46,11 @@ ImageDataset load_fashion_mnist(const std::string& folder, Split split);
 // record; in `folder` or in its cifar-10-batches-bin.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 
-// Labelled images as a model takes them: float32 [B, channels, height, width], transformed, and
-// int64 [B].
+// A batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B]. `load`
+// writes the image of an index and returns its label.
+std::vector<at::Tensor> make_image_batch(
+    std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
+    const std::function<std::int64_t(std::int64_t index, float* out)>& load);
 
 struct ImageSamplesOptions {
   TransformOptions transform;
@@ -52,10 +58,11 @@ struct ImageSamplesOptions {
   std::uint64_t seed = 0;      // of the transform's random choices
 };
 
+// Labelled images as a model takes them: transformed, in batches of make_image_batch().
 class ImageSamples : public Dataset {
  public:
-  // Error(kInvalid) when the images and labels are not what image_dataset.h says, or not of the
-  // same number. Tensors that are not contiguous, as after permute(), are copied once.
+  // Error(kInvalid) unless images and labels are as ImageDataset says, and equally many. Tensors
+  // that are not contiguous, as after permute(), are copied once.
   explicit ImageSamples(ImageDataset images, const ImageSamplesOptions& options = {});
 
   std::string name() const override { return images_.name; }

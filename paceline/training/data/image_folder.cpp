@@ -7,11 +7,12 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/files/images/image_files.h"
+#include "paceline/training/data/image_dataset.h"
 
 namespace paceline::data {
 namespace {
 
-// In a row, after which the folder is broken rather than a file.
+// After so many bad files in a row, the folder is broken rather than a file.
 constexpr std::int64_t kMostSkipped = 100;
 constexpr std::size_t kMostLogged = 10;
 
@@ -32,21 +33,13 @@ ImageFolder::ImageFolder(const std::string& folder, const ImageFolderOptions& op
 
 std::vector<at::Tensor> ImageFolder::batch(std::span<const std::int64_t> indices,
                                            std::int64_t epoch) const {
-  const auto count = std::ssize(indices);
   const auto [width, height] = options_.pipeline.size;
-  const auto format =
-      options_.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  at::Tensor batch =
-      at::empty({count, 3, height, width}, at::TensorOptions(at::kFloat).memory_format(format));
-  at::Tensor target = at::empty({count}, at::kLong);
-  auto* data = batch.data_ptr<float>();
-  auto* label = target.data_ptr<std::int64_t>();
-  for (const std::int64_t index : indices) {
-    *label++ = options_.on_bad_image == OnBadImage::kFail ? load(index, epoch, data)
-                                                          : load_or_skip(index, epoch, data);
-    data += pipeline_.num_values();
-  }
-  return {std::move(batch), std::move(target)};
+  return make_image_batch(indices, {.channels = 3, .height = height, .width = width},
+                          options_.channels_last, [&](std::int64_t index, float* out) {
+                            return options_.on_bad_image == OnBadImage::kFail
+                                       ? load(index, epoch, out)
+                                       : load_or_skip(index, epoch, out);
+                          });
 }
 
 std::int64_t ImageFolder::load(std::int64_t index, std::int64_t epoch, float* out) const {

@@ -9,9 +9,9 @@
 //                                             .std = images::kImageNetStd}});
 //   data::DataLoader loader(train, sampler, {.batch_size = 32, .num_threads = 2});
 //
-// A batch is float32 [B, 3, height, width] and int64 [B]. Files are read and decoded where the
-// batch is made, in the loader's threads; nothing is kept in memory but their names. A file that is
-// replaced meanwhile is taken as it is then.
+// A batch is float32 [B, 3, height, width] and int64 [B]. Files are read and decoded when a batch
+// is made, in the loader's threads; only their names are kept in memory. A file that was replaced
+// meanwhile is read in its new form.
 //
 // Thread safety: const, any thread.
 
@@ -30,10 +30,10 @@
 
 namespace paceline::data {
 
-// What happens for a file that has vanished, cannot be read or is damaged.
+// What to do with a file that has vanished, cannot be read or is damaged.
 enum class OnBadImage {
   kFail,  // an Error that names it
-  kSkip,  // the next one that is sound takes its place; counted, the first of them are logged
+  kSkip,  // the next sound file takes its place; skipped files are counted, the first ones logged
 };
 
 struct ImageFolderOptions {
@@ -52,17 +52,16 @@ class ImageFolder : public Dataset {
   std::string name() const override { return name_; }
   std::int64_t size() const override { return list_.size(); }
   const std::vector<std::string>& classes() const { return list_.classes(); }
-  const images::ImageList& list() const { return list_; }
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 
   // How many times a file was skipped, in all batches that this process has made.
   std::int64_t num_skipped() const { return num_skipped_; }
-  // Which files were, in order.
+  // The paths of these files, in the order of the samples.
   std::vector<std::string> skipped() const;
 
  private:
-  // Writes one image; its label.
+  // Writes one image and returns its label.
   std::int64_t load(std::int64_t index, std::int64_t epoch, float* out) const;
   std::int64_t load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const;
   void note_skipped(std::int64_t index, const Error& error) const;
@@ -73,7 +72,7 @@ class ImageFolder : public Dataset {
   const images::ImagePipeline pipeline_;
   mutable std::atomic<std::int64_t> num_skipped_{0};
   mutable std::mutex mutex_;
-  mutable std::set<std::int64_t> skipped_;  // guarded by mutex_
+  mutable std::set<std::int64_t> skipped_;  // indices of skipped files; guarded by mutex_
 };
 
 }  // namespace paceline::data

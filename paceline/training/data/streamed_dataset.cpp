@@ -14,6 +14,14 @@ namespace paceline::data {
 
 namespace {
 
+// Fisher and Yates. std::shuffle would make the order depend on the standard library.
+template <class Item>
+void shuffle(std::vector<Item>& items, images::SampleRandom random) {
+  for (auto left = std::ssize(items); left > 1; --left)
+    std::swap(items[static_cast<std::size_t>(left - 1)],
+              items[static_cast<std::size_t>(random.below(left))]);
+}
+
 class WindowShuffle : public RecordReader {
  public:
   WindowShuffle(std::unique_ptr<RecordReader> reader, std::int64_t window, std::uint64_t seed,
@@ -28,7 +36,7 @@ class WindowShuffle : public RecordReader {
     return std::move(records_[next_++]);
   }
 
-  // Whole windows are left out before they are read into memory.
+  // Skips whole windows without reading them into memory.
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
     if (next_ == records_.size()) {
@@ -49,18 +57,14 @@ class WindowShuffle : public RecordReader {
       if (!record) break;
       records_.push_back(std::move(*record));
     }
-    images::SampleRandom random(seed_, epoch_, windows_++);
-    for (std::int64_t i = std::ssize(records_) - 1; i > 0; --i) {  // Fisher and Yates
-      std::swap(records_[static_cast<std::size_t>(i)],
-                records_[static_cast<std::size_t>(random.below(i + 1))]);
-    }
+    shuffle(records_, images::SampleRandom(seed_, epoch_, windows_++));
   }
 
   const std::unique_ptr<RecordReader> reader_;
   const std::int64_t window_;
   const std::uint64_t seed_;
   const std::int64_t epoch_;
-  std::int64_t windows_ = 0;  // read or left out
+  std::int64_t windows_ = 0;  // windows read or skipped
   std::vector<StreamedRecord> records_;
   std::size_t next_ = 0;
 };
@@ -116,7 +120,7 @@ class LineReader : public RecordReader {
   }
 
  private:
-  // Goes behind the next line, which `text` gets unless it is null. False after the last one.
+  // Passes the next line, and appends it to `text` unless that is null. False after the last line.
   bool pass_line(std::string* text) {
     std::size_t length = 0;
     for (;;) {
@@ -161,12 +165,12 @@ class LineReader : public RecordReader {
 
   const std::vector<Path> paths_;  // in the order of this epoch
   const std::size_t max_line_bytes_;
-  std::size_t place_ = 0;  // of the file that is open
-  std::int64_t line_ = 0;  // of it, the last one that was passed
+  std::size_t place_ = 0;  // the open file's place in paths_
+  std::int64_t line_ = 0;  // the last line of it that was passed
   std::unique_ptr<GzipFile> file_;
-  bool is_new_ = true;  // nothing of it was read
+  bool is_new_ = true;  // nothing of the file was read yet
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
-  std::string_view unread_;  // of the buffer
+  std::string_view unread_;  // the part of buffer_ that is not used yet
 };
 
 }  // namespace
@@ -189,13 +193,7 @@ std::string LineFiles::name() const {
 std::unique_ptr<RecordReader> LineFiles::read(std::int64_t epoch) const {
   std::vector<Path> paths = paths_;
   const bool shuffles = options_.shuffle_window > 0;
-  if (shuffles) {
-    images::SampleRandom random(options_.seed, epoch, -1);  // windows count from 0
-    for (std::int64_t i = std::ssize(paths) - 1; i > 0; --i) {
-      std::swap(paths[static_cast<std::size_t>(i)],
-                paths[static_cast<std::size_t>(random.below(i + 1))]);
-    }
-  }
+  if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // windows count from 0
   auto lines = std::make_unique<LineReader>(std::move(paths), options_.max_line_bytes);
   if (!shuffles) return lines;
   return shuffled_in_windows(std::move(lines), options_.shuffle_window, options_.seed, epoch);

@@ -29,7 +29,7 @@ void write_as(std::ofstream& file, std::span<const std::int32_t> tokens) {
 }  // namespace
 
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
-  // A name of its own: ranks that all write to one path must not write into each other's file.
+  // A random name, because several ranks may write to one path at the same time.
   const std::string partial = path + ".partial-" + random_hex(8);
   std::error_code error;
   try {

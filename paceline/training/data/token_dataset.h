@@ -1,7 +1,7 @@
 #pragma once
 
-// Text for a language model, as tokens in a row: in memory, or in a file that is mapped, so that it
-// may be larger than memory and all ranks of a host read the same pages.
+// Text for a language model as a row of tokens: in memory, or in a mapped file, which may be larger
+// than memory and whose pages all ranks of a host share.
 //
 //   data::write_tokens("text.bin", tokenizer.encode(text));
 //   const auto dataset = std::make_shared<data::TokenDataset>(
@@ -15,22 +15,22 @@
 
 namespace paceline::data {
 
-// How a file has its tokens, little-endian and without a header: k16 is what nanoGPT and others
-// write for vocabularies of up to 65,536.
+// The width of a token in a file, which is little-endian and has no header. nanoGPT and others
+// write k16 for vocabularies of up to 65,536.
 enum class TokenWidth : std::uint8_t { k16, k32 };
 
-// Replaces the file. Error(kInvalid) for a token that the width has no room for, kSystem when the
-// operating system refuses.
+// Writes or replaces the file. Error(kInvalid) for a token that does not fit the width, kSystem
+// when the operating system refuses.
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens,
                   TokenWidth width = TokenWidth::k16);
 
-// The file's tokens, read as they are used: a row of int16 or int32, the former with the bits of
-// unsigned numbers. The file must not change meanwhile. Error(kCorrupt) when it is missing, empty,
-// no regular file, or no whole number of tokens.
+// The file's tokens as a row of int16 (with the bits of unsigned numbers) or int32, read when they
+// are used. The file must not change meanwhile. Error(kCorrupt) when it is missing, empty, not a
+// regular file, or not a whole number of tokens.
 at::Tensor map_tokens(const std::string& path, TokenWidth width = TokenWidth::k16);
 
-// Sample i are `context` tokens from i x context on, and the tokens that come next, one further:
-// two rows of int64. What is left at the end, shorter than that, is not used.
+// Sample i is `context` tokens from i x context on, and the same number of tokens from the next one
+// on: two rows of int64. A shorter rest at the end is not used.
 class TokenDataset : public Dataset {
  public:
   // `tokens`: a row of int16 (as unsigned numbers), int32 or int64. Error(kInvalid) unless it has

@@ -1,9 +1,8 @@
 #pragma once
 
-// From bytes to what a model takes: normalised floats, optionally cropped and flipped at random.
-//
-// The random choices of a sample depend on (seed, epoch, index of the sample) alone: not on the
-// batch, the number of loader threads or the number of ranks.
+// Turns the bytes of an image into the model's input: normalised floats, optionally cropped and
+// flipped at random. The random choices depend on (seed, epoch, index of the sample) alone: not on
+// the batch, the number of loader threads or the number of ranks.
 
 #include <cstdint>
 #include <vector>
@@ -13,8 +12,8 @@ namespace paceline::data {
 struct TransformOptions {
   std::vector<float> mean;  // per channel, of pixels in [0, 1]; empty: 0
   std::vector<float> std;   // per channel, above 0; empty: 1
-  int crop_padding =
-      0;  // random crop of the original size from the image padded with zero pixels on each side
+  // Random crop of the original size from the image padded with so many zero pixels on each side.
+  int crop_padding = 0;
   bool random_flip = false;  // mirrored left to right with probability 1/2
 };
 

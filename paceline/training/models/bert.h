@@ -1,10 +1,10 @@
 #pragma once
 
-// BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts those that are
-// masked. From the same blocks as GPT; load_hugging_face() (hugging_face.h) reads the weights of
-// BertForMaskedLM. The last layer's weight is that of the embedding.
+// BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts masked tokens.
+// It has the same kind of blocks as GPT; the last layer's weight is that of the embedding.
+// load_hugging_face() (hugging_face.h) reads the weights of BertForMaskedLM.
 //
-// Blind to ranks. It can be cloned.
+// The model knows nothing of other ranks and supports clone().
 
 #include <cstdint>
 #include <vector>
@@ -19,7 +19,7 @@
 
 namespace paceline::models {
 
-// The defaults are those of BERT-base, uncased: 110 million parameters.
+// The defaults are those of BERT-base, uncased, with 110 million parameters.
 struct BertOptions {
   std::int64_t vocabulary = 30522;
   std::int64_t context = 512;  // tokens that the model sees at most
@@ -35,28 +35,28 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
  public:
   using Options = BertOptions;
 
-  // Error(kInvalid) when a size is not positive or does not fit another (attention.h).
+  // Error(kInvalid) when a size is not positive or does not fit another (transformer.h).
   explicit BertImpl(const BertOptions& options = {}, const Layers& layers = {});
   void reset() override;
 
-  // Tokens [N, T] -> logits [N, T, vocabulary]. `segments` [N, T]: which of the texts a token is
-  // of; undefined: all of the first. `is_token` [N, T], booleans: false where a sequence has ended
-  // and padding is; undefined: nowhere. Error(kInvalid) for more tokens than the context.
+  // Tokens [N, T] -> logits [N, T, vocabulary]. `segments` [N, T]: the number of the text that a
+  // token belongs to; undefined: 0 for all. `is_token` [N, T], booleans: false for the padding
+  // behind a sequence; undefined: there is none. Error(kInvalid) for more tokens than the context.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& segments = {},
                      const at::Tensor& is_token = {});
 
   const BertOptions& options() const { return options_; }
 
  protected:
-  // What stages are made of (stage.h): the inputs of forward(), of which all but the first may be
-  // left out -> states and, where it is given, `is_token`; these -> states behind the blocks;
-  // states -> logits.
+  // What stages are made of (transformer_stage.h): the inputs of forward(), of which all but the
+  // first may be left out -> states and, where it is given, `is_token`; these -> states behind the
+  // blocks; states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);
   at::Tensor tied_weight() const { return weight_of(words_); }
-  void share_tied_weight(const BertImpl& other);  // takes the other's
-  // Drops what belongs to other stages than that of these blocks.
+  void share_tied_weight(const BertImpl& other);  // takes the weight of `other`
+  // Drops the layers of all stages but the one with these blocks.
   void keep(BlockRange range);
 
  private:

@@ -1,7 +1,7 @@
 #pragma once
 
-// A small convolutional network for images of 10 to 100 classes: two 3x3 convolutions with ReLU and
-// 2x2 max-pooling, two linear layers. Plain torch::nn, blind to ranks; it can be cloned.
+// Two small convolutional networks for images. They know nothing of other ranks and support
+// clone().
 
 #include <cstdint>
 
@@ -20,10 +20,12 @@ struct CnnOptions {
   std::int64_t classes = 10;
 };
 
+// For 10 to 100 classes: two 3x3 convolutions with ReLU and 2x2 max-pooling, two linear layers.
+//
 // conv channels->32, conv 32->64, linear 64*(height/4)*(width/4)->512, linear 512->classes.
 class CnnImpl : public torch::nn::Cloneable<CnnImpl> {
  public:
-  // Of `layers` it uses the linear ones.
+  // Uses only the linear layers of `layers`.
   explicit CnnImpl(const CnnOptions& options = {}, const Layers& layers = {});
   void reset() override;
   // [N, channels, height, width] -> logits [N, classes].
@@ -38,12 +40,12 @@ class CnnImpl : public torch::nn::Cloneable<CnnImpl> {
 TORCH_MODULE(Cnn);
 
 // The network of many MNIST tutorials: two 5x5 convolutions with ReLU and 2x2 max-pooling, two
-// linear layers. It can be cloned.
-
+// linear layers.
+//
 // conv 1->20, conv 20->20, linear 320->50, linear 50->10.
 class MnistNetImpl : public torch::nn::Cloneable<MnistNetImpl> {
  public:
-  // Of `layers` it uses the linear ones.
+  // Uses only the linear layers of `layers`.
   explicit MnistNetImpl(const Layers& layers = {});
   void reset() override;
   // [N, 1, 28, 28] -> logits [N, 10].

@@ -1,6 +1,3 @@
-// A convolution without bias, a normalisation and, as a rule, an activation behind them: what
-// torchvision calls Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
-
 #include "paceline/training/models/efficient_net.h"
 
 #include <algorithm>
@@ -22,6 +19,8 @@
 
 namespace paceline::models {
 
+// A convolution without bias, a normalisation and, as a rule, an activation behind them:
+// torchvision's Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
 struct ConvNormOptions {
   std::int64_t in_channels = 0;
   std::int64_t out_channels = 0;
@@ -29,7 +28,7 @@ struct ConvNormOptions {
   std::int64_t stride = 1;
   std::int64_t groups = 1;
   bool has_activation = true;  // SiLU
-  // Of BatchNorm2d, where the normalisation is one.
+  // For BatchNorm2d; other normalisations keep their own.
   double norm_epsilon = 1e-5;
   double norm_momentum = 0.1;
 };
@@ -76,14 +75,13 @@ at::Tensor ConvNormImpl::forward(const at::Tensor& images) {
 
 // EfficientNet's block (MBConv; Sandler et al., 2018, with the squeeze-and-excitation of Hu et al.,
 // 2018): channels are expanded, filtered one by one, weighted by what the whole image looks like,
-// and joined again. Where nothing changes its shape, the input is added; in training a sample's
-// block is left out at random (stochastic depth; Huang et al., 2016). torchvision's parameter
-// names.
-
+// and joined again. If the shape stays the same, the input is added; in training the block is then
+// left out for samples drawn at random (stochastic depth; Huang et al., 2016). The parameter names
+// are torchvision's.
 struct MobileBlockOptions {
   std::int64_t in_channels = 0;
   std::int64_t out_channels = 0;
-  std::int64_t expanded_channels = 0;  // as in_channels: there is no expansion
+  std::int64_t expanded_channels = 0;  // equal to in_channels: no expansion
   std::int64_t kernel = 3;
   std::int64_t stride = 1;
   double drop = 0;  // the probability with which the block is left out
@@ -118,7 +116,7 @@ torch::nn::Conv2d plain_convolution(std::int64_t in_channels, std::int64_t out_c
   return layer;
 }
 
-// Each channel is multiplied with a number in (0, 1) made of the means of all channels.
+// Multiplies each channel by a number in (0, 1) that is computed from the means of all channels.
 class SqueezeExcitationImpl : public torch::nn::Cloneable<SqueezeExcitationImpl> {
  public:
   SqueezeExcitationImpl(std::int64_t channels, std::int64_t squeezed)
@@ -215,7 +213,7 @@ constexpr std::array<Stage, 7> kStages = {{{1, 3, 1, 32, 16, 1},
                                            {6, 5, 2, 112, 192, 4},
                                            {6, 3, 1, 192, 320, 1}}};
 
-// To a multiple of 8, the nearest one that does not lose more than a tenth.
+// Rounds to the nearest multiple of 8 that does not lose more than a tenth.
 std::int64_t scaled(double channels) {
   const auto nearest = std::max<std::int64_t>(8, static_cast<std::int64_t>(channels + 4) / 8 * 8);
   return static_cast<double>(nearest) < 0.9 * channels ? nearest + 8 : nearest;
@@ -231,7 +229,7 @@ const Variant& variant_of(int variant) {
   return kVariants[static_cast<std::size_t>(variant)];
 }
 
-// What torchvision registers as classifier.1; classifier.0 is dropout.
+// torchvision's "classifier": its child 0 is dropout, its child 1 the linear layer.
 class ClassifierImpl : public torch::nn::Cloneable<ClassifierImpl> {
  public:
   ClassifierImpl(std::int64_t features, std::int64_t classes, double dropout, const Layers& layers)

@@ -2,7 +2,8 @@
 
 // EfficientNet-B0 to B7 (Tan and Le, 2019) with torchvision's architecture, initial values and
 // parameter names (features.0.0, features.1.0.block.0.0, ..., classifier.1), so that weights can be
-// exchanged by name. Blind to ranks; the normalisation comes from `Layers`. It can be cloned.
+// exchanged by name. The normalisation comes from `Layers`. The model knows nothing of other ranks
+// and supports clone().
 
 #include <cstdint>
 
@@ -18,7 +19,7 @@ struct EfficientNetOptions {
   int variant = 0;  // 0 to 7: B0 to B7
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
-  double stochastic_depth = 0.2;  // of the last block; earlier ones have less
+  double stochastic_depth = 0.2;  // probability for the last block; earlier ones have less
 };
 
 class EfficientNetImpl : public torch::nn::Cloneable<EfficientNetImpl> {

@@ -118,7 +118,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& next_toke
 
 namespace {
 
-// Evaluation mode, as long as it lives.
+// Keeps the model in evaluation mode while it lives.
 class Evaluating {
  public:
   explicit Evaluating(Gpt& model) : model_(model), was_training_(model->is_training()) {
@@ -133,7 +133,7 @@ class Evaluating {
   const bool was_training_;
 };
 
-// Of logits [N, vocabulary]: tokens [N, 1].
+// Draws tokens [N, 1] from logits [N, vocabulary].
 at::Tensor draw(at::Tensor logits, const GenerateOptions& options, at::Generator& random) {
   if (options.temperature == 0) return logits.argmax(-1, /*keepdim=*/true);
   logits = logits / options.temperature;

@@ -15,7 +15,7 @@
 namespace paceline::models {
 namespace {
 
-// A weight as a file has it: under one name, or in parts that follow each other along dimension 0.
+// Where a file has a weight: under one name, or in parts that follow each other along dimension 0.
 struct Place {
   std::vector<std::string> names;
   bool is_transposed = false;
@@ -24,7 +24,7 @@ struct Place {
 // How one kind of model lies in a file.
 struct FileLayout {
   const char* what;    // for messages
-  const char* prefix;  // which a file may leave out
+  const char* prefix;  // a file may leave it out
   // Tells where the parameter of this name lies; no names: the model has no such parameter.
   Place (*place)(std::string parameter);
   // Parameters with a row for each token of the vocabulary.
@@ -41,7 +41,7 @@ bool replace_prefix(std::string& name, const std::string& prefix, const std::str
   return true;
 }
 
-// GPT-2's linear layers have their weights the other way round.
+// GPT-2's files have the weights of linear layers transposed.
 Place place_in_gpt2(std::string name) {
   const bool is_known = name.starts_with("h.") || name.starts_with("wte.") ||
                         name.starts_with("wpe.") || name.starts_with("ln_f.");
@@ -143,7 +143,7 @@ std::optional<bool> is_right_constant(const std::string& name, const at::Tensor&
     const at::Tensor mask = at::ones({values.size(-2), values.size(-1)}, at::kDouble).tril();
     return at::equal(values, mask.expand(values.sizes()));
   }
-  if (name.ends_with(".attn.masked_bias"))  // for what the mask hides
+  if (name.ends_with(".attn.masked_bias"))  // the score of hidden positions
     return values.numel() == 1 && values.item<double>() <= -1e4;
   if (name.ends_with("position_ids"))
     return at::equal(values.flatten(), at::arange(values.numel(), at::kDouble));
@@ -236,7 +236,7 @@ class Loader {
     copies_.emplace_back(parameter, whole);
   }
 
-  // The tensor that a file has for this name, under whichever name.
+  // The file's tensor for this name, under whichever of its names the file has it.
   const TensorsByName::value_type* find(const std::string& name) {
     for (const std::string& candidate : names_in_files(layout_, name)) {
       const auto found = weights_.find(candidate);
@@ -310,13 +310,6 @@ TensorsByName named(const FileLayout& layout, const TensorsByName& weights,
   return in_file;
 }
 
-TensorsByName parameters_of(const torch::nn::Module& model) {
-  TensorsByName weights;
-  for (const auto& parameter : model.named_parameters())
-    weights.emplace(parameter.key(), parameter.value());
-  return weights;
-}
-
 void require_gpt2(const GptOptions& options) {
   if (options.rotary_base != 0 ||
       (options.key_value_heads != 0 && options.key_value_heads != options.heads)) {
@@ -352,11 +345,11 @@ TensorsByName to_hugging_face(const BertOptions& model, const TensorsByName& wei
 }
 
 TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options) {
-  return to_hugging_face(model->options(), parameters_of(*model), options);
+  return to_hugging_face(model->options(), weights_of(*model), options);
 }
 
 TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options) {
-  return to_hugging_face(model->options(), parameters_of(*model), options);
+  return to_hugging_face(model->options(), weights_of(*model), options);
 }
 
 }  // namespace paceline::models

@@ -1,14 +1,14 @@
 #pragma once
 
-// Weights under the names and in the shapes of Hugging Face's transformers, both ways: what
-// GPT2LMHeadModel and BertForMaskedLM save, with or without the prefixes "transformer." and
+// Converts weights from and to the names and shapes of Hugging Face's transformers, as
+// GPT2LMHeadModel and BertForMaskedLM save them, with or without the prefixes "transformer." and
 // "bert.". training/train/weights_file.h reads and writes the files.
 //
-// Every tensor of a file is used, or equals what the model makes of it, or is an error:
+// Every tensor of a file is used, must equal what the model computes itself, or is an error:
 //
 //   a weight of the model                            loaded; floating point of any width
-//   a copy of a tied one (lm_head.weight,            must be equal; if only the copy is there, it
-//     cls.predictions.decoder.*)                     is loaded
+//   a copy of a tied weight (lm_head.weight,         must be equal; if the file has only the copy,
+//     cls.predictions.decoder.*)                     it is loaded
 //   masks and position numbers (attn.bias,           must be those that the model computes
 //     attn.masked_bias, position_ids)
 //   BERT's other head (bert.pooler.*,                left out, with a warning that names them
@@ -26,26 +26,24 @@
 
 namespace paceline::models {
 
-using TensorsByName = std::map<std::string, at::Tensor>;
-
 struct HuggingFaceOptions {
-  // Tokens that the file has; 0: as many as the model. A model may have more, such as 50,304 where
-  // GPT-2 has 50,257, which do not divide by 2. Loading gives the others the mean of the file's
-  // weights: together they never get more than their share of all tokens in the probabilities.
-  // Saving leaves the others out.
+  // Tokens of the file; 0: as many as the model has. A model may have more, such as 50,304 instead
+  // of GPT-2's 50,257, which is odd. Loading gives the additional tokens the mean of the file's
+  // weights, so that they are never more probable than the file's tokens on average; saving leaves
+  // them out.
   std::int64_t vocabulary = 0;
 };
 
-// Error(kInvalid) that lists what is missing, what has another shape or element type, what differs
-// from the tensor that it is tied to, and what the model has no place for; nothing has been loaded
+// Error(kInvalid) that lists every tensor that is missing, has another shape or element type,
+// differs from the tensor that it is tied to, or has no place in the model; nothing has been loaded
 // then.
 void load_hugging_face(Gpt& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 void load_hugging_face(Bert& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 
-// Copies. Error(kUnsupported) for a model that GPT-2 has no place for: rotary positions, fewer
-// heads of keys and values.
+// Returns copies. Error(kUnsupported) for a model with rotary positions or fewer heads of keys and
+// values, which GPT-2 has no place for.
 TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
 TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 

@@ -9,6 +9,19 @@
 
 #include "paceline/training/models/linear.h"
 
+namespace paceline {
+
+TensorsByName weights_of(const torch::nn::Module& module) {
+  TensorsByName tensors;
+  for (const auto& parameter : module.named_parameters())
+    tensors.emplace(parameter.key(), parameter.value().detach());
+  for (const auto& buffer : module.named_buffers())
+    tensors.emplace(buffer.key(), buffer.value().detach());
+  return tensors;
+}
+
+}  // namespace paceline
+
 namespace paceline::models {
 
 torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options) {

@@ -1,12 +1,3 @@
-// The product of matrices in float32 by oneDNN, which LibTorch's builds have beside another library
-// for it. MKL, the other one in PyTorch's wheels, keeps AVX-512 for Intel's processors: on others
-// oneDNN's product is twice as fast (benchmarks/README.md).
-//
-// LibTorch calls it by the operator mkldnn::_linear_pointwise, which has no backward pass; here it
-// gets one, of any order.
-//
-// Thread safety: that of LibTorch's products.
-
 #include "paceline/training/models/linear.h"
 
 #include <optional>
@@ -23,20 +14,22 @@
 
 namespace paceline::models {
 
-// Whether it is there and the faster one: LibTorch multiplies by MKL and the processor is not
-// Intel's. The same for the whole process.
-bool prefers_one_dnn_product();
+namespace {
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The product of matrices in float32 by oneDNN, which LibTorch is built with beside another library
+// for products. That one is MKL in PyTorch's wheels, which keeps AVX-512 for Intel's processors: on
+// others oneDNN's product is twice as fast (benchmarks/README.md). LibTorch's operator for it,
+// mkldnn::_linear_pointwise, has no backward pass; here it gets one, which can be differentiated in
+// turn.
+//
 // [rows, features] times the transposed [outputs, features], plus [outputs] or undefined -> [rows,
 // outputs]. Requires: prefers_one_dnn_product(); float32 on the CPU; each of the matrices or its
 // transpose contiguous.
 at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& bias = {});
-
-namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 const std::optional<c10::OperatorHandle>& find_operator() {
   static const auto found = []() -> std::optional<c10::OperatorHandle> {
@@ -55,7 +48,8 @@ bool is_intel() {
 #endif
 }
 
-// By boxed values, because the types of optional arguments depend on LibTorch's version.
+// Calls the operator with boxed values, because the types of its optional arguments depend on
+// LibTorch's version.
 at::Tensor multiply(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   torch::jit::Stack stack{rows,
@@ -88,8 +82,8 @@ struct Product : torch::autograd::Function<Product> {
   }
 };
 
-}  // namespace
-
+// Whether the operator exists and is faster: LibTorch multiplies by MKL, and the processor is not
+// Intel's.
 bool prefers_one_dnn_product() {
   static const bool is_faster = at::hasMKL() && !is_intel() && find_operator().has_value();
   return is_faster;
@@ -101,17 +95,16 @@ at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
   return bias.defined() ? Product::apply(rows, weight, bias) : Product::apply(rows, weight);
 }
 
-namespace {
-
 constexpr std::int64_t kFewRows = 8;
-constexpr std::int64_t kGrain = 1 << 15;  // multiplications that are worth another thread
+constexpr std::int64_t kGrain = 1 << 15;  // multiplications worth another thread
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&
          tensor.layout() == at::kStrided && tensor.numel() > 0;
 }
 
-// Of float32 whose sizes fit, outside of autocast: what the ways below can multiply.
+// Whether the products here can multiply these tensors: float32 whose sizes fit, outside of
+// autocast.
 bool is_ordinary(const at::Tensor& input, const at::Tensor& weight) {
   return is_plain(input) && is_plain(weight) && weight.dim() == 2 && weight.is_contiguous() &&
          input.dim() > 0 && input.size(-1) == weight.size(1) &&

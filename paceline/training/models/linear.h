@@ -4,10 +4,9 @@
 //
 // - A few rows without gradients: generation makes one token after another, and each reads every
 //   weight once. LibTorch's product of so few rows reads at less than half of memory's speed.
-// - Where LibTorch multiplies by MKL and the processor is not Intel's: by oneDNN, twice as fast
-//   (one_dnn_product.h).
+// - Where LibTorch multiplies by MKL and the processor is not Intel's: by oneDNN, twice as fast.
 //
-// Everything else is LibTorch's. benchmarks/README.md has the measurements.
+// All other products are LibTorch's. benchmarks/README.md has the measurements.
 //
 // Thread safety: that of torch::nn::Linear.
 
@@ -18,9 +17,9 @@
 namespace paceline::models {
 
 // [..., in_features], [out_features, in_features], [out_features] or undefined -> [...,
-// out_features], as at::linear but for rounding, with its gradients. Float32 outside of autocast
-// may take another way than LibTorch's: the same one for the same sizes on the same machine. Of up
-// to 8 rows without gradients a row's result does not depend on the others.
+// out_features]: at::linear but for rounding, with gradients. Float32 outside of autocast may be
+// multiplied by another product than LibTorch's, which the sizes, the machine and the gradient mode
+// decide. For up to 8 rows without gradients, a row's result does not depend on the other rows.
 at::Tensor apply_linear(const at::Tensor& input, const at::Tensor& weight,
                         const at::Tensor& bias = {});
 

@@ -1,19 +1,36 @@
 #include "paceline/training/models/resnet.h"
 
 #include <string>
+#include <utility>
 
 #include <torch/nn/init.h>
 
 #include "paceline/engine/core/check.h"
 
 namespace paceline::models {
-
 namespace {
 
 torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t kernel,
                               std::int64_t stride) {
   return torch::nn::Conv2d(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
+}
+
+struct Architecture {
+  int depth = 0;
+  bool has_bottlenecks = false;
+  std::array<int, 4> blocks = {};
+};
+constexpr std::array<Architecture, 4> kArchitectures = {{{18, false, {2, 2, 2, 2}},
+                                                         {34, false, {3, 4, 6, 3}},
+                                                         {50, true, {3, 4, 6, 3}},
+                                                         {101, true, {3, 4, 23, 3}}}};
+
+const Architecture& architecture_of(int depth) {
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.depth == depth) return architecture;
+  }
+  fail(ErrorCode::kInvalid, "resnet: unknown depth {}; choose 18, 34, 50 or 101", depth);
 }
 
 }  // namespace
@@ -60,35 +77,6 @@ at::Tensor ResidualBlockImpl::forward(const at::Tensor& input) {
   return at::relu_(features);
 }
 
-namespace {
-
-struct Architecture {
-  int depth = 0;
-  bool has_bottlenecks = false;
-  std::array<int, 4> blocks = {};
-};
-constexpr std::array<Architecture, 4> kArchitectures = {{{18, false, {2, 2, 2, 2}},
-                                                         {34, false, {3, 4, 6, 3}},
-                                                         {50, true, {3, 4, 6, 3}},
-                                                         {101, true, {3, 4, 23, 3}}}};
-
-const Architecture& architecture_of(int depth) {
-  for (const Architecture& architecture : kArchitectures) {
-    if (architecture.depth == depth) return architecture;
-  }
-  fail(ErrorCode::kInvalid, "resnet: unknown depth {}; choose 18, 34, 50 or 101", depth);
-}
-
-torch::nn::Conv2dOptions first_convolution(const ResNetOptions& options) {
-  const std::int64_t kernel = options.small_images ? 3 : 7;
-  return torch::nn::Conv2dOptions(options.channels, 64, kernel)
-      .stride(options.small_images ? 1 : 2)
-      .padding(kernel / 2)
-      .bias(false);
-}
-
-}  // namespace
-
 ResNetImpl::ResNetImpl(const ResNetOptions& options, const Layers& layers)
     : options_(options), layers_(layers) {
   ResNetImpl::reset();
@@ -96,7 +84,8 @@ ResNetImpl::ResNetImpl(const ResNetOptions& options, const Layers& layers)
 
 void ResNetImpl::reset() {
   const Architecture& architecture = architecture_of(options_.depth);
-  conv1_ = register_module("conv1", torch::nn::Conv2d(first_convolution(options_)));
+  const auto [kernel, stride] = options_.small_images ? std::pair(3, 1) : std::pair(7, 2);
+  conv1_ = register_module("conv1", convolution(options_.channels, 64, kernel, stride));
   bn1_ = layers_.norm(64);
   register_module("bn1", bn1_.ptr());
   std::int64_t channels = 64;
@@ -108,9 +97,8 @@ void ResNetImpl::reset() {
   fc_ = layers_.linear({channels, options_.classes});
   register_module("fc", fc_.ptr());
   for (const auto& module : modules(/*include_self=*/false)) {
-    if (auto* convolution = module->as<torch::nn::Conv2d>()) {
-      torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
-    }
+    if (auto* layer = module->as<torch::nn::Conv2d>())
+      torch::nn::init::kaiming_normal_(layer->weight, 0, torch::kFanOut, torch::kReLU);
     if (!options_.zero_init_residual) continue;
     if (auto* block = module->as<ResidualBlock>()) {
       auto parameters = block->last_norm().ptr()->named_parameters(/*recurse=*/false);
@@ -119,7 +107,7 @@ void ResNetImpl::reset() {
   }
 }
 
-// `channels` go in, and are then what comes out.
+// `channels`: the number of input channels, then that of output channels.
 torch::nn::Sequential ResNetImpl::make_stage(std::int64_t& channels, std::int64_t width,
                                              int num_blocks, std::int64_t stride) const {
   torch::nn::Sequential stage;

@@ -1,8 +1,8 @@
 #pragma once
 
-// A block of a residual network (He et al., 2015): two or three convolutions, each with a
-// normalisation, whose result is added to the block's input. Parameters have torchvision's names:
-// conv1, bn1, ..., downsample.0, downsample.1.
+// Residual networks (He et al., 2015) with torchvision's architecture, initial values and parameter
+// names, so that weights can be exchanged by name. The models know nothing of other ranks and
+// support clone(); the normalisation comes from `Layers`.
 
 #include <array>
 #include <cstdint>
@@ -17,12 +17,14 @@
 
 namespace paceline::models {
 
+// A block: two or three convolutions, each with a normalisation, whose result is added to the
+// block's input. Parameters: conv1, bn1, ..., downsample.0, downsample.1.
 struct ResidualBlockOptions {
   std::int64_t in_channels = 64;
   std::int64_t width = 64;  // channels of the 3x3 convolutions
   std::int64_t stride = 1;
-  // Three convolutions (1x1, 3x3, 1x1) with 4 * width channels in the end, not two of 3x3. The
-  // stride is in the 3x3 one, as torchvision has it.
+  // Three convolutions (1x1, 3x3, 1x1) that end with 4 * width channels, instead of two of 3x3. The
+  // 3x3 convolution has the stride, as in torchvision.
   bool is_bottleneck = false;
   std::int64_t out_channels() const { return is_bottleneck ? 4 * width : width; }
 };
@@ -34,7 +36,7 @@ class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
   // [N, in_channels, H, W] -> [N, out_channels, H / stride, W / stride], rounded up.
   at::Tensor forward(const at::Tensor& input);
 
-  // The last normalisation, whose weight of zero makes the block pass its input on.
+  // The last normalisation: if its weight is zero, the block passes its input on.
   const torch::nn::AnyModule& last_norm() const { return norms_.back(); }
 
  private:
@@ -48,10 +50,7 @@ class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
 };
 TORCH_MODULE(ResidualBlock);
 
-// ResNet-18, 34, 50 and 101 with torchvision's architecture, initial values and parameter names
-// (conv1, bn1, layer1.0.conv1, ..., fc), so that weights can be exchanged by name. Blind to ranks;
-// the normalisation comes from `Layers`. It can be cloned.
-
+// ResNet-18, 34, 50 and 101. Parameters: conv1, bn1, layer1.0.conv1, ..., fc.
 struct ResNetOptions {
   int depth = 18;  // 18, 34, 50 or 101
   std::int64_t channels = 3;
@@ -59,7 +58,7 @@ struct ResNetOptions {
   // For images of about 32x32: the first convolution is 3x3 with stride 1, and there is no
   // max-pooling behind it.
   bool small_images = false;
-  // The last normalisation of each block begins with a weight of zero, where it has one.
+  // Initialises the weight of each block's last normalisation to zero, if it has one.
   bool zero_init_residual = false;
 };
 

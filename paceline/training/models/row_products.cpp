@@ -8,14 +8,15 @@
 namespace paceline::models {
 namespace {
 
-constexpr std::size_t kLanes = 16;  // sums at once of a product
-// Products at once, whose weights lie far apart, and how far ahead memory is asked for them (1
-// KiB): one core alone would ask for too little at once to be served as fast as memory is.
+constexpr std::size_t kLanes = 16;  // partial sums of a product, computed side by side
+// Products computed side by side, from rows of the weight that lie far apart, and how far ahead
+// each row is prefetched (1 KiB): otherwise one core has too few reads under way for memory's full
+// speed.
 constexpr std::size_t kStreams = 4;
 constexpr std::size_t kAhead = 256;
 
-// Of `row` with weights that lie `distance` apart. Inlined, to be compiled for each instruction
-// set.
+// The products of `row` with kCount weights that lie `distance` apart. Inlined, to be compiled for
+// each instruction set.
 template <std::size_t kCount>
 [[gnu::always_inline]] inline std::array<float, kCount> products(const float* row,
                                                                  const float* weight,

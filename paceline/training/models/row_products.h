@@ -1,15 +1,16 @@
 #pragma once
 
-// Thread safety: pure function.
+// The matrix product for a few rows: each weight is read from memory once. A pure function, in a
+// file with compile options of its own.
 
 #include <cstdint>
 
 namespace paceline::models {
 
-// Of row-major `rows` [num_rows, features] and `weight` [outputs, features]: the products of each
-// row with the rows `begin` to `end` of the weight, into the same columns of `results` [num_rows,
-// outputs]. Reads the weight once, whatever the number of rows: as fast as memory is, where there
-// are few. The bits of a product depend neither on the other rows nor on the instruction set.
+// Multiplies row-major `rows` [num_rows, features] with the rows `begin` to `end` of `weight`
+// [outputs, features], into the same columns of `results` [num_rows, outputs]. Reads the weight
+// once, whatever the number of rows, so a few rows take as long as memory needs to deliver it. The
+// bits of a product depend neither on the other rows nor on the instruction set.
 void multiply_rows(const float* rows, std::int64_t num_rows, const float* weight,
                    std::int64_t features, std::int64_t outputs, std::int64_t begin,
                    std::int64_t end, float* results);

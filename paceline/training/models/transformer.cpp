@@ -44,7 +44,7 @@ AttentionImpl::Heads AttentionImpl::heads_in(std::int64_t features) const {
   return {.queries = here * options_.heads / all, .keys = here * key_value_heads() / all};
 }
 
-// Of [N, heads, T, width], by the angle of each position.
+// Rotates [N, heads, T, width] by the angle of each position.
 at::Tensor AttentionImpl::turned(const at::Tensor& heads, std::int64_t first_position) const {
   const std::int64_t half = head_width() / 2;
   const auto options = at::device(heads.device()).dtype(at::kDouble);
@@ -176,7 +176,7 @@ void init_transformer(torch::nn::Module& module, std::int64_t num_branches) {
       torch::nn::init::normal_(parameter, 0, deviation);
       return;
     }
-    // The whole model's random numbers, whatever part of it is here.
+    // Draws the whole layer's values and takes the part that is here.
     const at::NoGradGuard no_grad;
     const at::Tensor whole =
         at::empty(division->whole_sizes(parameter.sizes()), parameter.options());

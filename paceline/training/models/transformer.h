@@ -1,11 +1,9 @@
 #pragma once
 
-// Multi-head attention (Vaswani et al., 2017) of a sequence to itself, as GPT and BERT have it: one
-// linear layer makes queries, keys and values, another one joins the heads. Fewer heads of keys and
-// values than of queries make it grouped-query attention (Ainslie et al., 2023). Positions may be
-// rotary (Su et al., 2021), in the convention of Llama: the halves of a head are turned.
+// The parts of a transformer that GPT and BERT share: attention, a block, the row of blocks, and
+// their initial values.
 //
-// The memory of scores grows with the square of the sequence's length.
+// Thread safety: that of a module.
 
 #include <cstdint>
 #include <vector>
@@ -18,16 +16,21 @@
 
 namespace paceline::models {
 
+// Multi-head attention (Vaswani et al., 2017) of a sequence to itself: one linear layer makes
+// queries, keys and values, another one joins the heads. Fewer heads of keys and values than of
+// queries make it grouped-query attention (Ainslie et al., 2023). Positions may be rotary (Su et
+// al., 2021), in the convention of Llama: the halves of a head are rotated. The scores take memory
+// that grows with the square of the sequence's length.
 struct AttentionOptions {
   std::int64_t width = 768;
   std::int64_t heads = 12;
   std::int64_t key_value_heads = 0;  // divides `heads`; 0: as many
-  bool is_causal = true;             // a position sees itself and those before it
-  double rotary_base = 0;            // usually 10,000; 0: the attention knows no positions
-  double dropout = 0.1;              // of the weights and of the result
+  bool is_causal = true;             // a position sees itself and the positions before it
+  double rotary_base = 0;            // usually 10,000; 0: no rotary positions
+  double dropout = 0.1;              // applied to the weights and to the result
 };
 
-// Keys and values of the positions that a model has seen, for generation: room for a number of
+// Keys and values of the positions that a model has seen, kept for generation: room for a number of
 // positions, filled from the first on.
 struct KeyValues {
   at::Tensor keys, values;  // [N, key_value_heads, room, width of a head]
@@ -36,15 +39,15 @@ struct KeyValues {
 
 class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
  public:
-  // Error(kInvalid) unless the heads divide the width, and likewise those of keys and values the
-  // heads; rotary positions want an even width of a head.
+  // Error(kInvalid) unless the heads divide the width, and the heads of keys and values divide the
+  // heads; rotary positions need heads of an even width.
   explicit AttentionImpl(const AttentionOptions& options = {}, const Layers& layers = {});
   void reset() override;
 
-  // [N, T, width] -> [N, T, width]. `bias`: added to the scores, of a shape that broadcasts to
-  // [N, heads, T, T], the same for all heads where they are divided; undefined: nothing. `past`:
-  // the positions before these, to which these are added; null: there are none. Error(kInvalid)
-  // when it has no room for them.
+  // [N, T, width] -> [N, T, width]. `bias` is added to the scores; its shape broadcasts to [N,
+  // heads, T, T], and where the heads are divided it is the same for all of them; undefined: none.
+  // `past` has the positions before these, which are added to it; null: there are none.
+  // Error(kInvalid) when it has no room for them.
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
@@ -56,8 +59,8 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   std::int64_t key_value_heads() const {
     return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
   }
-  // Heads of queries, and of keys as of values, in so many features of the projection: the layers
-  // may make fewer than all (InnerFeatures).
+  // How many heads of queries, and how many of keys and of values each, so many features of the
+  // projection hold: divided layers make a part of them (InnerFeatures).
   struct Heads {
     std::int64_t queries, keys;
   };
@@ -71,15 +74,15 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
 };
 TORCH_MODULE(Attention);
 
-// One layer of a transformer: attention, then two linear layers with GELU between them, each around
-// a residual connection. With the norms before them it is GPT-2's, with the norms behind BERT's.
-
+// One layer of a transformer: attention, then two linear layers with GELU between them, each with a
+// residual connection around it. With the norms before them it is GPT-2's layer, with the norms
+// after them BERT's.
 struct TransformerBlockOptions {
   AttentionOptions attention;
   std::int64_t feed_forward = 3072;  // width between the two linear layers
   bool norm_first = true;
   double norm_epsilon = 1e-5;
-  bool exact_gelu = false;  // by the error function, not by its approximation with tanh
+  bool exact_gelu = false;  // GELU by the error function, not approximated by tanh
 };
 
 class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
@@ -88,7 +91,7 @@ class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
                                 const Layers& layers = {});
   void reset() override;
 
-  // [N, T, width] -> [N, T, width]; `bias` and `past` are the attention's.
+  // [N, T, width] -> [N, T, width]; `bias` and `past` are passed to the attention.
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
@@ -106,19 +109,18 @@ class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
 };
 TORCH_MODULE(TransformerBlock);
 
-// GPT-2's and BERT's initial values: weights normal with a deviation of 0.02, those that end a
-// residual branch (c_proj) divided by the square root of `num_branches`; biases 0; norms are left.
-// A layer that holds a part of its weights (division.h) gets that part of the whole layer's.
+// Sets GPT-2's and BERT's initial values. Weights are normal with a deviation of 0.02, divided by
+// the square root of `num_branches` for the weights that end a residual branch (c_proj); biases are
+// 0; norms stay as they are. A divided layer (layers.h) gets its part of the whole layer's values.
 void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
-
-// The blocks of a transformer, one after the other, or those of them that a stage of a pipeline
-// keeps. A block's name is its number in the whole model.
 
 // Blocks [begin, end).
 struct BlockRange {
   std::int64_t begin = 0, end = 0;
 };
 
+// The blocks of a transformer, one after the other: all of them, or those of one stage of a
+// pipeline. A block's name is its number in the whole model.
 class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl> {
  public:
   // `count` blocks that are alike.
@@ -126,11 +128,11 @@ class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl>
                         std::int64_t count);
   void reset() override;
 
-  // Drops all blocks but these. Requires: there are such blocks.
+  // Drops all blocks outside of `range`. Requires: the blocks of `range` exist.
   void keep(BlockRange range);
 
-  // [N, T, width] -> [N, T, width]; `bias` is the attention's. `past` has the keys and values of
-  // each block; null: there are no positions before these.
+  // [N, T, width] -> [N, T, width]; `bias` is passed to each attention. `past` has the keys and
+  // values of each block; null: there are no positions before these.
   at::Tensor forward(at::Tensor states, const at::Tensor& bias = {},
                      std::vector<KeyValues>* past = nullptr);
 

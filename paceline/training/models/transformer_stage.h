@@ -1,14 +1,16 @@
 #pragma once
 
-// Some of the blocks of GPT or BERT, for a pipeline: the first stage also has the embeddings, the
-// last one what makes logits. Parameters have the names that they have in the whole model, and the
-// values of a whole model that is made from the same random numbers. The weight of the embedding is
-// at both ends, in the first stage and in the last: training/pipeline/tied_weights.h keeps it the
-// same on two ranks; on one rank join_ends() makes it one.
+// A pipeline stage of GPT or BERT: some of the blocks, in the first stage also the embeddings, in
+// the last one the layers that make logits. Parameters have the names that they have in the whole
+// model, and the values of a whole model made from the same random numbers. GPT and BERT use the
+// embedding's weight again for the logits, so the first and the last stage each have a copy:
+// training/pipeline/tied_weights.h keeps the copies of two ranks equal; join_ends() replaces those
+// of one rank by one tensor.
 //
 //   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
 //
-// The whole model exists for a moment while a stage is made. Blind to ranks. It cannot be cloned.
+// The whole model exists for a moment while a stage is made. A stage knows nothing of other ranks
+// and does not support clone().
 
 #include <cstdint>
 #include <memory>
@@ -23,11 +25,11 @@
 
 namespace paceline::models {
 
-// The blocks of a stage, as many as any other or one more. Error(kInvalid) when there are more
-// stages than blocks.
+// The blocks of a stage; the numbers of blocks of two stages differ by at most one. Error(kInvalid)
+// when there are more stages than blocks.
 BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages);
 
-// Of a model (GptImpl, BertImpl) without the layers of the other stages.
+// A model (GptImpl, BertImpl) without the layers of the other stages.
 template <class Model>
 class StageImpl : public Model {
  public:
@@ -36,19 +38,19 @@ class StageImpl : public Model {
   // Error(kInvalid) for a range that is empty or not within the model's blocks.
   StageImpl(const typename Model::Options& options, const Layers& layers, BlockRange range);
 
-  // Of the first stage what the whole model's forward() takes, of others what the stage before
-  // returned: states and, where the first stage was given one, BERT's `is_token`. Of the last stage
-  // logits.
+  // The first stage takes the inputs of the whole model's forward(), every other one the results of
+  // the stage before it: states and, where the first stage was given one, BERT's `is_token`. The
+  // last stage returns logits.
   Tensors forward(const Tensors& inputs);
   // For stages that take and return one tensor.
   at::Tensor forward(const at::Tensor& input) { return forward(Tensors{input}).front(); }
 
   bool is_first() const { return range_.begin == 0; }
   bool is_last() const { return range_.end == this->options().layers; }
-  // The weight of the embedding and the logits, where another rank has it too; nothing in stages at
-  // neither end, in the only stage of a model, and after join().
+  // The weight of the embedding and the logits, where another rank has a copy; nothing in a stage
+  // at neither end, in the only stage of a model, and after join().
   Tensors tied_weights() const;
-  // Of a first stage: it and the last stage have one weight from here on, its own.
+  // Makes the last stage use the weight of this one. Requires: this is the first stage.
   void join(StageImpl& last);
 
  private:

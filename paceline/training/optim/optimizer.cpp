@@ -47,8 +47,6 @@ namespace {
 constexpr const char* kNumSteps = "num_steps";
 constexpr const char* kMaster = "master";
 
-bool is_16_bit(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
-
 void require_fusable(const at::Tensor& parameter, std::size_t number) {
   const auto type = parameter.scalar_type();
   check((type == at::kFloat || is_16_bit(type)) && parameter.device().is_cpu() &&

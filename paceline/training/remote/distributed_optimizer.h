@@ -1,15 +1,7 @@
 #pragma once
 
-// What a DistributedOptimizer makes at the owners of parameters: torch::optim's optimizers, chosen
-// by the type of their options. These are messages; each owner makes the optimizer itself. A
-// program's own optimizer is one more such type, which the owners serve (serve_optimizer()):
-//
-//   struct Lion {
-//     static constexpr std::string_view kName = "lion";
-//     double lr = 1e-4;
-//     static auto fields(auto& m) { return std::tie(m.lr); }
-//     std::unique_ptr<torch::optim::Optimizer> make(Tensors parameters) const;
-//   };
+// An optimizer of modules on several workers: its options, its end at the owner of the modules, and
+// the caller's end, DistributedOptimizer.
 
 #include <concepts>
 #include <cstddef>
@@ -34,6 +26,16 @@ namespace paceline::remote {
 
 using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 
+// The type of the options chooses the optimizer. The options are sent as a message, and each owner
+// makes the optimizer itself. Below are the options of torch::optim's optimizers; a program's own
+// optimizer has a type like this one, which the owners serve (serve_optimizer()):
+//
+//   struct Lion {
+//     static constexpr std::string_view kName = "lion";
+//     double lr = 1e-4;
+//     static auto fields(auto& m) { return std::tie(m.lr); }
+//     std::unique_ptr<torch::optim::Optimizer> make(Tensors parameters) const;
+//   };
 template <class T>
 concept OptimizerOptions =
     rpc::Message<T> && requires(const T& options, std::vector<at::Tensor> parameters) {
@@ -90,34 +92,33 @@ struct RMSprop {
   OptimizerPointer make(std::vector<at::Tensor> parameters) const;
 };
 
-// A DistributedOptimizer's end at one owner of parameters: an optimizer of its own for the modules
-// of that owner, which takes the gradients of the passes that a step names.
-//
-// Thread safety: step() one at a time, as rpc does for an object.
-
 struct StepRequest {
   std::vector<rpc::ObjectNumber> passes;  // gradients are added up in this order
   std::optional<double> learning_rate;    // from now on
   static auto fields(auto& m) { return std::tie(m.passes, m.learning_rate); }
 };
 
-// An optimizer and the modules whose parameters it has.
+// The end of a DistributedOptimizer at one owner: an optimizer for the modules of that owner, which
+// takes the gradients of the passes that a step names.
+//
+// Thread safety: step() one at a time, as rpc does for an object.
 class ModulesOptimizer {
  public:
   using Make = std::function<OptimizerPointer(std::vector<at::Tensor> parameters)>;
-  // Error(kInvalid) if a module is not here, or none has parameters that require gradients.
+  // Error(kInvalid) if a module does not exist here, or none has parameters that require gradients.
   ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules, const rpc::Context& context,
                    const Make& make);
-  // Error(kInvalid), with nothing changed, if a pass is not here or none has a gradient.
+  // Error(kInvalid) if a pass does not exist here or no pass has a gradient; nothing has changed
+  // then.
   void step(const StepRequest& request, rpc::Context& context);
 
  private:
-  // The optimizer has a tensor of its own in each parameter's memory. So its steps do not count as
-  // writes for the graphs of other workers' passes, and the module's own .grad stays as it is.
+  // The optimizer steps a second tensor in the memory of each parameter. So its steps do not count
+  // as writes for the graphs of other workers' passes, and the module's own .grad does not change.
   struct Parameter {
     at::Tensor own, stepped;
   };
-  std::vector<std::shared_ptr<ServedModule>> modules_;  // by their addresses
+  std::vector<std::shared_ptr<ServedModule>> modules_;  // sorted by address
   std::vector<Parameter> parameters_;
   OptimizerPointer optimizer_;
 };
@@ -141,7 +142,7 @@ class ServedOptimizer {
     optimizer_.step(request, context);
     return {};
   }
-  // Says that the constructor has succeeded.
+  // Returns once the constructor has succeeded.
   rpc::Nothing ready(const rpc::Nothing& nothing) { return nothing; }
   static auto methods() {
     return std::tuple(rpc::method<&ServedOptimizer::step>("step", rpc::Effect::kOnce),
@@ -152,28 +153,7 @@ class ServedOptimizer {
   ModulesOptimizer optimizer_;
 };
 
-// An optimizer whose parameters are on several workers: makes an optimizer at each owner of the
-// modules, and one here for local parameters.
-//
-//   remote::DistributedOptimizer optimizer(*workers, {encoder, decoder}, remote::Adam{.lr = 1e-3},
-//                                          head->parameters());
-//   auto loss = ...;
-//   loss.backward();
-//   optimizer.step(loss);
-//
-// step() applies the gradients of the passes through these modules that are in the graph of the
-// loss, and of no other pass, so workers that share a module and have optimizers of their own do
-// not mix their gradients. It is one call for each owner, all at the same time. Modules that owners
-// have on third workers take part if they are among the optimizer's modules. Several losses, of
-// micro-batches, are one step: their gradients are added up in the order of the list.
-//
-// Applied gradients are gone, here and there: there is no zero_grad(). Those of a loss that is
-// dropped without a step are gone with its graph. The gradients of local parameters are in their
-// .grad, as always.
-//
-// Thread safety: none.
-
-// A step that failed at one owner at least.
+// A step that failed at one or more owners.
 class StepError : public Error {
  public:
   struct Outcome {
@@ -189,9 +169,29 @@ class StepError : public Error {
   std::vector<Outcome> outcomes_;
 };
 
+// An optimizer whose parameters are on several workers: makes an optimizer at each owner of the
+// modules, and one here for local parameters.
+//
+//   remote::DistributedOptimizer optimizer(*workers, {encoder, decoder}, remote::Adam{.lr = 1e-3},
+//                                          head->parameters());
+//   auto loss = ...;
+//   loss.backward();
+//   optimizer.step(loss);
+//
+// step() applies the gradients of the passes through these modules in the graph of the loss, and of
+// no other pass, so workers that share a module and have separate optimizers do not mix their
+// gradients. It makes one call to each owner, all at the same time. Modules of third workers, which
+// the owners call, take part if they are among the optimizer's modules. Several losses, of
+// micro-batches, are one step: their gradients are added up in the order of the list.
+//
+// A step clears the gradients that it has applied, on every worker: there is no zero_grad(). The
+// gradients of a loss that is dropped without a step are freed with its graph. The gradients of
+// local parameters are in their .grad, as always.
+//
+// Thread safety: none.
 class DistributedOptimizer {
  public:
-  // Waits until all owners have made theirs. rpc::CallError if one could not.
+  // Waits until all owners have made their optimizers. rpc::CallError if one could not.
   template <OptimizerOptions Options>
   DistributedOptimizer(rpc::Workers& workers, const std::vector<RemoteModule>& modules,
                        const Options& options, std::vector<at::Tensor> local = {})
@@ -209,13 +209,12 @@ class DistributedOptimizer {
     for (auto& future : made) future.get();
   }
 
-  // Once backward() has run. StepError if an owner failed: every method of an owner's optimizer is
-  // executed once, so its outcome says whether the step was taken there. Local parameters are
-  // stepped last, only if no owner failed; otherwise their .grad stays. Error(kInvalid) if there is
-  // no gradient to apply.
+  // Takes a step, after backward(). StepError if an owner failed; its outcomes tell which owners
+  // have taken the step. Local parameters are stepped last, only if no owner failed; otherwise
+  // their .grad stays. Error(kInvalid) if there is no gradient to apply.
   void step(const at::Tensor& loss) { step(std::vector<at::Tensor>{loss}); }
   void step(const std::vector<at::Tensor>& losses);
-  // From the next step on, everywhere.
+  // Sets the learning rate on every worker, from the next step on.
   void set_learning_rate(double learning_rate) { learning_rate_ = learning_rate; }
 
  private:
@@ -232,11 +231,11 @@ class DistributedOptimizer {
 
   std::vector<Owner> owners_;
   std::vector<at::Tensor> local_;
-  OptimizerPointer optimizer_;  // of the local parameters
+  OptimizerPointer optimizer_;  // for the local parameters
   std::optional<double> learning_rate_;
 };
 
-// Lets others make an optimizer of a program's own type here (optimizers.h).
+// Lets other workers make optimizers of a program's own type here.
 template <OptimizerOptions Options>
 void serve_optimizer(rpc::Workers& workers) {
   workers.serve<ServedOptimizer<Options>>();

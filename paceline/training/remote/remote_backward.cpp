@@ -22,7 +22,7 @@ edge_list with_anchor(edge_list edges, const at::Tensor& anchor) {
   return edges;
 }
 
-// The nodes of one graph, but for those that have been seen.
+// Appends the passes of one graph, without nodes that have been seen.
 void append_passes_of(const at::Tensor& root, std::unordered_set<Node*>& seen,
                       std::vector<RemoteBackward*>& passes) {
   if (!root.defined() || !root.grad_fn()) return;

@@ -1,8 +1,8 @@
 #pragma once
 
 // The caller's end of a pass through a remote module: a node of its autograd graph, whose backward
-// is a call to the owner. The node holds the pass (Token), so the owner keeps it as long as the
-// graph exists.
+// pass is a call to the owner. The node holds the pass (Token), so the owner keeps the pass as long
+// as the graph exists.
 //
 // Thread safety: const methods.
 
@@ -22,20 +22,21 @@
 
 namespace paceline::remote {
 
+// The caller's hold of a pass.
 class Token {
  public:
   Token(rpc::RemoteRef<Pass> pass, rpc::CallOptions options)
       : pass_(std::move(pass)), options_(options) {}
   const std::string& owner() const { return pass_.owner(); }
-  // Returns the gradients of the inputs that require them.
+  // Calls the owner. Returns the gradients of the inputs that require them.
   Tensors backward(Tensors gradients, bool retains);
-  // Appends this pass and what is nested in it, once a backward pass has been here.
+  // Appends this pass and the passes nested in it, if its backward pass has run.
   void append_passes(std::vector<PassAt>& passes) const;
 
  private:
   const rpc::RemoteRef<Pass> pass_;
   const rpc::CallOptions options_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   bool is_released_ = false, has_gradients_ = false;
   std::vector<PassAt> nested_;
 };
@@ -45,8 +46,8 @@ class RemoteBackward final : public torch::autograd::Node {
   // The edges lead to the inputs that require a gradient.
   RemoteBackward(std::shared_ptr<Token> token, torch::autograd::edge_list edges);
   const std::shared_ptr<Token>& token() const { return token_; }
-  // A leaf behind the node. A backward pass that asks for its gradient, which is undefined, runs
-  // the node also if nothing else behind it is asked for.
+  // An input of the node that exists only so that torch::autograd::grad() can be made to run the
+  // node when no other input needs a gradient. Its own gradient is undefined.
   const at::Tensor& anchor() const { return anchor_; }
 
   std::string name() const override { return "RemoteBackward"; }
@@ -62,10 +63,10 @@ class RemoteBackward final : public torch::autograd::Node {
 };
 
 // The passes through remote modules in the graphs of these tensors: one graph after the other, in
-// each the latest pass first, as a backward pass comes to them.
+// each the latest pass first, which is the order of a backward pass.
 std::vector<RemoteBackward*> remote_passes(const Tensors& roots);
 
-// Gives the outputs that require a gradient a history that leads to the inputs over the token.
+// Connects the outputs that require a gradient to the inputs by a node that holds the token.
 void set_remote_history(Tensors& outputs, const std::vector<std::uint8_t>& require_grad,
                         std::shared_ptr<Token> token, torch::autograd::edge_list edges);
 

@@ -22,26 +22,28 @@
 //   loss.backward();
 //   optimizer.step(loss);
 //
-// forward() is a call to the owner, which computes and, if gradients are wanted, keeps the graph.
-// The graph of the caller gets a node that refers to this *pass*; backward() calls the owner, which
-// computes the gradients of the inputs and, for itself, of the weights. Nothing is kept once the
-// caller's graph is gone, or the caller has not been heard of for a lease. Passes are independent:
-// several of one or of many workers may be open at once, each with its gradients. A worker that
-// has a remote module in its own modules passes the backward on.
+// forward() is a call to the owner, which computes and, if gradients are wanted, keeps the graph: a
+// *pass*. The caller's graph gets a node that refers to the pass; backward() calls the owner, which
+// computes the gradients of the inputs and keeps those of the weights. The owner drops the pass
+// once the caller's graph is destroyed, or the caller has not been heard of for a lease. Passes are
+// independent: several of one or of many workers may be open at once, each with its gradients. If a
+// worker has a remote module within its own modules, a backward pass through it calls that module's
+// owner in turn.
 //
-// A pass computes with the weights of the moment. If another worker's optimizer steps between its
-// forward and its backward, the backward sees the new weights, as in Hogwild; a step never happens
-// within a computation. One process's backward has the same bits.
+// A pass computes with the current weights. If another worker's optimizer steps between a forward
+// and its backward pass, the backward pass sees the new weights, as in Hogwild; a step never
+// happens within a computation. Otherwise gradients have the bits of one process.
 //
 // RemoteModule is a torch::nn::Module without parameters of its own; train() and eval() set the
-// mode of the passes that are made through it. It is a field of a message (the receiver's begins in
-// training mode), and copies share it. Tensors travel as tensor_field.h says.
+// mode of the passes through it. It can be a field of a message (the receiver's begins in training
+// mode); copies refer to the same object. tensor_field.h describes how tensors are sent.
 //
-// Errors: rpc::CallError and rpc::ReferenceError of the calls, also out of backward();
-// Error(kInvalid) for a second backward over a graph that was not retained; Error(kUnsupported) for
-// create_graph.
+// Errors: rpc::CallError and rpc::ReferenceError of the calls, also from backward();
+// Error(kInvalid) for a second backward pass over a graph that was not retained;
+// Error(kUnsupported) for create_graph.
 //
-// Thread safety: forward passes and backward passes, as far as LibTorch's own.
+// Thread safety: several threads may run forward and backward passes, as with LibTorch's own
+// modules.
 
 #include <chrono>
 #include <concepts>
@@ -66,7 +68,7 @@ class RunningForward {
   ~RunningForward();
   RunningForward(RunningForward&&) noexcept;
   RunningForward& operator=(RunningForward&&) noexcept;
-  // Waits for the outputs. Once.
+  // Waits for the outputs. Call it once.
   Tensors get();
 
  private:
@@ -83,17 +85,17 @@ class RemoteModuleImpl : public torch::nn::Module {
 
   // The worker that has the module. Requires: it refers to one.
   const std::string& owner() const { return reference_.owner(); }
-  // Of calls from here on; JoinOptions::deadline if not set.
+  // Sets the deadline of later calls; JoinOptions::deadline if not set.
   void set_deadline(std::chrono::milliseconds deadline) { options_.deadline = deadline; }
 
   // For modules that take and return one tensor.
   at::Tensor forward(const at::Tensor& input);  // not const, for torch::nn::Sequential
-  // For any module: what its forward() takes and returns, tuples as lists.
+  // For any module: takes and returns the tensors of its forward(), tuples as lists.
   Tensors forward_all(Tensors inputs) const;
   // As forward_all(), without waiting. Passes of one worker begin in the order of these calls.
   RunningForward start(Tensors inputs) const;
 
-  // Parameters and buffers as they are now; and the way back, for those that are named.
+  // Copies of parameters and buffers; load_state() sets those that are named.
   std::vector<NamedTensor> state() const;
   void load_state(std::vector<NamedTensor> tensors) const;
 
@@ -104,7 +106,7 @@ class RemoteModuleImpl : public torch::nn::Module {
   rpc::CallOptions options_;
 };
 
-// Refers to a RemoteModuleImpl, as a pointer does: what is const is the reference.
+// Refers to a RemoteModuleImpl. As with a pointer, `const` applies to the reference only.
 class RemoteModule : public torch::nn::ModuleHolder<RemoteModuleImpl> {
  public:
   using Impl = RemoteModuleImpl;
@@ -112,12 +114,12 @@ class RemoteModule : public torch::nn::ModuleHolder<RemoteModuleImpl> {
   RemoteModuleImpl* operator->() const { return ptr().get(); }
 };
 
-// Lets others use modules of this worker, and make optimizers of the types in optimizers.h for
-// them. Once for each worker that has modules.
+// Lets other workers use modules of this worker, and make optimizers of the types in
+// distributed_optimizer.h for them. Call it once on each worker that has modules.
 void serve_modules(rpc::Workers& workers);
 
-// A reference to a module of this worker (a ModuleHolder or a shared_ptr), to be sent to others.
-// The module stays alive as long as references to it. Its parameters must not be replaced.
+// Returns a reference to a module of this worker (a ModuleHolder or a shared_ptr), to be sent to
+// other workers. References keep the module alive. Its parameters must not be replaced.
 RemoteModule share(rpc::Workers& workers, TypelessModule module);
 template <class M>
 RemoteModule share(rpc::Workers& workers, const torch::nn::ModuleHolder<M>& module) {
@@ -128,7 +130,7 @@ RemoteModule share(rpc::Workers& workers, const std::shared_ptr<M>& module) {
   return share(workers, typeless(module));
 }
 
-// ---- modules that others create ----
+// ---- modules that other workers create ----
 
 template <class T>
 struct MakeModule {
@@ -141,7 +143,7 @@ struct MakeModule {
   };
 };
 
-// Lets others create modules of a type. `workers` must outlive the calls.
+// Lets other workers create modules of a type. `workers` must outlive the calls.
 template <class T>
 void serve(rpc::Workers& workers) {
   workers.serve<MakeModule<T>>([&workers](const typename T::Arguments& arguments, rpc::Context&) {

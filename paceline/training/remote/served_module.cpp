@@ -14,7 +14,7 @@ namespace paceline::remote {
 
 namespace {
 
-thread_local WeightsLock* lock_of_this_thread = nullptr;  // of the pass that it computes
+thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by the pass that it computes
 
 }  // namespace
 
@@ -135,7 +135,7 @@ BackwardReply Pass::backward(const BackwardRequest& request, rpc::Context& conte
   return reply;
 }
 
-// Of the inputs and then of the parameters.
+// The gradients of the inputs, then those of the parameters.
 Tensors Pass::run_backward(const BackwardRequest& request, const Tensors& anchors) {
   Tensors roots, gradients, variables = inputs_;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -195,7 +195,7 @@ ForwardReply ServedModule::forward(const ForwardRequest& request, rpc::Context& 
   const at::AutoGradMode with_graph(request.kept != 0);
   Tensors inputs, leaves, roots;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    // Of this graph alone, also if the caller is this worker itself.
+    // Detached from other graphs, because the caller may be this worker itself.
     const at::Tensor& input = request.inputs[i];
     inputs.push_back(input.defined() ? input.detach() : input);
     if (request.kept == 0 || request.require_grad[i] == 0) continue;
@@ -218,7 +218,7 @@ ForwardReply ServedModule::forward(const ForwardRequest& request, rpc::Context& 
   return reply;
 }
 
-// Weights may change before an output is sent that lies in their memory.
+// Copies an output that shares the memory of a weight, which may change before the output is sent.
 at::Tensor ServedModule::to_send(const at::Tensor& output) const {
   if (!output.defined()) return output;
   const at::Tensor plain = output.detach();

@@ -1,11 +1,9 @@
 #pragma once
 
-// Keeps the steps of optimizers apart from the passes of a shared module: passes read its weights
-// at the same time, a step waits for them and then has the weights alone. A pass that waits for
-// another worker lends its hold (WeightsLent) meanwhile, so passes and steps of any workers never
-// wait for each other in a circle, and a step happens between computations, never within one.
+// The owner's end of a remote module: the module as it is served, its passes with their messages,
+// and the lock of its weights.
 //
-// Thread safety: all methods.
+// Thread safety: any thread, except as said below.
 
 #include <condition_variable>
 #include <cstddef>
@@ -22,31 +20,36 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/rpc/remote_ref.h"
 #include "paceline/training/remote/tensor_field.h"
+#include "paceline/training/tensor/current_error.h"
 
 namespace paceline::remote {
 
+// Keeps optimizer steps apart from the passes of a shared module: passes read its weights at the
+// same time; a step waits for them and then has the weights alone. While a pass waits for another
+// worker, it gives up its read lock (WeightsLent). So passes and steps of several workers never
+// deadlock, and a step happens between computations, never within one.
 class WeightsLock {
  public:
-  // False if the deadline passed first. A step that waits goes before passes that come later.
+  // False if the deadline passed first. A waiting step goes before passes that come later.
   bool begin_pass(Deadline deadline);
   void end_pass();
   bool begin_step(Deadline deadline);
   void end_step();
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int num_passes_ = 0, num_waiting_steps_ = 0;
   bool is_stepping_ = false;
 };
 
-// This thread computes with the weights. Error(kTimeout) if a step still runs at the deadline.
+// Held while this thread computes with the weights. Error(kTimeout) if a step still runs at the
+// deadline.
 class WeightsInUse {
  public:
   WeightsInUse(WeightsLock& lock, Deadline deadline);
@@ -59,8 +62,8 @@ class WeightsInUse {
   WeightsLock* const outer_;
 };
 
-// This thread changes the weights. Error(kTimeout) if passes still compute with them at the
-// deadline.
+// Held while this thread changes the weights. Error(kTimeout) if passes still compute with them at
+// the deadline.
 class WeightsInStep {
  public:
   WeightsInStep(WeightsLock& lock, Deadline deadline);
@@ -72,7 +75,7 @@ class WeightsInStep {
   WeightsLock& lock_;
 };
 
-// This thread waits for another worker. Nothing happens if it does not compute with weights.
+// Held while this thread waits for another worker: gives up its WeightsInUse, if it has one.
 class WeightsLent {
  public:
   WeightsLent();
@@ -84,75 +87,75 @@ class WeightsLent {
   WeightsLock* const lock_;
 };
 
-// The messages of a pass through a remote module, and the owner's end of it: the graph of one
-// forward pass, kept for the backward pass, and then the gradients of the weights, kept until an
-// optimizer takes them. It is an object of the worker that called forward()
-// (engine/rpc/remote_ref.h), and goes when that worker lets go of its graph or has not been heard
-// of for a lease.
-//
-// Thread safety: all methods. The calls at a pass run one at a time, beside other passes of the
-// same module.
-
 class ServedModule;
 class Token;
 using Tensors = std::vector<at::Tensor>;
 
-// LibTorch's errors without the backtrace, which means nothing to another worker.
+// Throws LibTorch's errors as Paceline's, without the backtrace, which means nothing to another
+// worker.
 template <class Body>
 auto plain_errors(Body body) {
   try {
     return body();
-  } catch (const c10::Error& error) {
-    throw Error(ErrorCode::kInvalid, error.what_without_backtrace());
+  } catch (const c10::Error&) {
+    throw current_error();
   }
 }
 
 struct ForwardRequest {
   Tensors inputs;
-  std::vector<std::uint8_t> require_grad;  // of each input
+  std::vector<std::uint8_t> require_grad;  // for each input
   bool is_training = true;
-  rpc::ObjectNumber kept = 0;  // of the pass; 0: no gradients are wanted
+  rpc::ObjectNumber kept = 0;  // the pass to keep; 0: no gradients are wanted
   static auto fields(auto& m) { return std::tie(m.inputs, m.require_grad, m.is_training, m.kept); }
 };
 struct ForwardReply {
   Tensors outputs;
-  std::vector<std::uint8_t> require_grad;  // of each output; empty if no pass was kept
+  std::vector<std::uint8_t> require_grad;  // for each output; empty if no pass was kept
   static auto fields(auto& m) { return std::tie(m.outputs, m.require_grad); }
 };
 
 struct BackwardRequest {
-  Tensors gradients;  // of the outputs that require them; undefined: zero
+  Tensors gradients;  // for the outputs that require them; undefined: zero
   bool retains = false;
   static auto fields(auto& m) { return std::tie(m.gradients, m.retains); }
 };
-// A pass through a module of a third worker that was a part of this one.
+// A pass through a module of a third worker that was part of this pass.
 struct PassAt {
   std::string owner;
   rpc::ObjectNumber number = 0;
   static auto fields(auto& m) { return std::tie(m.owner, m.number); }
 };
 struct BackwardReply {
-  Tensors gradients;           // of the inputs that require them
+  Tensors gradients;           // for the inputs that require them
   std::vector<PassAt> nested;  // in the order in which one process would add up their gradients
   static auto fields(auto& m) { return std::tie(m.gradients, m.nested); }
 };
 
+// The owner's end of a pass through a remote module: the graph of one forward pass, kept for the
+// backward pass, and then the gradients of the weights, kept until an optimizer takes them. It is
+// an object of the worker that called forward() (engine/rpc/remote_ref.h), and is destroyed when
+// that worker drops its graph or has not been heard of for a lease.
+//
+// Thread safety: any thread. Calls to one pass run one at a time, in parallel with other passes of
+// the same module.
 class Pass {
  public:
   static constexpr std::string_view kName = "paceline.pass";
-  // Inputs and outputs are those that require a gradient.
+  // Takes only the inputs and outputs that require a gradient.
   Pass(std::shared_ptr<ServedModule> module, Tensors inputs, Tensors outputs);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  // The module and all that is nested in it. Error(kInvalid) if the graph was not retained.
+  // Runs the backward pass of the module and of all passes nested in it. Error(kInvalid) if the
+  // graph was not retained.
   BackwardReply backward(const BackwardRequest& request, rpc::Context& context);
   static auto methods() {
     return std::tuple(rpc::method<&Pass::backward>("backward", rpc::Effect::kOnce));
   }
 
-  // The gradient of a parameter, which the pass has no more; undefined if it took no part.
+  // Takes the gradient of a parameter out of the pass; undefined if the parameter took no part.
   at::Tensor take_gradient(const at::Tensor& parameter);
 
  private:
@@ -160,22 +163,15 @@ class Pass {
 
   const std::shared_ptr<ServedModule> module_;
   const Tensors parameters_;
-  Tensors inputs_, outputs_;                    // of the graph
-  std::vector<std::shared_ptr<Token>> nested_;  // once the first backward pass has looked for them
+  Tensors inputs_, outputs_;                    // of the graph; empty once it was released
+  std::vector<std::shared_ptr<Token>> nested_;  // found by the first backward pass
 
   std::mutex mutex_;  // guards the gradients
   std::unordered_map<const at::TensorImpl*, at::Tensor> gradients_;
 };
 
-// The passes that the workers of this process keep for others.
+// How many passes the workers of this process keep for others.
 std::size_t num_kept_passes();
-
-// A module as the worker that has it serves it to others. Its forward passes run one at a time, in
-// the order in which they arrive, because a module has buffers, a mode and members of its own; its
-// backward passes (pass.h) run beside them.
-//
-// Thread safety: forward(), state() and load_state() one at a time, as rpc does for an object; the
-// others any.
 
 // A tensor and its name in the module ("layer1.0.conv1.weight").
 struct NamedTensor {
@@ -188,15 +184,21 @@ struct ModuleState {
   static auto fields(auto& m) { return std::tie(m.tensors); }
 };
 
-// A module, and its forward() without its type.
+// A module with its forward() for lists of tensors, without its type.
 struct TypelessModule {
   std::shared_ptr<torch::nn::Module> module{};
   std::function<Tensors(const Tensors& inputs)> forward{};
-  // Of the constructor of a ServedModule. Only the worker that has the module can make one: what
-  // another worker sends has no fields.
+  // Arguments of ServedModule's constructor. Only the worker that has the module can make one: the
+  // message of another worker has no fields, and so no module.
   static auto fields(auto& /*self*/) { return std::tie(); }
 };
 
+// A module as its worker serves it to others. Forward passes run one at a time, in the order in
+// which they arrive, because a module has buffers, a mode and members; backward passes (Pass) run
+// in parallel with them.
+//
+// Thread safety: forward(), state() and load_state() one at a time, as rpc does for an object; the
+// other methods in any thread.
 class ServedModule : public std::enable_shared_from_this<ServedModule> {
  public:
   static constexpr std::string_view kName = "paceline.module";
@@ -204,10 +206,10 @@ class ServedModule : public std::enable_shared_from_this<ServedModule> {
   explicit ServedModule(const TypelessModule& module);
 
   ForwardReply forward(const ForwardRequest& request, rpc::Context& context);
-  // Copies of parameters and buffers; and the way back, for those that are named.
+  // Returns copies of parameters and buffers; load_state() sets those that are named.
   ModuleState state(const rpc::Nothing& nothing, rpc::Context& context);
   rpc::Nothing load_state(const ModuleState& state, rpc::Context& context);
-  // Says that the constructor has ended.
+  // Returns once the constructor has ended.
   rpc::Nothing ready(const rpc::Nothing& nothing) { return nothing; }
   static auto methods() {
     using enum rpc::Effect;
@@ -242,8 +244,8 @@ void append_outputs(Tensors& all, const std::tuple<Outputs...>& outputs) {
 
 [[noreturn]] void refuse_inputs(const torch::nn::Module& module, std::size_t num_inputs);
 
-// forward() of a module that takes one to four tensors, or a list of them, and returns a tensor, a
-// list or a tuple.
+// Calls forward() of a module that takes one to four tensors, or a list of them, and returns a
+// tensor, a list or a tuple.
 template <class M>
 Tensors call_forward(M& module, const Tensors& in) {
   Tensors all;

@@ -13,7 +13,7 @@
 namespace paceline::rpc {
 namespace {
 
-// By the number that travels, from 1. Never renumber.
+// The place of a type, from 1, is its number in messages. Never renumber.
 constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
                                at::kChar,  at::kShort,  at::kInt,          at::kLong,
                                at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
@@ -41,13 +41,13 @@ void check_place(const at::Tensor& tensor) {
   }
 }
 
-// The number of bytes that a tensor of these sizes has; none if there is no such tensor.
+// The number of bytes of a tensor with these sizes; nothing if no tensor can have them.
 std::optional<std::size_t> bytes_of(std::span<const std::int64_t> sizes, std::size_t element) {
   // LibTorch computes strides from sizes of at least 1, which must not overflow either.
   std::int64_t count = 1, stride = static_cast<std::int64_t>(element);
   for (const std::int64_t size : sizes) {
     if (size < 0) return {};
-    count *= size;  // no more than the stride
+    count *= size;  // at most `stride`, so it does not overflow
     if (__builtin_mul_overflow(stride, std::max<std::int64_t>(size, 1), &stride)) return {};
   }
   return static_cast<std::size_t>(count) * element;

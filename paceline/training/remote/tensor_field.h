@@ -7,16 +7,17 @@
 //     static auto fields(auto& m) { return std::tie(m.images, m.labels); }
 //   };
 //
-// Its element type, sizes and elements travel; whether it requires a gradient does not. Large
-// tensors are sent from where they lie, so their elements must not change until the call has ended;
-// strided ones are made contiguous first. The receiver gets a contiguous tensor of its own.
-// Undefined tensors travel as such.
+// Its element type, sizes and elements are sent, but not whether it requires a gradient. Large
+// tensors are sent without a copy, so their elements must not change until the call has ended;
+// strided ones are made contiguous first. The receiver gets a contiguous tensor of its own, or an
+// undefined tensor for an undefined one.
 //
 // Element types: bool, 8- to 64-bit integers, float16, bfloat16, float32, float64, complex64 and
 // complex128. Error(kUnsupported) for others, for tensors that are not dense and for those that are
 // not on the CPU.
 //
-// As bytes it is a message of TensorFields, which programs without LibTorch can read and write.
+// Its bytes are those of the message TensorFields, which programs without LibTorch can read and
+// write.
 
 #include <cstddef>
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
@@ -19,19 +20,14 @@ using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-// Newer versions have a function that older ones have not: it can be marked in neither.
-#if defined(__clang__)
-#pragma clang diagnostic ignored "-Winconsistent-missing-override"
-#endif
-
-// Paceline's store as c10d's. While it waits it looks whether a peer has died.
-class StoreOfC10d : public c10d::Store {
+// Paceline's store as c10d's. A wait ends early when a peer dies.
+class StoreOfC10d : public PortableStore {
  public:
   StoreOfC10d(std::shared_ptr<paceline::Store> store, Mesh& mesh, Deadline deadline)
       : store_(std::move(store)), mesh_(mesh), deadline_(deadline) {}
 
-  // Of newer versions; the store is one for all threads.
-  c10::intrusive_ptr<c10d::Store> clone() {
+  // A store for another thread: Paceline's may be shared by all of them.
+  c10::intrusive_ptr<c10d::Store> clone() override {
     return c10::make_intrusive<StoreOfC10d>(store_, mesh_, deadline_);
   }
 
@@ -53,7 +49,7 @@ class StoreOfC10d : public c10d::Store {
   void wait(const std::vector<std::string>& keys) override {
     wait_for_keys(*store_, keys, mesh_, deadline_, "c10d");
   }
-  // c10d's own limit would count anew for each wait; the group's stands.
+  // Ignores c10d's limit, which begins anew with each wait: the group's deadline holds.
   void wait(const std::vector<std::string>& keys, const milliseconds& /*timeout*/) override {
     wait(keys);
   }
@@ -64,8 +60,8 @@ class StoreOfC10d : public c10d::Store {
   const Deadline deadline_;
 };
 
-// Nothing where c10d's Gloo has no such reduction, or one in which NaN does not win. A mean is a
-// sum here; the caller divides.
+// The reduction of c10d; nothing if its Gloo lacks it, or does not pass NaN on. A mean becomes a
+// sum, which the caller divides.
 std::optional<c10d::ReduceOp> reduction_of(ReduceOp op, Dtype dtype) {
   if (dtype == Dtype::kBfloat16 || dtype == Dtype::kBool || dtype == Dtype::kInt16) return {};
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -106,7 +102,7 @@ class C10dLibrary : public Library {
           "rank {}: backend {} made no process group, or one of another rank or size", rank_,
           name_);
   }
-  // With an operation under way, what it uses must stay.
+  // An abandoned operation may still use its group and buffers, so these are leaked.
   ~C10dLibrary() override {
     if (abandoned_) {
       new Remains{std::move(process_group_), std::move(work_), std::move(scratch_)};
@@ -129,7 +125,7 @@ class C10dLibrary : public Library {
     }
   }
 
-  // run() looks itself; c10d has no way to end what is under way.
+  // run() polls for failures itself; c10d cannot cancel an operation.
   void abort() override {}
 
  private:
@@ -146,7 +142,7 @@ class C10dLibrary : public Library {
                            [&](const Collective& moved) { move(moved, deadline); });
       return;
     }
-    // c10d reduces in place, and uses every rank's tensor for what it has so far.
+    // c10d reduces in place, and uses the tensor of every rank for partial results.
     const bool has_result = call.op == Op::kAllReduce || rank_ == call.root;
     std::byte* data = call.output;
     if (!has_result) {
@@ -158,21 +154,18 @@ class C10dLibrary : public Library {
         at::from_blob(data, {static_cast<std::int64_t>(call.count)}, to_scalar_type(call.dtype))};
     complete(call, deadline, [&]() -> C10dWork {
       if (call.op == Op::kReduce) {
-        c10d::ReduceOptions options;
+        auto options = options_for<c10d::ReduceOptions>(call, deadline);
         options.reduceOp = *reduction;
-        options.rootRank = call.root;
-        options.timeout = timeout_of(deadline);
         return process_group_->reduce(tensors, options);
       }
-      c10d::AllreduceOptions options;
+      auto options = options_for<c10d::AllreduceOptions>(call, deadline);
       options.reduceOp = *reduction;
-      options.timeout = timeout_of(deadline);
       return process_group_->allreduce(tensors, options);
     });
     finish_mean(call, rank_, world_size_);
   }
 
-  // Everything that does not look at the elements.
+  // Carries out the operations that only move elements.
   void move(const Collective& call, Deadline deadline) {
     if (call.op == Op::kBroadcast && rank_ == call.root && call.input != call.output) {
       std::memcpy(call.output, call.input, bytes_of(call));
@@ -188,49 +181,44 @@ class C10dLibrary : public Library {
   C10dWork start(const Collective& call, Deadline deadline, std::size_t bytes,
                  std::size_t all_bytes, Tensors& input, Tensors& output,
                  std::vector<Tensors>& blocks) {
-    const auto timeout = timeout_of(deadline);
     switch (call.op) {
-      case Op::kBroadcast: {
+      case Op::kBroadcast:
         output = {view(call.output, bytes)};
-        c10d::BroadcastOptions options;
-        options.rootRank = call.root;
-        options.timeout = timeout;
-        return process_group_->broadcast(output, options);
-      }
-      case Op::kAllGather: {
+        return process_group_->broadcast(output,
+                                         options_for<c10d::BroadcastOptions>(call, deadline));
+      case Op::kAllGather:
         input = {view(call.input, bytes)};
         blocks = {views(call.output, call)};
-        c10d::AllgatherOptions options;
-        options.timeout = timeout;
-        return process_group_->allgather(blocks, input, options);
-      }
-      case Op::kGather: {
+        return process_group_->allgather(blocks, input,
+                                         options_for<c10d::AllgatherOptions>(call, deadline));
+      case Op::kGather:
         input = {view(call.input, bytes)};
         if (rank_ == call.root) blocks = {views(call.output, call)};
-        c10d::GatherOptions options;
-        options.rootRank = call.root;
-        options.timeout = timeout;
-        return process_group_->gather(blocks, input, options);
-      }
-      case Op::kScatter: {
+        return process_group_->gather(blocks, input,
+                                      options_for<c10d::GatherOptions>(call, deadline));
+      case Op::kScatter:
         output = {view(call.output, bytes)};
         if (rank_ == call.root) blocks = {views(call.input, call)};
-        c10d::ScatterOptions options;
-        options.rootRank = call.root;
-        options.timeout = timeout;
-        return process_group_->scatter(output, blocks, options);
-      }
+        return process_group_->scatter(output, blocks,
+                                       options_for<c10d::ScatterOptions>(call, deadline));
       case Op::kAllToAll: {
         input = {view(call.input, all_bytes)};
         output = {view(call.output, all_bytes)};
         std::vector<std::int64_t> equal;
-        c10d::AllToAllOptions options;
-        options.timeout = timeout;
-        return process_group_->alltoall_base(output[0], input[0], equal, equal, options);
+        return process_group_->alltoall_base(output[0], input[0], equal, equal,
+                                             options_for<c10d::AllToAllOptions>(call, deadline));
       }
       default:
         fail(ErrorCode::kUnsupported, "rank {}: {} has no {}", rank_, name_, name_of(call.op));
     }
+  }
+
+  template <class Options>
+  static Options options_for(const Collective& call, Deadline deadline) {
+    Options options;
+    options.timeout = timeout_of(deadline);
+    if constexpr (requires { options.rootRank; }) options.rootRank = call.root;
+    return options;
   }
 
   template <class Start>
@@ -241,11 +229,11 @@ class C10dLibrary : public Library {
       poll_until([&] { return work_->isCompleted(); }, mesh_, deadline,
                  std::string(name_of(call.op)));
       abandoned_ = false;
-      work_->wait();  // throws what went wrong
+      work_->wait();  // throws the operation's error
     });
   }
 
-  // c10d's inputs are not const, but it does not write them.
+  // c10d takes inputs that are not const, but does not write to them.
   static at::Tensor view(const std::byte* data, std::size_t bytes) {
     return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)},
                          at::kByte);
@@ -264,16 +252,11 @@ class C10dLibrary : public Library {
       operation();
     } catch (const Error&) {
       throw;
-    } catch (const c10::Error& error) {
-      fail_in_c10d(what, error.what_without_backtrace());
     } catch (...) {
-      fail_in_c10d(what, describe_current_exception());
+      const std::string text = current_error().what();
+      fail(code_of_text(text), "rank {}: {} of group {} failed in backend {}: {}", rank_, what,
+           group_, name_, text);
     }
-  }
-
-  [[noreturn]] void fail_in_c10d(std::string_view what, std::string_view text) const {
-    fail(code_of_text(text), "rank {}: {} of group {} failed in backend {}: {}", rank_, what,
-         group_, name_, text);
   }
 
   const std::string name_;

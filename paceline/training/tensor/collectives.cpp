@@ -23,8 +23,8 @@ bool has_blocks(Op op) {
   return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
 }
 
-// The hash that ranks compare of a call's tensor; where they may have different numbers of rows,
-// the hash of one row.
+// The hash of a call's tensor that ranks compare; if they may have different numbers of rows, the
+// hash of one row.
 std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   if (!has_blocks(op)) return shape_of(tensor);
   auto sizes = tensor.sizes().vec();
@@ -32,8 +32,8 @@ std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   return shape_of(sizes);
 }
 
-// How a call on these dense tensors is made: it keeps them alive, and on a device it comes in the
-// order of the device's stream.
+// Options for a call on these dense tensors: it keeps them alive, and on a device it is ordered
+// with the current stream.
 CallOptions options_for(const ProcessGroup& group, const std::shared_ptr<GivenTensors>& tensors) {
   CallOptions options{.keep_alive = tensors};
   if (tensors->all.empty()) return options;
@@ -53,7 +53,7 @@ bool fits(Op op, const at::Tensor& tensor) {
   return has_blocks(op) ? tensor.is_contiguous() : is_dense(tensor);
 }
 
-// In elements, for a tensor whose dim 0 they are rows of.
+// Converts rows of `tensor` along dim 0 to elements.
 std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
                                      const at::Tensor& tensor) {
   std::int64_t row = 1;
@@ -66,17 +66,16 @@ std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
   return elements;
 }
 
-// Whether an operation gives back elements in the order in which they were given, so that input and
-// output must have one layout.
+// Whether an operation keeps the order of elements, so that input and output must have one layout.
 bool keeps_order(Op op) { return !has_blocks(op) && !traits_of(op).has(kIsMessage); }
 
-// Whether an operation changes its output on this rank. A broadcast leaves the root's tensor as it
-// was, which autograd may have saved.
+// Whether an operation changes its output on this rank. A broadcast does not change the root's
+// tensor, which autograd may have saved.
 bool writes_output(Op op, bool is_root) {
   return is_root ? op != Op::kBroadcast : !traits_of(op).has(kOnlyRootGets);
 }
 
-// The call as the engine takes it, and what it points to.
+// The call as the engine takes it, with everything that it points to.
 struct Prepared {
   Call call;
   CallOptions options;
@@ -130,7 +129,7 @@ struct Prepared {
   Prepared& operator=(const Prepared&) = delete;
 
  private:
-  // Sets the shape of the tensor that every rank has.
+  // Sets the shape that ranks compare.
   void set_shape(const ProcessGroup& group, const TensorCall& asked) {
     const bool by_output = traits_of(asked.op).has(kOnlyRootGives) || asked.op == Op::kReceive;
     if (!asked.lists) {
@@ -158,7 +157,8 @@ struct Prepared {
   }
 };
 
-// A version of `call` on tensors that fit, and the outputs that it stands for.
+// A version of `call` on tensors that the engine can use, copied where necessary; copy_back() then
+// fills the original outputs.
 class Fitted {
  public:
   Fitted(const ProcessGroup& group, const TensorCall& call) : group_(group), call_(call) {
@@ -454,7 +454,7 @@ WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 
 std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
                                        const std::vector<TensorCall>& messages) {
-  std::deque<Prepared> prepared;  // they point to themselves
+  std::deque<Prepared> prepared;  // each points to its own members
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
   for (const TensorCall& message : messages) {

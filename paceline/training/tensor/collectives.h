@@ -5,26 +5,26 @@
 // contiguous copy. All ranks must pass the same shape, type and memory layout: otherwise every rank
 // gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
 //
-//   tensors                                       in place, or input and output  blocks of ranks
-//   dense, the same strides on every rank         as they lie                    copied
-//   dense, other strides on one rank              error on every rank            copied
-//   not dense: sliced, or expanded inputs         copied                         copied
-//   another shape on one rank                     error on every rank            error on every rank
+//   tensors                                 all_reduce, broadcast, ...  gather, scatter, all_to_all
+//   dense, the same strides on every rank   used in place               used through a copy
+//   dense, other strides on one rank        error on every rank         used through a copy
+//   not dense: sliced, or expanded inputs   used through a copy         used through a copy
+//   another shape on one rank               error on every rank         error on every rank
 //
-// Blocks of ranks: gathers, scatters and exchanges, whose contiguous tensors are taken as they lie.
-// A tensor of one dimension is like a buffer of ProcessGroup.
+// The operations of the last column, in which a rank has blocks of several ranks, use contiguous
+// tensors in place. A tensor of one dimension is like a buffer of ProcessGroup.
 //
 // Roots and peers are ranks of `group`, not of the world.
 //
 // CUDA tensors need a group with a backend for them (cpu:paceline,cuda:nccl; Error(kUnsupported)
-// otherwise), on the device that was current when it formed. They keep the order of streams, as in
-// torch.distributed: a call comes after what the current stream has been given, and when it
-// returns, or its Work::wait() does, the current stream is behind it and results may be used in
-// that stream; GroupOptions::blocking_wait waits for the results themselves. send and recv, and
-// tensors on other devices, are Error(kUnsupported).
+// otherwise), on the device that was current when it formed. Calls are ordered with streams, as in
+// torch.distributed: a call starts after the work that is queued in the current stream, and work
+// that is queued there after the call or its Work::wait() has returned starts after the call;
+// GroupOptions::blocking_wait makes the host wait for the results. send and recv, and tensors on
+// other devices, are Error(kUnsupported).
 //
-// The asynchronous forms fill tensors that they are given, which must be dense, and contiguous
-// where a rank has blocks of others; they keep all tensors alive until the work has completed.
+// The asynchronous forms write to tensors of the caller, which must be dense, and contiguous for
+// the operations of the last column; they keep all tensors alive until the work has completed.
 
 #include <cstdint>
 #include <optional>
@@ -41,7 +41,7 @@ struct TensorLists {
   std::vector<at::Tensor> outputs = {};
 };
 
-// A Call (engine/collectives/call.h) on tensors: all that the functions below come to.
+// A Call (engine/collectives/call.h) on tensors; each function below fills one in.
 struct TensorCall {
   Op op = Op::kBarrier;
   at::Tensor input = {};
@@ -54,8 +54,8 @@ struct TensorCall {
   // As Call's, in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
-  bool with_shape = false;                // of a send: the input's sizes travel with it
-  std::optional<TensorLists> lists = {};  // of a coalesced call, instead of input and output
+  bool with_shape = false;                // a send: the message carries the input's sizes
+  std::optional<TensorLists> lists = {};  // a coalesced call: instead of input and output
 };
 void run(ProcessGroup& group, const TensorCall& call);
 WorkPtr start(ProcessGroup& group, const TensorCall& call);
@@ -76,18 +76,18 @@ std::vector<at::Tensor> all_gather(ProcessGroup& group, const at::Tensor& tensor
 at::Tensor all_gather_into_tensor(ProcessGroup& group, const at::Tensor& tensor);
 WorkPtr all_gather_into_tensor_async(ProcessGroup& group, const at::Tensor& output,
                                      const at::Tensor& input);
-// Likewise of rows[r] rows from rank r, which all ranks give alike.
+// The same with rows[r] rows from rank r; all ranks pass the same numbers.
 at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
                         const std::vector<std::int64_t>& rows);
 WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                            const std::vector<std::int64_t>& rows);
-// As all_gather at root; empty elsewhere. The asynchronous form's `output` is one tensor, and
-// undefined off root.
+// At root as all_gather(); empty on other ranks. The asynchronous form's `output` is one tensor,
+// and undefined on other ranks.
 std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root);
 WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                      int root);
-// Root gives one tensor per rank, all like `output`; others pass none. The asynchronous form's
-// `input` is one tensor, and undefined off root.
+// Root passes one tensor per rank, each with the sizes of `output`; other ranks pass none. The
+// asynchronous form's `input` is one tensor, and undefined on other ranks.
 void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const at::Tensor& output,
              int root);
 WorkPtr scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
@@ -99,18 +99,18 @@ at::Tensor reduce_scatter(ProcessGroup& group, const at::Tensor& input,
                           ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                              ReduceOp op = ReduceOp::kSum);
-// Likewise into parts of rows[r] rows.
+// The same with rows[r] rows for rank r.
 at::Tensor reduce_scatter_v(ProcessGroup& group, const at::Tensor& input,
                             const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
                                const at::Tensor& input, const std::vector<std::int64_t>& rows,
                                ReduceOp op = ReduceOp::kSum);
-// `input` is cut along dim 0; part r goes to rank r. The result has the parts that came, in rank
-// order.
+// `input` is cut along dim 0; part r goes to rank r. The result has the parts of all ranks for this
+// one, in rank order.
 at::Tensor all_to_all_single(ProcessGroup& group, const at::Tensor& input);
 WorkPtr all_to_all_single_async(ProcessGroup& group, const at::Tensor& output,
                                 const at::Tensor& input);
-// Likewise with send_rows[r] rows for rank r and receive_rows[r] from it.
+// The same with send_rows[r] rows to rank r and receive_rows[r] from it.
 at::Tensor all_to_all_v(ProcessGroup& group, const at::Tensor& input,
                         const std::vector<std::int64_t>& send_rows,
                         const std::vector<std::int64_t>& receive_rows);
@@ -118,7 +118,7 @@ WorkPtr all_to_all_v_async(ProcessGroup& group, const at::Tensor& output, const 
                            const std::vector<std::int64_t>& send_rows,
                            const std::vector<std::int64_t>& receive_rows);
 
-// One operation on many dense tensors of one type on the CPU, for the price of one
+// One operation on many dense tensors of one type on the CPU, at the cost of one call
 // (ProcessGroup::all_reduce_coalesced). In place.
 void all_reduce_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                           ReduceOp op = ReduceOp::kSum);
@@ -127,7 +127,8 @@ WorkPtr all_reduce_coalesced_async(ProcessGroup& group, const std::vector<at::Te
 void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 WorkPtr broadcast_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                                   int root);
-// outputs[i] has the parts of inputs[i] of all ranks; below, the part of inputs[i] of this rank.
+// outputs[i] gets inputs[i] of all ranks; in reduce_scatter_coalesced() this rank's part of their
+// reduction.
 void all_gather_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
                           const std::vector<at::Tensor>& inputs);
 WorkPtr all_gather_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
@@ -140,7 +141,7 @@ WorkPtr reduce_scatter_coalesced_async(ProcessGroup& group, const std::vector<at
 
 void send(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
-// Returns the sender's rank; of the asynchronous form, Work::source_rank() is it.
+// Returns the sender's rank; after the asynchronous form it is Work::source_rank().
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 
@@ -154,9 +155,9 @@ WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
                                        const std::vector<TensorCall>& messages);
 
-// For tensors whose shape and type the receiver does not know: these travel with the message.
-// Contiguous on the CPU, of at most 8 dimensions. A receive of the same shape takes such a message
-// too.
+// For tensors whose shape and type the receiver does not know: the message carries them. The tensor
+// is contiguous, on the CPU, and has at most 8 dimensions. recv() of the same shape also takes such
+// a message.
 void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
                      std::uint32_t tag = 0);
 WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
@@ -167,12 +168,12 @@ struct ReceivedTensor {
 };
 // `peer` may be kAnySource. Error(kInvalid) for a message without a shape.
 ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag = 0);
-// A receive of that kind under way.
+// A recv_with_shape() under way.
 class PendingTensor {
  public:
   PendingTensor(WorkPtr work, std::shared_ptr<const at::Tensor> tensor)
       : work_(std::move(work)), tensor_(std::move(tensor)) {}
-  // Waits for it, as Work::wait() does.
+  // Waits for the tensor, as Work::wait() does.
   ReceivedTensor wait() const {
     work_->wait();
     return {*tensor_, work_->source_rank()};
@@ -185,8 +186,8 @@ class PendingTensor {
 };
 PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag = 0);
 
-// A zeroed tensor in the group's symmetric memory: collectives on it need no copies, but for small
-// and coalesced calls (docs/algorithms.md, section 4). Collective. The tensor keeps its memory
+// Collective. A zeroed tensor in the group's symmetric memory: collectives on it need no copies,
+// except small and coalesced calls (docs/algorithms.md, section 4). The tensor keeps its memory
 // alive.
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes,
                            at::ScalarType type = at::kFloat);

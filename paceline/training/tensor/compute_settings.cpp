@@ -44,7 +44,7 @@ namespace {
 
 bool was_chosen = false;  // by set_thread_count()
 
-// A function of a library that LibTorch brought into the process; null when it is not there.
+// A function of a library that LibTorch loaded; null if there is none of this name.
 template <class Function>
 Function* find_function(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -55,7 +55,7 @@ std::string_view variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// PACELINE_THREAD_SHARE is the OMP_NUM_THREADS that no user chose.
+// PACELINE_THREAD_SHARE is the OMP_NUM_THREADS that the launcher set, not the user.
 bool is_chosen() {
   const std::string_view threads = variable("OMP_NUM_THREADS");
   const std::string_view share = variable("PACELINE_THREAD_SHARE");
@@ -67,8 +67,8 @@ int apply(int num_threads) {
   if (num_threads > 0) at::set_num_threads(num_threads);
   const int threads = at::get_num_threads();
   if (auto* const set_openblas = find_function<void(int)>("openblas_set_num_threads")) {
-    // OpenBLAS's pool and OpenMP's fight for the same cores unless OpenBLAS itself uses OpenMP
-    // (get_parallel() == 2).
+    // The pools of OpenBLAS and OpenMP compete for the same cores, unless OpenBLAS itself uses
+    // OpenMP (get_parallel() == 2).
     auto* const parallel = find_function<int()>("openblas_get_parallel");
     set_openblas(parallel != nullptr && parallel() == 2 ? threads : 1);
   }

@@ -15,6 +15,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/version.h>
 
 namespace paceline {
@@ -40,6 +41,13 @@ using C10dProcessGroup = c10d::Backend;
 #else
 using C10dProcessGroup = c10d::ProcessGroup;
 #endif
+
+// c10d's store. Newer versions require clone(), which older ones do not have: it is declared here
+// without `override`, so that a store can override it in all versions.
+class PortableStore : public c10d::Store {
+ public:
+  virtual c10::intrusive_ptr<c10d::Store> clone() = 0;
+};
 
 // An allocator's one function is const before 2.3; from then on it also copies.
 class PortableAllocator : public c10::Allocator {

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -19,52 +20,32 @@ void put(std::string& bytes, std::int64_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
-class Reader {
- public:
-  explicit Reader(const std::string& bytes) : bytes_(bytes) {}
-  bool is_at_end() const { return position_ == bytes_.size(); }
-  std::int64_t number() {
-    std::int64_t value = 0;
-    std::memcpy(&value, take(sizeof(value)), sizeof(value));
-    return value;
-  }
-  const char* take(std::size_t count) {
-    require(count <= bytes_.size() - position_);
-    position_ += count;
-    return bytes_.data() + (position_ - count);
-  }
-  std::size_t left() const { return bytes_.size() - position_; }
-  static void require(bool condition) {
-    if (!condition) fail(ErrorCode::kCorrupt, "these bytes are not a list of tensors");
-  }
+void require(bool condition) {
+  if (!condition) fail(ErrorCode::kCorrupt, "these bytes are not a list of tensors");
+}
 
- private:
-  const std::string& bytes_;
-  std::size_t position_ = 0;
-};
-
-at::Tensor read_tensor(Reader& reader) {
-  const std::int64_t type = reader.number(), dimensions = reader.number();
+at::Tensor read_tensor(ByteReader& reader) {
+  const auto type = reader.get<std::int64_t>(), dimensions = reader.get<std::int64_t>();
   const auto is_known = [type](Dtype dtype) { return static_cast<std::int64_t>(dtype) == type; };
-  Reader::require(std::any_of(kAllDtypes.begin(), kAllDtypes.end(), is_known));
-  Reader::require(dimensions >= 0 && dimensions <= kMostDimensions);
+  require(std::any_of(kAllDtypes.begin(), kAllDtypes.end(), is_known));
+  require(dimensions >= 0 && dimensions <= kMostDimensions);
   const auto dtype = static_cast<Dtype>(type);
   std::vector<std::int64_t> sizes;
-  for (std::int64_t i = 0; i < dimensions; ++i) sizes.push_back(reader.number());
+  for (std::int64_t i = 0; i < dimensions; ++i) sizes.push_back(reader.get<std::int64_t>());
   std::size_t count = 1;
   const bool is_empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
   for (const std::int64_t size : sizes) {
-    Reader::require(size >= 0);
+    require(size >= 0);
     if (is_empty) continue;
-    // No product overflows: what has come so far is at most what there is.
-    Reader::require(count <= reader.left() / static_cast<std::size_t>(size));
+    // The product cannot overflow: it never exceeds the number of bytes that are left.
+    require(count <= reader.remaining() / static_cast<std::size_t>(size));
     count *= static_cast<std::size_t>(size);
   }
   if (is_empty) count = 0;
-  Reader::require(count <= reader.left() / size_of(dtype));
+  require(count <= reader.remaining() / size_of(dtype));
   at::Tensor tensor = at::empty(sizes, at::TensorOptions(to_scalar_type(dtype)));
-  const char* const elements = reader.take(count * size_of(dtype));
-  if (count > 0) std::memcpy(tensor.data_ptr(), elements, count * size_of(dtype));
+  const auto elements = reader.take(count * size_of(dtype));
+  if (count > 0) std::memcpy(tensor.data_ptr(), elements.data(), elements.size());
   return tensor;
 }
 
@@ -94,7 +75,8 @@ std::string to_bytes(const std::vector<at::Tensor>& tensors) {
 
 std::vector<at::Tensor> tensors_from_bytes(const std::string& bytes) {
   std::vector<at::Tensor> tensors;
-  for (Reader reader(bytes); !reader.is_at_end();) tensors.push_back(read_tensor(reader));
+  for (ByteReader reader(as_bytes(bytes)); reader.remaining() > 0;)
+    tensors.push_back(read_tensor(reader));
   return tensors;
 }
 

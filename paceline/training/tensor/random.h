@@ -1,10 +1,10 @@
 #pragma once
 
 // Random numbers that belong to a rank. LibTorch's generator belongs to the process, so ranks that
-// are threads of one take numbers from each other, in an order that no two runs share. Once a
-// thread has called seed_rank(), it has a generator of its own, which what is here uses: call it
-// first in every rank that is a thread and whose numbers are to repeat themselves. A DataLoader
-// with logical shards calls it for each shard.
+// run as threads of one process draw from the same generator, in an order that differs from run to
+// run. A thread that has called seed_rank() has a generator of its own, which the functions below
+// use: call it first in every rank that is a thread and must draw the same numbers in every run. A
+// DataLoader with logical shards calls it for each shard.
 
 #include <cstdint>
 
@@ -13,14 +13,13 @@
 
 namespace paceline {
 
-// Seeds this thread's generator, and LibTorch's: torch::nn::Dropout repeats itself where a process
-// is one rank.
+// Seeds this thread's generator and LibTorch's, which torch::nn::Dropout draws from.
 void seed_rank(std::uint64_t seed);
 
-// This thread's generator; LibTorch's, before seed_rank().
+// This thread's generator; before seed_rank(), LibTorch's.
 at::Generator rank_generator();
 
-// Where both generators stand.
+// The states of both generators.
 struct RandomState {
   at::Tensor of_process;
   at::Tensor of_rank;  // undefined before seed_rank()
@@ -28,9 +27,25 @@ struct RandomState {
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// As torch::dropout, by rank_generator(), on the CPU. Where ranks are threads, two runs drop the
-// same elements only after seed_rank(). Elements of `input` become 0 with probability `p`, the
-// others are divided by 1 - p; outside of training it returns its input. Error(kInvalid) unless
+// Sets both generators to a given state, or to a seed, and restores them at its end. Belongs to the
+// thread that made it.
+class RandomStateGuard {
+ public:
+  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
+    set_random_state(state);
+  }
+  explicit RandomStateGuard(std::uint64_t seed);
+  ~RandomStateGuard() { set_random_state(before_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  const RandomState before_;
+};
+
+// torch::dropout on the CPU with numbers of rank_generator(): elements of `input` become 0 with
+// probability `p`, the others are divided by 1 - p; outside of training it returns `input`. If
+// ranks are threads, two runs drop the same elements only after seed_rank(). Error(kInvalid) unless
 // 0 <= p < 1.
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training);
 

@@ -1,5 +1,6 @@
 set(SOURCES
   c10d.cpp
+  c10d_gloo.cpp
   collectives.cpp
   compute_settings.cpp
   object_collectives.cpp
@@ -12,9 +13,7 @@ set(LIBRARIES fmt::fmt)
 # The Gloo that LibTorch carries needs Gloo's headers, which LibTorch does not bring.
 find_path(PACELINE_C10D_GLOO_INCLUDE_DIR gloo/rendezvous/store.h)
 if(PACELINE_C10D_GLOO_INCLUDE_DIR)
-  list(APPEND SOURCES c10d_gloo.cpp)
   set_source_files_properties(paceline/training/tensor/c10d_gloo.cpp PROPERTIES COMPILE_DEFINITIONS USE_C10D_GLOO)
 else()
-  list(APPEND SOURCES no_c10d_gloo.cpp)
-  set_source_files_properties(paceline/training/tensor/no_c10d_gloo.cpp PROPERTIES COMPILE_DEFINITIONS "PACELINE_NO_C10D=\"Gloo's headers were not found\"")
+  set_source_files_properties(paceline/training/tensor/c10d_gloo.cpp PROPERTIES COMPILE_DEFINITIONS "PACELINE_NO_C10D=\"Gloo's headers were not found\"")
 endif()

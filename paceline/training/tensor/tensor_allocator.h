@@ -1,13 +1,14 @@
 #pragma once
 
-// LibTorch's allocator of CPU tensors, from the first SymmetricTensors or TensorMemoryMeter of a
-// process on: large tensors from a SymmetricArena while one is used, the others from where they
-// were; counted while a meter lives.
+// Replaces LibTorch's CPU allocator once the first SymmetricTensors or TensorMemoryMeter of the
+// process is made. While an arena is in use, large tensors come from it; all others come from the
+// former allocator. While a meter lives, all of them are counted.
 //
-// LibTorch keeps a plain pointer to its allocator, also in tensors; so there is one, for ever. A
-// block's address alone must tell where it came from: oneDNN frees what it took by address.
+// LibTorch and its tensors keep plain pointers to the allocator, so there is only one, and it is
+// never destroyed. Memory is freed by its address alone (oneDNN does that), so the address must
+// tell which allocator it came from.
 //
-// Thread safety: all of it.
+// Thread safety: any thread may call every function.
 
 #include <atomic>
 #include <cstdint>
@@ -25,22 +26,16 @@ class TensorAllocator : public PortableAllocator {
  public:
   static TensorAllocator& instance();
 
-  // Null: the usual memory again.
+  // Allocates large tensors from this arena; null: as usual again.
   void use(std::shared_ptr<SymmetricArena> arena);
-  // The one that large tensors come from; null: none.
+  // The arena that large tensors come from; null: none.
   std::shared_ptr<SymmetricArena> arena() const;
   void release_unused() const;
-
-  // What is allocated from now on; false when it is being counted already.
-  bool begin_counting();
-  void end_counting();
-  std::int64_t counted_bytes() const;
-  std::int64_t counted_peak() const;
-  void begin_peak();
 
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
 
  private:
+  friend class TensorMemoryMeter;  // counts
   TensorAllocator();
 
   static void free_block(void* block);
@@ -54,7 +49,7 @@ class TensorAllocator : public PortableAllocator {
   mutable std::mutex mutex_;          // guards everything below
   std::shared_ptr<SymmetricArena> current_;
   std::vector<std::shared_ptr<SymmetricArena>> arenas_;
-  mutable std::unordered_map<void*, std::size_t> counted_;  // blocks that live
+  mutable std::unordered_map<void*, std::size_t> counted_;  // live blocks
   mutable std::int64_t counted_bytes_ = 0;
   mutable std::int64_t counted_peak_ = 0;
 };

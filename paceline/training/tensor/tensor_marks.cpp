@@ -22,7 +22,7 @@ struct Noted {
 struct Shares {
   std::mutex mutex;  // guards the members below
   std::unordered_map<const c10::TensorImpl*, Noted> of;
-  std::size_t most = 64;  // entries before those of parameters that are gone are dropped
+  std::size_t most = 64;  // beyond so many entries, those of freed parameters are dropped
 };
 
 Shares& shares() {
@@ -68,7 +68,7 @@ void name_parameters(const torch::nn::Module& module) {
 
 namespace {
 
-// LibTorch does not count the writes to inference tensors.
+// LibTorch does not count writes to inference tensors.
 std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::int64_t>(tensor._version());
 }

@@ -1,11 +1,7 @@
 #pragma once
 
-// Which parameters are only one rank's share of a model: those of a pipeline's stages, of layers
-// that are divided among ranks, of branches on different ranks. What reads all parameters of a
-// rank, such as the norm of the gradients, would otherwise take them for the whole model. The code
-// that divides a model notes the shares; the process keeps them as long as the parameters live.
-//
-// Thread safety: any thread.
+// Facts that are noted about tensors: that a parameter is a share of a model, its name, and whether
+// a tensor was written to.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,45 +15,47 @@
 
 namespace paceline {
 
+// Marks parameters that are only one rank's share of a model: those of a pipeline's stages, of
+// layers that are divided among ranks, of branches on different ranks. Without the mark, the norm
+// of all gradients of a rank, for instance, would be taken for that of the whole model. The code
+// that divides a model notes the shares; the process keeps them as long as the parameters live.
+//
+// Thread safety: any thread.
 struct ModelShare {
   std::string part;         // what the parameter belongs to: "a stage of a pipeline of 2 ranks"
   bool is_divided = false;  // the parameter itself is a part of a larger one
 };
 
 void note_model_share(const std::vector<at::Tensor>& parameters, const ModelShare& share);
-// These have a whole model's gradients from now on.
+// These parameters have the gradients of a whole model from now on.
 void forget_model_share(const std::vector<at::Tensor>& parameters);
 
 struct FoundShare {
-  std::size_t parameter = 0;  // its number
+  std::size_t parameter = 0;  // its place in the list
   ModelShare share;
 };
-// The first parameter that is noted; with `divided_only` the first that is itself divided.
+// The first parameter that is a share; with `divided_only` the first that is itself divided.
 std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& parameters,
                                             bool divided_only = false);
 
-// Names of parameters, kept with the tensors, so that an error can tell which one it is about
-// wherever it is found: at::Tensor::name().
-//
+// Gives each parameter that has none its name in the module, "fc1.weight", or the first of several.
+// The name stays with the tensor (at::Tensor::name()), so errors can name a parameter everywhere.
 // Thread safety: none.
-
-// Each parameter that has no name gets its first one in the module, "fc1.weight".
 void name_parameters(const torch::nn::Module& module);
 
-// Whether a program has written to a tensor since a moment. LibTorch counts the operations that
-// write to a tensor or to a view of it, and a tensor that was given other memory (set_data()) has
-// another storage. Memory that changed by itself shows in neither, nor does a write through data()
-// or data_ptr().
+// Tells whether a tensor was written to since the mark was made: LibTorch counts the operations
+// that write to a tensor or to a view of it, and a tensor that was given other memory (set_data())
+// has another storage. The mark does not see writes through data() or data_ptr(), nor writes of
+// another process.
 //
 // Thread safety: none.
-
 class WriteMark {
  public:
   // Holds for no tensor.
   WriteMark() = default;
   explicit WriteMark(const at::Tensor& tensor);
 
-  // Requires: the tensor of the constructor.
+  // Whether the tensor is unchanged. Requires: the tensor of the constructor.
   bool holds_for(const at::Tensor& tensor) const;
 
  private:
@@ -67,7 +65,7 @@ class WriteMark {
   std::int64_t version_ = 0;
 };
 
-// Counts a write past LibTorch's operations, as they would: marks of the tensor hold no more.
+// Counts a write that bypassed LibTorch's operations: marks of the tensor no longer hold.
 void count_write(const at::Tensor& tensor);
 
 }  // namespace paceline

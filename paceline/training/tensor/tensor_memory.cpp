@@ -41,36 +41,6 @@ void TensorAllocator::release_unused() const {
   if (current_) current_->release_unused();
 }
 
-bool TensorAllocator::begin_counting() {
-  const std::lock_guard lock(mutex_);
-  if (counts_) return false;
-  counts_ = true;
-  counted_.clear();
-  counted_bytes_ = counted_peak_ = 0;
-  return true;
-}
-
-void TensorAllocator::end_counting() {
-  const std::lock_guard lock(mutex_);
-  counts_ = false;
-  counted_.clear();
-}
-
-std::int64_t TensorAllocator::counted_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return counted_bytes_;
-}
-
-std::int64_t TensorAllocator::counted_peak() const {
-  const std::lock_guard lock(mutex_);
-  return counted_peak_;
-}
-
-void TensorAllocator::begin_peak() {
-  const std::lock_guard lock(mutex_);
-  counted_peak_ = counted_bytes_;
-}
-
 void TensorAllocator::count(void* block, std::size_t bytes) const {
   if (!counts_ || block == nullptr) return;
   counted_[block] = bytes;
@@ -113,7 +83,7 @@ void TensorAllocator::free(void* block) {
 
 void TensorAllocator::free_block(void* block) { instance().free(block); }
 
-// Those that are not in use any more, and no tensor lies in.
+// Drops the arenas that are no longer used and in which no tensor lies.
 void TensorAllocator::drop_empty_arenas() {
   std::erase_if(arenas_, [&](const auto& arena) { return arena != current_ && arena->is_empty(); });
 }
@@ -151,18 +121,37 @@ SymmetricTensors::~SymmetricTensors() {
 }
 
 TensorMemoryMeter::TensorMemoryMeter() {
-  check(TensorAllocator::instance().begin_counting(),
-        "the memory of this process's tensors is being measured already");
+  TensorAllocator& allocator = TensorAllocator::instance();
+  const std::lock_guard lock(allocator.mutex_);
+  check(!allocator.counts_, "the memory of this process's tensors is being measured already");
+  allocator.counts_ = true;
+  allocator.counted_.clear();
+  allocator.counted_bytes_ = allocator.counted_peak_ = 0;
 }
 
-TensorMemoryMeter::~TensorMemoryMeter() { TensorAllocator::instance().end_counting(); }
+TensorMemoryMeter::~TensorMemoryMeter() {
+  TensorAllocator& allocator = TensorAllocator::instance();
+  const std::lock_guard lock(allocator.mutex_);
+  allocator.counts_ = false;
+  allocator.counted_.clear();
+}
 
 std::int64_t TensorMemoryMeter::bytes() const {
-  return TensorAllocator::instance().counted_bytes();
+  const TensorAllocator& allocator = TensorAllocator::instance();
+  const std::lock_guard lock(allocator.mutex_);
+  return allocator.counted_bytes_;
 }
 
-std::int64_t TensorMemoryMeter::peak() const { return TensorAllocator::instance().counted_peak(); }
+std::int64_t TensorMemoryMeter::peak() const {
+  const TensorAllocator& allocator = TensorAllocator::instance();
+  const std::lock_guard lock(allocator.mutex_);
+  return allocator.counted_peak_;
+}
 
-void TensorMemoryMeter::begin_peak() { TensorAllocator::instance().begin_peak(); }
+void TensorMemoryMeter::begin_peak() {
+  TensorAllocator& allocator = TensorAllocator::instance();
+  const std::lock_guard lock(allocator.mutex_);
+  allocator.counted_peak_ = allocator.counted_bytes_;
+}
 
 }  // namespace paceline

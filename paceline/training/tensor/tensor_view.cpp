@@ -16,7 +16,7 @@ namespace paceline {
 
 namespace {
 
-// Here, because every program that communicates tensors has this file.
+// Registered here, because every program that communicates tensors links this file.
 [[maybe_unused]] const bool has_c10d = register_libtorch_gloo();
 
 Device to_device(c10::Device device) {
@@ -174,7 +174,7 @@ std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device) {
 namespace {
 
 constexpr std::int64_t kLineBytes = 64;
-// Small arrays have small blocks, so that every rank has some of them.
+// Below this number of elements blocks are small, so that every rank gets some of them.
 constexpr std::int64_t kSmallArray = 65536;
 
 std::int64_t round_up(std::int64_t count, std::int64_t unit) {

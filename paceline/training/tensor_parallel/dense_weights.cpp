@@ -11,7 +11,6 @@
 
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/training/models/layers.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline {
@@ -33,7 +32,7 @@ struct Weight {
 };
 using Weights = std::map<std::string, Weight>;
 
-// Parameters and buffers, or, with `of`, what it has for each parameter.
+// Parameters and buffers, or, with `of`, its tensor for each parameter.
 Weights weights_in(torch::nn::Module& module, const OfParameter& of = {}) {
   Weights weights;
   models::visit_parameters(
@@ -83,13 +82,13 @@ std::shared_ptr<const OneCopy> one_copy_of(ProcessGroup& group, std::size_t byte
                                            std::vector<NamedRange> names) {
   try {
     return std::make_shared<const OneCopy>(group, bytes, std::move(names));
-  } catch (const Error& error) {  // every rank's
+  } catch (const Error& error) {  // the same on every rank
     if (error.code() == ErrorCode::kUnsupported) return nullptr;
     throw;
   }
 }
 
-// Part and whole swapped, of Division::part_of().
+// Writes the part into its place in the whole: the inverse of Division::part_of().
 void write_part(const Division& division, const at::Tensor& part, const at::Tensor& whole) {
   std::int64_t begin = 0, done = 0;
   for (const std::int64_t section : division.sections) {
@@ -101,7 +100,7 @@ void write_part(const Division& division, const at::Tensor& part, const at::Tens
   }
 }
 
-// Every rank writes its parts into the one copy; nothing where there is none.
+// Every rank writes its parts into the one copy. Empty if the ranks cannot have one copy.
 TensorsByName joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
   constexpr std::size_t kAlignment = 64;
   if (group.world_size() == 1) return {};

@@ -92,7 +92,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
   const at::Tensor sum = parallel_.spread_output ? reduce_scatter_own(group_, partial, kSpreadDim)
                                                  : reduce_from_region(group_, partial);
   if (!bias.defined()) return sum;
-  // Of spread positions every rank has a part of the bias's gradient.
+  // If positions are spread, every rank has a part of the bias's gradient.
   return sum + (parallel_.spread_output ? copy_to_region(group_, bias) : bias);
 }
 

@@ -1,23 +1,22 @@
 #pragma once
 
-// Linear layers of which each rank of a group has a part. A column-parallel layer has a part of the
-// output features, a row-parallel one a part of the input features; one after the other, with
-// anything between them that works on each feature apart, they need one all-reduce forward and one
-// backward.
+// Linear layers that are divided among the ranks of a group. A column-parallel layer has a part of
+// the output features, a row-parallel one a part of the input features. One after the other, with
+// any function of single features between them, they need one all-reduce forward and one backward.
 //
 //   ColumnParallelLinear first(torch::nn::LinearOptions(64, 256), group);  // [N, 256 / ranks]
 //   RowParallelLinear last(torch::nn::LinearOptions(256, 64), group);      // [N, 64] everywhere
 //   auto output = last(torch::gelu(first(input)));
 //
-// The weights are those that torch::nn::Linear makes from the same random numbers, each rank its
-// part: seed LibTorch's generator alike on all ranks. (Ranks that are threads share it: let them
-// build one after the other.) The whole layer exists for a moment while a layer is built.
+// Each rank gets its part of the weights that torch::nn::Linear makes from the same random numbers:
+// seed LibTorch's generator alike on all ranks. (Ranks that are threads share it: let them build
+// the layers one after the other.) The whole layer exists for a moment while a layer is built.
 //
 // Results and gradients are those of the whole layer but for rounding, the same on every rank. The
-// layers know how to spread positions (sequence parallelism): dim 1 of [N, T, features].
+// layers can spread positions (sequence parallelism), dim 1 of [N, T, features].
 //
-// All ranks run the layers in the same order. Error(kInvalid) names rank and layer where something
-// does not divide or an input does not fit.
+// All ranks run the layers in the same order. Error(kInvalid) names rank and layer if features do
+// not divide or an input does not fit.
 //
 // Thread safety: that of a module; one thread trains.
 
@@ -36,8 +35,8 @@
 namespace paceline {
 
 struct ColumnParallelOptions {
-  models::InnerFeatures inner = {};  // what the output features are; no counts: all of one kind
-  bool gather_output = false;        // the whole output on every rank; of one kind only
+  models::InnerFeatures inner = {};  // the kinds of output features; no counts: one kind
+  bool gather_output = false;        // the whole output on every rank; for one kind only
   bool spread_input = false;         // each rank has a part of the positions
 };
 
@@ -65,7 +64,7 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
 TORCH_MODULE(ColumnParallelLinear);
 
 struct RowParallelOptions {
-  models::InnerFeatures inner = {};  // what the input features are: one kind
+  models::InnerFeatures inner = {};  // the input features: one kind
   bool whole_input = false;          // every rank gets all input features and takes its part
   bool spread_output = false;        // each rank gets a part of the positions
 };

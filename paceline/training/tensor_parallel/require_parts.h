@@ -1,6 +1,7 @@
 #pragma once
 
-// What divides among the ranks of a group, and the error where it does not.
+// Checks that the features of a layer divide among the ranks of a group, and computes this rank's
+// part.
 
 #include <cstdint>
 #include <string_view>
@@ -13,15 +14,15 @@ namespace paceline::tensor_parallel {
 
 // Error(kInvalid) unless this rank is in the group.
 void require_group(std::string_view layer, const GroupPtr& group);
-// This rank's part along `dim` of a weight whose `features` are those of `inner`; no counts: all of
-// one kind. Error(kInvalid) naming rank, layer and blocks when a kind does not divide, or when they
-// are not `features` together.
+// This rank's part along `dim` of a weight with so many `features`, whose kinds `inner` has; no
+// counts: all of one kind. Error(kInvalid) that names rank, layer and blocks when a kind does not
+// divide, or the kinds do not add up to `features`.
 models::Division division_among(std::string_view layer, const ProcessGroup& group, std::int64_t dim,
                                 std::int64_t features, const models::InnerFeatures& inner);
 // Notes that this rank has only a part of the layer's parameters (training/tensor/tensor_marks.h).
 void note_parts(std::string_view layer, const models::Division& division,
                 const std::vector<at::Tensor>& parameters);
-// Error(kInvalid) with both numbers unless the input's last dimension has so many features.
+// Error(kInvalid) unless the input's last dimension has so many features.
 void require_features(std::string_view layer, const ProcessGroup& group, const at::Tensor& input,
                       std::int64_t features);
 

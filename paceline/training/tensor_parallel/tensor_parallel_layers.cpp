@@ -46,7 +46,7 @@ void require_same(ProcessGroup& group, const std::string& doing) {
   }
 }
 
-// Weights that every rank has, positions of which each has a part.
+// Layers with whole weights on every rank, each of which computes a part of the positions.
 void spread_positions(models::Layers& layers, const GroupPtr& group) {
   layers.linear = [group](const LinearOptions& linear) {
     return AnyModule(SpreadLinear(linear, group));
@@ -149,7 +149,7 @@ at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, doub
   if (!is_training || p == 0) return input;
   const at::Tensor drawn = at::empty({}, at::kLong).random_(rank_generator());
   const auto shared = static_cast<std::uint64_t>(drawn.item<std::int64_t>());
-  const auto own = mixed(shared ^ mixed(static_cast<std::uint64_t>(group.rank())));
+  const auto own = seed_of_shard(shared, /*epoch=*/0, /*position=*/0, group.rank());
   const at::Tensor kept =
       at::empty_like(input.detach()).bernoulli_(1 - p, at::detail::createCPUGenerator(own));
   return input * kept.div_(1 - p);

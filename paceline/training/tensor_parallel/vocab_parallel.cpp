@@ -12,6 +12,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
 
 namespace paceline {
@@ -78,8 +79,8 @@ struct Ranks : torch::CustomClassHolder {
   GroupPtr group;
 };
 
-// A loss for each row of logits [rows, part of the vocabulary]; 0 where `counts` is false. `own`:
-// the target's column here, negative or too large where another rank has it.
+// A loss for each row of logits [rows, part of the vocabulary]; 0 if `counts` is false. `own` is
+// the target's column in this part, negative or too large if another rank has it.
 struct RowLosses : torch::autograd::Function<RowLosses> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& own, const at::Tensor& counts,
@@ -99,7 +100,7 @@ struct RowLosses : torch::autograd::Function<RowLosses> {
     return (sums[0].log() - sums[1]).masked_fill_(counts.logical_not(), 0);
   }
 
-  // Probabilities, less 1 at the target.
+  // The gradient is the probabilities, minus 1 at the target.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor of_row = gradients[0].masked_fill(saved[3].logical_not(), 0).unsqueeze(-1);
@@ -132,8 +133,7 @@ at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor&
   check(is_token.logical_or(counts.logical_not()).all().item<bool>(),
         "{}: {}: a target is outside of the vocabulary of {}", group->self(), kLoss, vocabulary);
   const at::Tensor own = target.masked_fill(counts.logical_not(), -1) - columns * group->rank();
-  const bool is_narrow = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
-  const at::Tensor wide = is_narrow ? logits.to(at::kFloat) : logits;
+  const at::Tensor wide = is_16_bit(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
   const at::Tensor losses =
       RowLosses::apply(wide.reshape({-1, columns}), own, counts, c10::make_intrusive<Ranks>(group));
   if (options.reduction == at::Reduction::None) return losses.view(targets.sizes());

@@ -241,15 +241,6 @@ void read_shard(const WeightsShard& shard, const ReadWeightsOptions& options,
 
 }  // namespace
 
-TensorsByName weights_of(const torch::nn::Module& module) {
-  TensorsByName tensors;
-  for (const auto& parameter : module.named_parameters())
-    tensors.emplace(parameter.key(), parameter.value().detach());
-  for (const auto& buffer : module.named_buffers())
-    tensors.emplace(buffer.key(), buffer.value().detach());
-  return tensors;
-}
-
 void load_weights(torch::nn::Module& module, const TensorsByName& tensors) {
   const auto words = [](const at::Tensor& tensor) {
     return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -17,6 +16,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+
+#include "paceline/training/models/layers.h"
 
 namespace paceline {
 
@@ -53,11 +54,6 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path);
 //   models::load_hugging_face(gpt, read_weights("gpt2"));  // a folder as Hugging Face has it
 //
 // Thread safety: pure functions.
-
-using TensorsByName = std::map<std::string, at::Tensor>;
-
-// The module's parameters and buffers; not copies.
-TensorsByName weights_of(const torch::nn::Module& module);
 
 // Copies them into the module. Error(kInvalid) that lists every difference in names, shapes and
 // element types; nothing has been loaded then.

@@ -91,7 +91,7 @@ TEST(BranchTraining, replicas_stay_equal_with_the_bits_of_one_process) {
   }
 }
 
-// Each optimizer has the branches of its rank only; the others' copies are old until shared.
+// Each optimizer has the branches of its rank only; copies on other ranks are old until shared.
 TEST(BranchTraining, only_the_owner_may_update_a_branch) {
   run_ranks_ok(2, [](ProcessGroup& own) {
     ForkedNet one, model(with_no_owner(own));
@@ -117,7 +117,7 @@ TEST(BranchTraining, only_the_owner_may_update_a_branch) {
   });
 }
 
-// Along dp the ranks own the same branches, so their gradients are averaged as ever.
+// Along dp the ranks own the same branches, so their gradients are averaged as usual.
 TEST(BranchTraining, data_parallel_replicas_of_branches_stay_equal) {
   run_ranks_ok(4, [](ProcessGroup& own) {
     DeviceMesh mesh(with_no_owner(own), {{"dp", 2}, {"branches", 2}});

@@ -1,4 +1,4 @@
-// Branches on several ranks against the same branches on one, in float64: the same bits.
+// Branches on several ranks have the bits of the same branches on one rank, in float64.
 
 #include "paceline/training/autograd/parallel_branches.h"
 
@@ -54,7 +54,7 @@ std::vector<Branch> three_products() {
   return branches;
 }
 
-// As Szegedy et al. (2015) draw it: four branches of an image, side by side.
+// An Inception block (Szegedy et al., 2015): four branches of one image.
 struct Inception {
   Inception() {
     for (std::size_t i = 0; i < weights.size(); ++i)
@@ -77,7 +77,7 @@ struct Inception {
   std::vector<Branch> branches;
 };
 
-// Something before the branches and something after them; the image is also used beside them.
+// Layers before and after the branches; the image is also used outside of them.
 at::Tensor loss_around(const at::Tensor& image, const at::Tensor& filter,
                        const std::function<Tensors(const Tensors&)>& branches) {
   const auto x = at::tanh(image * 1.5);
@@ -134,7 +134,7 @@ TEST(ParallelBranches, a_graph_of_four_operations_has_the_bits_of_one_process) {
       all.push_back(input);
       const auto expected = torch::autograd::grad({one}, all);
 
-      // From the last rank on, so that 3 and 4 move.
+      // Owners from the last rank down, so that 3 and 4 change their owners.
       const std::vector<int> now = in_turns(2, world_size);
       const std::vector<int> then = {world_size - 1, 0};
       const auto middle = parallel_branches(lent(own), {input}, first, now);

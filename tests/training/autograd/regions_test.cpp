@@ -1,4 +1,4 @@
-// Gradients in float64 against differences of the losses of all ranks.
+// Compares gradients in float64 with differences of the losses of all ranks.
 
 #include <functional>
 
@@ -46,14 +46,14 @@ const std::vector<RegionCase>& all_cases() {
   return cases;
 }
 
-// The same on every rank where `rank` is.
+// A tensor that depends on `rank` only.
 at::Tensor values(int rank, at::IntArrayRef sizes, double phase) {
   std::int64_t count = 1;
   for (const auto size : sizes) count *= size;
   return (at::arange(count, at::kDouble) * 0.7 + phase + 3.1 * rank).sin().reshape(sizes);
 }
 
-// This rank's loss; not linear, so that second derivatives are something.
+// This rank's loss; not linear, so that second derivatives are not zero.
 at::Tensor loss_of(const RegionCase& region, const GroupPtr& group, const at::Tensor& input) {
   const auto output = region.apply(group, input);
   const int seed = region.replicated_output ? 0 : group->rank();
@@ -87,7 +87,7 @@ TEST_P(RegionsTest, gradients_are_slopes) {
       const int seed = region.replicated_input ? 0 : own.rank();
       const auto input = values(seed, sizes, 0).requires_grad_();
       loss_of(region, group, input).backward();
-      // Of each rank alone, then of all together.
+      // First moves the input of each rank alone, then those of all ranks together.
       for (int moving = 0; moving <= world_size; ++moving) {
         const bool moves = region.replicated_input || moving == world_size || moving == own.rank();
         const auto direction = values(seed, sizes, 1.0 + moving) * (moves ? 1.0 : 0.0);
@@ -129,8 +129,8 @@ TEST_P(RegionsTest, there_are_second_derivatives) {
   });
 }
 
-// What a rank has of another layout, its input or, from sum(), an expanded gradient, does not
-// change what it computes.
+// Another memory layout, of a rank's input or of an expanded gradient from sum(), does not change
+// the results.
 TEST_P(RegionsTest, one_rank_may_have_inputs_and_gradients_of_another_layout) {
   const int world_size = GetParam();
   run_ranks_ok(world_size, [&](ProcessGroup& own) {
@@ -173,7 +173,7 @@ TEST(Regions, values_forward) {
   });
 }
 
-// A linear layer cut by columns, then one cut by rows, is the whole one.
+// A linear layer cut by columns, followed by one cut by rows, computes the whole layers.
 TEST(Regions, a_pair_of_divided_layers_equals_the_whole) {
   for (const int world_size : {1, 2, 4}) {
     run_ranks_ok(world_size, [&](ProcessGroup& own) {

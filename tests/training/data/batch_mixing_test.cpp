@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kClasses = 5;
 using Indices = std::vector<std::int64_t>;
 
-// Image i is full of i + 1, and of class i % 5.
+// All pixels of image i are i + 1; its class is i % 5.
 std::shared_ptr<Dataset> plain(std::int64_t count = 20) {
   const auto values = torch::arange(1, count + 1, torch::kFloat).view({-1, 1, 1, 1});
   return std::make_shared<TensorDataset>(
@@ -46,7 +46,7 @@ TEST(BatchMixing, mixup_averages_each_image_and_label_with_the_one_before_it) {
     const Indices indices = {2, 9, 13};
     const auto batch = mixed(options, indices, epoch);
     const auto images = plain()->batch(indices, 0)[0], labels = one_hot({2, 4, 3});
-    // Image 2 is full of 3 and image 13, before it, of 14.
+    // The pixels of image 2 are 3, those of image 13, before it, 14.
     const double share = (14 - batch[0][0][0][0][0].item<double>()) / 11;
     EXPECT_GE(share, -1e-6);
     EXPECT_LE(share, 1 + 1e-6);

@@ -129,7 +129,7 @@ TEST(BatchPlan, what_does_not_fill_a_global_batch_can_be_left_out) {
   EXPECT_EQ(plan.size(), 2U);
 }
 
-// Shard s of a step has the samples s, s + 4, ..., on whichever rank it is computed.
+// Shard s of a step has the samples s, s + 4, ..., on any rank.
 TEST(BatchPlan, logical_shards_are_the_same_at_any_number_of_ranks) {
   const BatchSplit whole{.size = 10, .num_shards = 4};
   const auto alone = plan_global_batches(iota(25), 3, whole);

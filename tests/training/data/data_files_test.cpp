@@ -1,4 +1,4 @@
-// Data sets as they lie on the disk, sound and damaged: every refusal names the file and the byte.
+// Files of data sets, sound and damaged: every error names the file and the byte.
 
 #include <fstream>
 #include <functional>
@@ -70,7 +70,8 @@ TEST(IdxFile, every_truncation_is_refused_with_file_and_offset) {
   }
 }
 
-// As `cat a.gz b.gz` makes them; what is no member behind them is ignored, as gzip does.
+// Members that follow one another, as `cat a.gz b.gz` makes them, with zeros as padding; anything
+// else behind a member is an error.
 TEST(IdxFile, reads_gzip_members_one_after_the_other) {
   FreshDirectory folder;
   const std::string text = idx({2, 100, 1000}, std::string(200'000, 'x'));

@@ -54,7 +54,7 @@ std::vector<Indices> batches_of(int ranks, int rank, std::int64_t consumed,
   return batches;
 }
 
-// What torchvision's GroupedBatchSampler gives, of a sampler with this order.
+// The batches of torchvision's GroupedBatchSampler for a sampler with this order.
 TEST(GroupedOrder, batches_are_those_of_torchvision) {
   EXPECT_EQ(grouped_order(kOrder, kGroups, 1), kOrder);
   EXPECT_EQ(grouped_order(kOrder, kGroups, 3),

@@ -1,5 +1,6 @@
 #include "paceline/training/data/image_folder.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 

@@ -66,7 +66,7 @@ class LineFilesTest : public testing::Test {
   std::vector<std::string> paths_;
 };
 
-// What a rank takes, step by step: number in the epoch, value and random number of each sample.
+// The samples of a rank, step by step: number in the epoch, value and random number of each.
 struct Taken {
   std::vector<Values> numbers, values, randoms;
   std::vector<std::int64_t> consumed;  // after each step
@@ -145,7 +145,7 @@ TEST_F(LineFilesTest, a_byte_order_mark_is_no_part_of_the_first_line) {
   EXPECT_THAT(texts(mark), ElementsAre());
   EXPECT_THAT(texts(mark + "\n"), ElementsAre(""));
   EXPECT_THAT(texts("a\n" + mark + "b\n"), ElementsAre("a", mark + "b"));
-  // Of each file, also packed.
+  // Each file is also tested compressed.
   const LineFiles files({folder_.write("first", mark + "1\n"), gzipped("second.gz", mark + "2\n")},
                         parse);
   const auto reader = files.read(0);

@@ -47,7 +47,7 @@ TEST(TorchSampler, libtorchs_loader_gets_the_distributed_samplers_indices_in_eve
           Numbers(20).map(torch::data::transforms::Stack<>()), sampler,
           torch::data::DataLoaderOptions(4).workers(workers).enforce_ordering(true));
       for (int epoch = 0; epoch < 3; ++epoch) {
-        sampler.set_epoch(epoch);  // of the loader's copy, too
+        sampler.set_epoch(epoch);  // also of the loader's copy
         reference.set_epoch(epoch);
         EXPECT_EQ(pass_of(*loader), reference.indices()) << epoch << ", rank " << rank;
       }

@@ -27,8 +27,7 @@ std::vector<float> applied(const TransformOptions& options, std::int64_t epoch, 
   return out;
 }
 
-// The image under a crop that starts at (down, right), maybe mirrored, pixel by pixel from the
-// definition.
+// Computes a crop that starts at (down, right), maybe mirrored, pixel by pixel from the definition.
 std::vector<float> expected(std::int64_t down, std::int64_t right, bool flip) {
   const auto image = ramp();
   std::vector<float> out;

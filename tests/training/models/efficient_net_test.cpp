@@ -66,7 +66,7 @@ TEST(EfficientNet, images_become_logits_and_every_parameter_gets_a_gradient) {
     EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
 }
 
-// Blocks that are left out are others each time; an evaluation leaves none out.
+// Each training pass leaves out other blocks; an evaluation leaves out none.
 TEST(EfficientNet, stochastic_depth_is_of_training) {
   int rows = 0;
   Layers layers;
@@ -81,7 +81,7 @@ TEST(EfficientNet, stochastic_depth_is_of_training) {
   EfficientNet model(EfficientNetOptions{.classes = 10, .stochastic_depth = 0.5}, layers);
   const at::Tensor images = torch::rand({2, 3, 32, 32});
   (void)model->forward(images);
-  EXPECT_EQ(rows, 9);  // of 16 blocks those that add their input
+  EXPECT_EQ(rows, 9);  // of 16 blocks, 9 add their input
   model->eval();
   EXPECT_TRUE(torch::equal(model->forward(images), model->forward(images)));
   EXPECT_EQ(rows, 9);

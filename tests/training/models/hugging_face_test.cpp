@@ -1,5 +1,5 @@
-// What files of GPT-2's and BERT's weights may have beside the weights, and lack. The layout itself
-// is compared with an own implementation in Python by gpt2_layout_test.py.
+// Which tensors files of GPT-2's and BERT's weights may have beside the weights, and which they may
+// lack. gpt2_layout_test.py compares the layout itself with an implementation in Python.
 
 #include "paceline/training/models/hugging_face.h"
 
@@ -24,7 +24,7 @@ class HuggingFaceTest : public testing::Test {
  protected:
   HuggingFaceTest() { torch::manual_seed(1); }
 
-  // A file that `change` changed is loaded, and gives the model that it came from.
+  // Loads a file after `change`, and expects the model that it came from.
   template <class Model, class Change>
   void expect_loaded(const char* what, const typename Model::ContainedType::Options& options,
                      const Change& change) {
@@ -108,7 +108,7 @@ TEST_F(HuggingFaceTest, a_tensor_of_a_gpt_2_file_that_the_model_cannot_take_is_n
           [](TensorsByName& w) { w["transformer.h.0.attn.bias"] = torch::zeros({72}); });
   refused({"h.1.attn.masked_bias does not have"},
           [](TensorsByName& w) { w["transformer.h.1.attn.masked_bias"] = torch::tensor(0.0); });
-  // Shapes are those of the file, as it has them.
+  // The error has the shapes of the file.
   refused({"transformer.h.0.mlp.c_fc.weight is [96, 24] where [24, 96] is wanted"},
           [](TensorsByName& w) {
             auto& tensor = w.at("transformer.h.0.mlp.c_fc.weight");

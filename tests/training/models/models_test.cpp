@@ -14,7 +14,7 @@ std::int64_t num_parameters(const torch::nn::Module& module) {
   return count;
 }
 
-// The layers written out once more, with functions only.
+// Computes the same layers with functions only.
 torch::Tensor by_hand(const torch::OrderedDict<std::string, torch::Tensor>& p, torch::Tensor x,
                       std::int64_t padding) {
   for (const std::string layer : {"conv1", "conv2"}) {

@@ -66,7 +66,7 @@ TEST(ResNet, images_become_logits_at_both_sizes_of_stem) {
   }
 }
 
-// A block written out once more, with functions only.
+// Computes the same block with functions only.
 TEST(ResidualBlock, computes_what_its_layers_say) {
   torch::manual_seed(1);
   for (const bool is_bottleneck : {false, true}) {

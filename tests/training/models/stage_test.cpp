@@ -33,8 +33,8 @@ BertOptions five_blocks_of_bert() {
           .dropout = 0};
 }
 
-// For several numbers of stages: what they compute one after the other, with all names and weights
-// of the whole model once and the tied weight twice.
+// For several numbers of stages: run one after the other, they compute the whole model, and have
+// all of its names and weights once and the tied weight twice.
 template <class Stage, class Options>
 void expect_the_whole_model(const Options& options, const torch::nn::Module& whole,
                             const std::vector<at::Tensor>& inputs, const at::Tensor& wanted) {
@@ -73,7 +73,7 @@ TEST(Stages, of_gpt_one_after_the_other_are_the_whole_model) {
 TEST(Stages, of_bert_one_after_the_other_are_the_whole_model_with_segments_and_padding) {
   const at::Tensor text = torch::arange(10).view({2, 5});
   const at::Tensor segments = (text % 5 > 2).to(torch::kLong);
-  const at::Tensor is_token = text < 8;  // the second sequence ends before its place does
+  const at::Tensor is_token = text < 8;  // the second sequence is padded
   const BertOptions options = five_blocks_of_bert();
   torch::manual_seed(3);
   Bert whole(options);
@@ -85,7 +85,7 @@ TEST(Stages, of_bert_one_after_the_other_are_the_whole_model_with_segments_and_p
   expect_the_whole_model<BertStage>(options, *whole, {text, segments, is_token}, masked);
 }
 
-// Without the blocks that neither stage has, and those parameters that only other stages have.
+// A stage has neither the blocks nor the other parameters of other stages.
 template <class Stage, class Options>
 void expect_the_names_of(const Options& options, const torch::nn::Module& whole,
                          const std::vector<BlockRange>& ranges,
@@ -117,8 +117,8 @@ TEST(Stages, several_as_one_module_have_the_whole_models_names) {
       {"blocks.0.", "blocks.1.", "blocks.3.", "positions", "segments", "embedding_norm"});
 }
 
-// Of GPT-2: 6 for each weight of its matrix products, and attention's 12 x layers x width x
-// context.
+// GPT-2 needs 6 operations for each weight of its matrix products, and for attention 12 x layers x
+// width x context.
 TEST(Gpt, operations_of_a_token_are_those_of_the_papers_formula) {
   const GptOptions gpt2;
   const double weights = 12.0 * 12 * 768 * 768 + 768.0 * 50257;

@@ -1,5 +1,5 @@
-// GPT and BERT. What is compared with definitions here is compared with Hugging Face's transformers
-// by beside_python_models.py.
+// GPT and BERT compared with their definitions. beside_python_models.py compares them with Hugging
+// Face's transformers.
 
 #include <cmath>
 
@@ -63,7 +63,7 @@ TEST_F(TransformerTest, a_few_rows_without_gradients_have_the_products_of_linear
   }
 }
 
-// Results, gradients, and the gradients of a sum of the gradients' squares.
+// Compares results, gradients, and the gradients of a sum of the gradients' squares.
 TEST_F(TransformerTest, linear_has_the_gradients_of_torchs) {
   const at::Tensor input = torch::randn({2, 10, 24});
   const auto run = [&](auto product, bool has_bias) {
@@ -134,13 +134,13 @@ TEST_F(TransformerTest, attention_is_its_definition) {
   }
 }
 
-// Turned queries and keys know how far apart they are, not where.
+// Scores of rotated queries and keys depend on their distance, not on their positions.
 TEST_F(TransformerTest, rotary_scores_depend_on_distances_alone) {
   Attention attention(AttentionOptions{.width = 8, .heads = 1, .rotary_base = 100, .dropout = 0});
   attention->to(torch::kDouble);
   const at::Tensor states = torch::randn({1, 3, 8}, torch::kDouble);
   KeyValues here = attention->make_past(1, 3);
-  // Behind five positions that nobody sees.
+  // Behind five positions that are masked.
   KeyValues there = attention->make_past(1, 8);
   there.keys.zero_();
   there.values.zero_();

@@ -1,4 +1,4 @@
-// Owners and holders of remote modules that are killed and frozen. Each is a suite, and so a
+// Owners and holders of remote modules are killed and frozen. Each case is a suite, and so a
 // process of its own, because the other worker is forked before LibTorch has threads.
 
 #include <memory>
@@ -15,7 +15,7 @@
 namespace paceline::remote::testing_training {
 namespace {
 
-// Workers of several processes, which meet in a file.
+// Workers of several processes, which find each other by a file.
 class Faults : public testing::Test {
  protected:
   std::unique_ptr<Workers> join(const std::string& name, std::chrono::milliseconds lease = 10s) {
@@ -56,7 +56,7 @@ using RemoteOwnerKilled = Faults;
 using RemoteHolderKilled = Faults;
 using RemoteHolderFrozen = Faults;
 
-// Stands still from the second pass on.
+// Blocks from the second pass on.
 struct SticksImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) {
     if (++num_passes > 1) rpc::testing_job::serve_for_ever();

@@ -1,4 +1,4 @@
-// What DistributedOptimizer takes, and what a step that fails says.
+// The arguments of DistributedOptimizer, and the errors of a failed step.
 
 #include <algorithm>
 #include <memory>
@@ -69,7 +69,7 @@ TEST_F(Optimizers, what_owners_keep_of_their_own_is_not_touched) {
   optimizer.step(loss);
   expect_equal(before, state_of(untouched));
   expect_equal(own_gradient, shared->parameters()[0].grad());
-  // The gradients of other modules wait for an optimizer of theirs.
+  // The gradients of other modules are kept for their own optimizer.
   DistributedOptimizer second(*trainer_, {untouched}, SGD{.lr = 0.1});
   second.step(loss);
   EXPECT_FALSE(torch::equal(before.at("0.weight"), state_of(untouched).at("0.weight")));

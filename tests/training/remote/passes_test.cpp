@@ -1,5 +1,5 @@
 // Several passes at once, of one worker and of many; passes through modules that have remote
-// modules themselves; when the owner lets go of a pass.
+// modules themselves; when the owner drops a pass.
 
 #include <atomic>
 #include <functional>
@@ -36,8 +36,8 @@ TEST_F(Passes, each_trainer_s_step_applies_the_gradients_of_its_own_loss) {
     dropped.backward();
     loss_too.backward();
     loss.backward();
-    EXPECT_TRUE(soon([] { return num_kept_passes() == 3; }));  // those of before are gone
-    // One process: both gradients are of the weights of before.
+    EXPECT_TRUE(soon([] { return num_kept_passes() == 3; }));  // earlier ones are no longer kept
+    // In one process both gradients belong to the old weights.
     const auto parameters = alone->parameters();
     const auto first = torch::autograd::grad({alone->forward(input).square().sum()}, parameters);
     const auto second = torch::autograd::grad({alone->forward(input_too).abs().sum()}, parameters);
@@ -54,7 +54,7 @@ TEST_F(Passes, each_trainer_s_step_applies_the_gradients_of_its_own_loss) {
     optimizer_too.step(loss_too);
     apply(adam, second);
     expect_equal(state_of(*alone), state_of(remote_too));
-    // What was applied is gone.
+    // Applied gradients are cleared.
     expect_error(ErrorCode::kAborted, {"worker owner", "have been applied"},
                  [&] { optimizer.step(loss); });
   }
@@ -109,7 +109,7 @@ TEST_F(Passes, micro_batches_are_one_step_in_the_order_of_their_losses) {
     running.push_back(remote->start({batch(i, 3, 4)}));
   }
   for (auto& forward : running) losses.push_back(forward.get()[0].square().sum());
-  // In whatever order they run.
+  // The result does not depend on their order.
   std::vector<std::thread> threads;
   for (const auto& loss : {losses[2], losses[0], losses[3], losses[1]}) {
     threads.emplace_back([loss] { loss.backward(); });
@@ -155,9 +155,9 @@ TEST_F(Passes, a_backward_for_some_tensors_runs_what_leads_to_them) {
   EXPECT_FALSE(input.grad().defined());
 }
 
-// ---- references that travel ----
+// ---- references in messages ----
 
-// Trains a module that somebody else has, on a worker that somebody else is.
+// Trains a module of one worker on another worker, at the request of a third.
 struct TrainThis {
   static constexpr std::string_view kName = "train_this";
   struct Request {
@@ -194,7 +194,7 @@ TEST_F(Passes, a_module_is_passed_on_and_trained_by_a_third_worker) {
     expected.backward();
     sgd.step();
   }
-  // The sender lets go at once.
+  // The sender drops its reference at once.
   auto reply = trainer_->call<TrainThis>("third", {lend(mlp(1, 4, 6, 2)), batch(1, 3, 4), 3}).get();
   expect_equal(expected.detach(), reply.loss);
   expect_equal(state_of(*alone), state_of(reply.module));
@@ -255,11 +255,11 @@ TEST_F(Passes, nested_modules_pass_gradients_on_and_their_owners_step_too) {
   expect_equal(state_of(*alone->inner), state_of(inner));
   outer->eval();
   outer->forward(batch(1, 3, 4));
-  EXPECT_FALSE(inner_here->is_training());  // the mode travels inwards
+  EXPECT_FALSE(inner_here->is_training());  // the outer module passes its mode on
 }
 
 TEST_F(Passes, a_nested_module_without_inputs_that_require_gradients_is_trained) {
-  // The outer module has no weights: only the nested ones lead its backward pass anywhere.
+  // The outer module has no weights: its backward pass only leads to the nested ones.
   struct FirstImpl : torch::nn::Module {
     explicit FirstImpl(const RemoteModule& of) : inner(register_module("inner", of)) {}
     at::Tensor forward(const at::Tensor& input) { return inner->forward(input).square(); }
@@ -277,7 +277,7 @@ TEST_F(Passes, a_nested_module_without_inputs_that_require_gradients_is_trained)
 }
 
 TEST_F(Passes, workers_that_call_each_other_in_backward_do_not_wait_in_a_circle) {
-  // owner: a module that has one of third, which has one of owner; and the other way round.
+  // A module of owner has one of third, which has one of owner; and the reverse.
   const auto core = [&](Workers& owner, Workers& to, std::uint64_t seed) {
     return lend(owner, mlp(seed, 4, 3, 4), to);
   };
@@ -291,7 +291,7 @@ TEST_F(Passes, workers_that_call_each_other_in_backward_do_not_wait_in_a_circle)
   for (int i = 0; i < 6; ++i) {
     threads.emplace_back([&, i] {
       const at::Tensor input = [&] {
-        static std::mutex mutex;  // of the seed
+        static std::mutex mutex;  // guards the seed
         const std::lock_guard lock(mutex);
         return batch(i, 2, 4);
       }();
@@ -306,7 +306,7 @@ TEST_F(Passes, workers_that_call_each_other_in_backward_do_not_wait_in_a_circle)
   for (auto& thread : threads) thread.join();
 }
 
-// ---- steps beside passes ----
+// ---- steps in parallel with passes ----
 
 TEST(WeightsOfPasses, a_step_waits_for_passes_that_compute_but_not_for_those_that_wait) {
   WeightsLock lock;
@@ -352,7 +352,7 @@ TEST_F(Passes, the_owner_lets_go_of_a_pass_with_the_graph) {
   EXPECT_EQ(num_kept_passes(), 2U);
   more = at::Tensor();
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
-  // A forward that nobody waited for.
+  // A forward pass whose result was never fetched.
   (void)outer->start({batch(1, 3, 4)});
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
 }
@@ -366,7 +366,7 @@ TEST_F(Passes, an_owner_that_has_left_is_an_error_of_the_backward_pass) {
   try {
     loss.backward();
     FAIL();
-  } catch (const rpc::CallError& error) {  // unknown, if the call was on its way to the owner
+  } catch (const rpc::CallError& error) {  // its outcome is unknown if the call was being sent
     EXPECT_NE(static_cast<int>(error.executed()), static_cast<int>(rpc::Executed::kYes));
     EXPECT_STREQ(to_string(error.code()), to_string(ErrorCode::kPeerLost));
     EXPECT_THAT(error.what(), HasSubstr("paceline.pass.backward"));

@@ -1,5 +1,5 @@
-// Training through remote modules has the bits of one process; what modules may look like; what
-// goes wrong.
+// Training through remote modules has the bits of one process; the forms that a module may have;
+// errors.
 
 #include <atomic>
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 
 class RemoteModules : public Training {};
 
-// What one process does.
+// The same training in one process.
 struct Alone {
   std::vector<at::Tensor> losses;
   State first, second;
@@ -88,7 +88,7 @@ TEST_F(RemoteTraining, rmsprop) {
   expect_the_bits_of_one_process(RMSprop{.lr = 0.01, .momentum = 0.5, .centered = true});
 }
 
-// ---- what modules may look like ----
+// ---- forms of modules ----
 
 // Two inputs, of which one has no gradient; a tuple as output; a parameter that may take no part.
 struct MixImpl : torch::nn::Module {
@@ -178,7 +178,7 @@ TEST_F(RemoteModules, mode_buffers_and_state_are_the_owner_s) {
   };
   auto alone = make(), shared = make();
   const auto remote = lend(shared);
-  Sequential parent(remote);  // its mode is that of what is within it
+  Sequential parent(remote);  // its mode applies to the modules in it
   for (const bool trains : {true, false, false, true}) {
     SCOPED_TRACE(trains);
     alone->train(trains);
@@ -216,7 +216,7 @@ TEST_F(RemoteModules, no_pass_is_kept_where_no_gradient_is_wanted) {
   for (auto& parameter : shared->parameters()) parameter.requires_grad_(false);
   EXPECT_FALSE(remote->forward(input).requires_grad());
   EXPECT_EQ(num_kept_passes(), 0U);
-  // Frozen weights pass gradients on.
+  // Gradients pass through frozen weights.
   const at::Tensor leaf = batch(1, 3, 4).requires_grad_();
   const at::Tensor output = remote->forward(leaf);
   EXPECT_EQ(num_kept_passes(), 1U);
@@ -226,7 +226,7 @@ TEST_F(RemoteModules, no_pass_is_kept_where_no_gradient_is_wanted) {
                     [&] { DistributedOptimizer(*trainer_, {remote}, SGD{.lr = 0.1}); });
 }
 
-// A type that others may create.
+// A type that other workers may create.
 struct Tail {
   static constexpr std::string_view kName = "tail";
   struct Arguments {
@@ -248,13 +248,13 @@ TEST_F(RemoteModules, others_create_modules_of_types_that_a_worker_serves) {
                     [&] { create<Tail>(*trainer_, "owner", {.width = -1}); });
   expect_call_error(rpc::Executed::kNo, {"third", "has no handler"},
                     [&] { create<Tail>(*trainer_, "third"); });
-  // Nothing but a reference can be made from another worker.
+  // Another worker can only get a reference.
   const auto forged = trainer_->create<ServedModule>("owner");
   expect_error(ErrorCode::kInvalid, {"only the worker that has a module can share it"},
                [&] { forged.call<&ServedModule::ready>().get(); });
 }
 
-// ---- what goes wrong ----
+// ---- errors ----
 
 struct FailsImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& input) {
@@ -288,7 +288,7 @@ TEST_F(RemoteModules, errors_of_forward_and_backward_say_where) {
   expect_error(ErrorCode::kUnsupported, {"owner", "no gradients of gradients"}, [&] {
     torch::autograd::grad({loss}, {input}, {}, /*retain_graph=*/true, /*create_graph=*/true);
   });
-  // A tensor that cannot travel.
+  // A tensor that cannot be sent.
   expect_error(ErrorCode::kUnsupported, {"on device meta"},
                [&] { remote->forward(torch::empty({2}, at::TensorOptions(at::kMeta))); });
 }
@@ -298,7 +298,7 @@ TEST_F(RemoteModules, a_second_backward_needs_a_graph_that_was_retained) {
   DistributedOptimizer optimizer(*trainer_, {remote}, SGD{.lr = 1});
   const at::Tensor input = batch(1, 3, 4).requires_grad_();
   const State before = state_of(remote);
-  // The output itself, so that no other node complains first.
+  // Starts at the output itself, so that no other node throws first.
   const at::Tensor output = remote->forward(input);
   output.backward(torch::ones_like(output), /*retain_graph=*/true);
   const at::Tensor once = input.grad().clone();

@@ -1,4 +1,4 @@
-// Tensors as fields of messages: what arrives, what cannot be sent, what damaged bytes do.
+// Tensors as fields of messages: round trips, tensors that cannot be sent, damaged bytes.
 
 #include "paceline/training/remote/tensor_field.h"
 
@@ -98,7 +98,8 @@ TEST(TensorField, every_type_in_every_layout_and_size_arrives) {
          return t.reshape({1, 2, 1, 2, 1, 2, -1});
        }},
   };
-  // Around what is sent from its place (32 KiB), for each size of element.
+  // Sizes around the limit from which tensors are sent without a copy (32 KiB), for each element
+  // size.
   for (const std::int64_t count : {8, 2040, 2048, 4096, 8192, 16384, 32768, 40000}) {
     for (const at::ScalarType type : kAllTypes) {
       for (const auto& [name, layout] : layouts) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Small models, and what tests of remote modules compare: losses and weights, bit for bit.
+// Small models for tests of remote modules, and the losses and weights that these compare bit for
+// bit.
 
 #include <cstdint>
 #include <map>
@@ -79,11 +80,11 @@ class Training : public testing::Test {
           [this](const rpc::Nothing&, rpc::Context&) { return Lend::Reply{std::move(to_lend_)}; });
     }
   }
-  // Every pass that a test began is gone by its end.
+  // At the end of a test no pass of it is kept.
   void TearDown() override {
     EXPECT_TRUE(soon([] { return num_kept_passes() == 0; })) << num_kept_passes() << " passes";
   }
-  // A reference of a worker's to a module of an owner.
+  // A worker's reference to a module of an owner.
   template <class M>
   RemoteModule lend(Workers& owner, const M& module, Workers& to) {
     to_lend_ = share(owner, module);

@@ -25,7 +25,7 @@ BackendInfo info_of(const std::string& name) {
   return {};
 }
 
-// Where this LibTorch has no Gloo, C10d's cases say so.
+// If this LibTorch has no Gloo, C10d's cases are skipped with the reason.
 std::vector<int> worlds_of_c10d() {
   return is_backend_available("c10d") ? std::vector{1, 2, 3, 4} : std::vector<int>();
 }
@@ -60,7 +60,7 @@ TEST(C10d, carries_tensors_and_knows_its_name) {
                         {.backend = "c10d"});
 }
 
-// Sums of one process group, made by the program itself, which counts what it is asked for.
+// A process group of the program's own that computes sums and counts its calls.
 class CountingGroup : public C10dProcessGroup {
  public:
   CountingGroup(int rank, int size, std::atomic<int>& asked)
@@ -70,7 +70,7 @@ class CountingGroup : public C10dProcessGroup {
                                            const c10d::AllreduceOptions& options) override {
     EXPECT_EQ(options.reduceOp, c10d::ReduceOp::SUM);
     ++asked_;
-    for (at::Tensor& tensor : tensors) tensor.mul_(getSize());  // all ranks give the same
+    for (at::Tensor& tensor : tensors) tensor.mul_(getSize());  // all ranks pass the same values
     return c10::make_intrusive<Done>();
   }
 

@@ -118,8 +118,8 @@ TEST(TensorCollectives, a_message_without_its_shape_is_refused_where_one_is_want
   });
 }
 
-// Several under way at once, small ones and one that is offered, asked for before and after they
-// come.
+// Several messages are under way at once, small ones and one that the receiver must fetch; receives
+// start before or after the messages arrive.
 TEST(TensorCollectives, tensors_of_unknown_shape_come_in_the_order_of_sending) {
   const std::vector<at::Tensor> sent = {at::arange(6).reshape({2, 3}), at::randn({300, 301}),
                                         at::scalar_tensor(2.5), at::empty({0, 4}, at::kHalf),
@@ -245,7 +245,7 @@ TEST(TensorCollectives, unequal_numbers_of_rows) {
     reducing->wait();
     EXPECT_TRUE(at::equal(reduced, part));
 
-    // Everybody gives rank r as many rows as rows[r] says.
+    // Every rank sends rows[r] rows to rank r.
     const std::int64_t own = rows[static_cast<std::size_t>(rank)];
     const auto exchanged = at::empty({3 * own, 4});
     const WorkPtr exchanging = all_to_all_v_async(group, exchanged, whole, rows, {own, own, own});
@@ -286,7 +286,7 @@ TEST(TensorCollectives, many_tensors_in_one_call) {
     expect_equal(later, sum);
     expect_equal(copied, list(0));
     expect_equal(copied_later, list(1));
-    all_reduce_coalesced(group, {});  // of nothing, but a call like others
+    all_reduce_coalesced(group, {});  // an empty list is a call like others
 
     std::vector<at::Tensor> all, parts, all_later, parts_later, expected_all, expected_parts;
     for (std::size_t i = 0; i < sum.size(); ++i) {

@@ -1,8 +1,7 @@
 #pragma once
 
-// Tensors that say that they are on a GPU, on machines without one: their memory is the host's.
-// What only looks at a tensor, and a backend of the test's own, can do with them; LibTorch's
-// operators cannot.
+// Tensors that claim to be on a GPU, for machines without one: their memory is the host's. Code
+// that only inspects tensors, and a test's own backend, can use them; LibTorch's operators cannot.
 
 #include <vector>
 

@@ -1,5 +1,5 @@
-// CUDA tensors, with a GPU of the test's own: LibTorch's interface to devices is filled with
-// streams and events that only note what they are told, and the backend works on the host's memory.
+// CUDA tensors on a simulated GPU: the test implements LibTorch's interface to devices by streams
+// and events that only record their calls, and a backend that works on the host's memory.
 
 #include <atomic>
 #include <mutex>
@@ -31,7 +31,8 @@ struct NotedEvent {
 constexpr c10::StreamId kLibrarysStream = 99;
 std::atomic<int> num_events = 0;
 thread_local c10::StreamId current_stream = 0;
-thread_local std::vector<c10::StreamId> waited_for;  // by this thread's stream: the events' streams
+thread_local std::vector<c10::StreamId>
+    waited_for;  // the streams of the events that this thread's stream waited for
 
 class NotingGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -60,7 +61,7 @@ class NotingGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
-// Where the calls came from: the streams of the events that they had to wait for.
+// The streams of the events that the calls had to wait for.
 std::mutex calls_mutex;
 std::vector<c10::StreamId> calls;
 

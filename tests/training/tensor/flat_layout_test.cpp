@@ -29,7 +29,7 @@ TEST(FlatLayout, parts_are_equal_and_made_of_whole_blocks) {
   }
 }
 
-// So that sums over a tensor's blocks do not depend on the array, or on who has which part.
+// So sums over a tensor's blocks depend neither on the array nor on the division into parts.
 TEST(FlatLayout, a_tensors_own_blocks_lie_within_blocks_of_the_array) {
   const std::vector<std::int64_t> sizes = {3000, 5, 700, 400, 1024, 1, 2049};
   std::vector<at::Tensor> tensors;

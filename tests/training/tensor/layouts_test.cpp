@@ -1,5 +1,5 @@
-// Every call on tensors, with tensors of every memory layout on every rank, or on one of them only:
-// the elements are right wherever a call succeeds, and where it does not, every rank has an error.
+// Every call on tensors, with tensors of every memory layout on all ranks or on one rank only: if a
+// call succeeds, the elements are right; if it does not, every rank gets an error.
 
 #include <functional>
 #include <string>
@@ -24,19 +24,19 @@ constexpr int kWorld = 2;
 // The outcome of a call in which one rank's tensor has another layout.
 enum class Outcome { kRight, kRefused };
 
-// How a call takes tensors: which it can take through a copy decides what becomes of each layout.
+// How a call takes tensors. Whether it can copy them decides the outcome for each layout.
 enum class Takes {
   kMemoryOrder,   // dense ones as they lie, others through a copy
   kDense,         // likewise, others not at all
-  kLogicalOrder,  // contiguous ones as they lie, others through a copy
+  kLogicalOrder,  // contiguous tensors in place, others through a copy
   kContiguous,    // contiguous ones alone
 };
 
 struct NamedCall {
   const char* name;
   Takes takes;
-  unsigned writers;  // the ranks that it writes the given tensor of, a bit for each
-  // The results of this rank.
+  unsigned writers;  // the ranks whose tensor it writes, a bit for each
+  // Runs the call and returns the results of this rank.
   std::function<Tensors(ProcessGroup& group, const at::Tensor& tensor)> call;
 };
 
@@ -46,7 +46,7 @@ struct NamedLayout {
   const char* name;
   bool is_dense;
   bool is_contiguous;
-  bool shares_memory;  // elements of it
+  bool shares_memory;  // several elements have one address
   Layout of;
 };
 
@@ -305,7 +305,7 @@ at::Tensor values_of_rank(int rank, const Memory& memory) {
   return rows.expand({4, 3, 2, memory.width()}).contiguous();
 }
 
-// The same tensor where `memory` says. Every rank takes equally much of it.
+// The same tensor in the given memory. Every rank allocates the same number of bytes.
 at::Tensor placed(ProcessGroup& group, const at::Tensor& tensor, const Memory& memory) {
   if (!memory.is_symmetric) return tensor;
   const at::Tensor place = empty_symmetric(group, {2 * 24 * memory.width()});
@@ -372,7 +372,7 @@ TEST_P(LayoutsTest, one_rank_with_another_layout_is_right_or_an_error_on_every_r
     for (const NamedLayout& layout : memory_layouts()) {
       for (int odd = 0; odd < kWorld; ++odd) {
         SCOPED_TRACE(std::string(call.name) + ", rank " + std::to_string(odd) + " " + layout.name);
-        // Through a copy the elements are in the order of the others.
+        // A copy has its elements in the order of the other tensors.
         const bool travels_otherwise =
             (call.takes == Takes::kMemoryOrder || call.takes == Takes::kDense) && layout.is_dense &&
             !layout.is_contiguous;
@@ -401,7 +401,7 @@ TEST_P(LayoutsTest, one_rank_with_another_shape_is_an_error_on_every_rank) {
 }
 
 // Tensors without elements, without dimensions, and with dimensions of one element, whose strides
-// mean nothing.
+// have no meaning.
 TEST_P(LayoutsTest, small_tensors_are_compared_by_their_sizes_alone) {
   struct Pair {
     at::Tensor one, other;

@@ -19,7 +19,7 @@ using harness::run_ranks;
 using harness::run_ranks_ok;
 using namespace std::chrono_literals;
 
-// Another length on each rank; rank 1 has none.
+// Lists of different lengths on each rank; that of rank 1 is empty.
 std::string text_of(int rank) {
   if (rank == 1) return "";
   return std::string(static_cast<std::size_t>(rank) * 5000 + 3, static_cast<char>('a' + rank));

@@ -39,7 +39,7 @@ TEST(SymmetricTensors, large_tensors_are_symmetric_while_the_object_lives) {
                                          is_symmetric(group, result), is_symmetric(group, small));
         symmetric.reset();
         report += fmt::format(" {}", is_symmetric(group, at::randn({kLarge})));
-        // The old tensor still is what it was.
+        // The old tensor still has its values.
         const at::Tensor ones = at::ones_like(large);
         large.copy_(ones);
         all_reduce(group, large);

@@ -1,6 +1,6 @@
-// Every way in which a loop of one's own can have a model on two ranks, by every function that
-// clips: it has the norm of one process, or it is an error. What LibTorch's function sees of a
-// model that is divided is the rank's own gradients: docs/mistakes.md says so.
+// Every way in which a program's own loop can have a model on two ranks, with every function that
+// clips: the result is the norm of one process, or an error. LibTorch's function sees only the
+// rank's own gradients of a divided model, as docs/mistakes.md says.
 
 #include <optional>
 
@@ -193,7 +193,7 @@ TEST(Clipping, divided_layers_need_the_model_group) {
   }
 }
 
-// Two branches, which have the gradients of one process's weights where both are added up.
+// Two branches whose gradients add up to those of one process.
 TEST(Clipping, branches_need_the_model_group_until_their_gradients_are_shared) {
   for (const bool is_told : {false, true}) {
     run_ranks_ok(kRanks, [is_told](ProcessGroup& group) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A dense model beside the ranks that have parts of the same one.
+// Compares a dense model with ranks that have parts of the same model.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ namespace paceline {
 
 using harness::borrowed;
 
-// One thread at a time, with LibTorch's generator seeded.
+// Runs one thread at a time, with LibTorch's generator seeded.
 class SeedTurn {
  public:
   explicit SeedTurn(std::uint64_t seed);
@@ -26,19 +26,18 @@ class SeedTurn {
   SeedTurn& operator=(const SeedTurn&) = delete;
 };
 
-// What `make` makes from LibTorch's generator seeded with `seed`; ranks that are threads take
-// turns.
+// Calls `make` with LibTorch's generator seeded with `seed`; ranks that are threads take turns.
 template <class Make>
 auto seeded(std::uint64_t seed, const Make& make) {
   const SeedTurn turn(seed);
   return make();
 }
 
-// Of a step: [sequences, length + 1] tokens of a pattern that can be learned.
+// The tokens of a step, [sequences, length + 1], which follow a pattern that can be learned.
 at::Tensor pattern_of(std::int64_t step, std::int64_t sequences, std::int64_t length,
                       std::int64_t tokens);
 
-// 1e-5 in float32, 1e-10 in float64, of what is about 1.
+// The tolerance for values of about 1: 1e-5 in float32, 1e-10 in float64.
 double tolerance_of(torch::ScalarType type);
 void expect_close(const at::Tensor& value, const at::Tensor& wanted, const std::string& what);
 

@@ -1,4 +1,4 @@
-// The layers one by one beside LibTorch's whole ones, in float32 and float64, and what is refused.
+// Compares each layer with LibTorch's whole one, in float32 and float64; and errors.
 
 #include <gtest/gtest.h>
 

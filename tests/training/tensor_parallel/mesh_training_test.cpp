@@ -84,7 +84,7 @@ std::unique_ptr<optim::Optimizer> optimizer_of(const MeshCase& job,
   return make_optimizer({.name = job.optimizer, .lr = job.lr, .weight_decay = 0.01}, parameters);
 }
 
-// The loop with the step's clipping, and each step's loss, of all replicas.
+// Runs the loop with clipping, and returns the losses of all replicas.
 std::vector<double> train(const MeshCase& job, data::DataLoader& loader, StepGradients& gradients,
                           optim::Optimizer& optimizer) {
   TrainingStep step(job.step, optimizer, job.steps);
@@ -261,7 +261,7 @@ TEST(PipelineGradients, a_test_loss_is_the_batchs_on_every_rank_and_leaves_no_gr
   });
 }
 
-// One pipeline's loss is not a number: every rank of all pipelines is told which.
+// One pipeline's loss is not a number: every rank of all pipelines learns which.
 TEST(PipelineGradients, a_loss_that_is_not_finite_is_told_with_replica_and_micro_batch) {
   const MeshCase job{.axes = kEight, .steps = 2};
   testing::internal::CaptureStderr();

@@ -71,7 +71,7 @@ class ParallelModelsTest : public testing::TestWithParam<Way> {
             .gather_logits = GetParam().gather_logits};
   }
 
-  // A model made by `make(layers)` beside the dense one, both on `forward(model)`.
+  // Compares a model made by `make(layers)` with the dense one, both run by `forward(model)`.
   template <class Make, class Forward>
   void compare(const Make& make, const Forward& forward) const {
     const at::Tensor targets = tokens(2, 8, 5);
@@ -232,7 +232,7 @@ TEST(ParallelModels, generation_takes_the_same_call_on_every_rank_and_whole_logi
   }
 }
 
-// Ranks whose activations dropped other elements would disagree on the logits.
+// If ranks dropped different elements of replicated activations, their logits would differ.
 TEST(ParallelModels, dropout_leaves_all_ranks_with_the_same_logits_and_repeats_itself) {
   GptOptions options = small_gpt(false);
   options.dropout = 0.3;
@@ -251,7 +251,7 @@ TEST(ParallelModels, dropout_leaves_all_ranks_with_the_same_logits_and_repeats_i
       EXPECT_FALSE(torch::equal(run(6), logits));
       const at::Tensor sum = reduce_from_region(borrowed(own), logits);
       EXPECT_TRUE(torch::equal(sum, logits + logits));
-      // Gradients of what every rank has whole are the same everywhere.
+      // Gradients of replicated parameters are the same on every rank.
       model->forward(tokens(2, 8, 7)).pow(2).sum().backward();
       for (const char* name :
            {"ln_f.weight", "h.0.ln_1.bias", "h.1.attn.c_proj.bias", "wpe.weight"}) {

@@ -75,7 +75,7 @@ void expect_same_training(const Trained& found, const Trained& wanted) {
   ASSERT_EQ(found.losses.size(), wanted.losses.size());
   for (std::size_t i = 0; i < wanted.losses.size(); ++i)
     EXPECT_NEAR(found.losses[i], wanted.losses[i], 1e-9) << "step " << i;
-  // Adam divides by gradients' sizes, and makes rounding of small ones larger.
+  // Adam divides by the size of gradients, which amplifies the rounding of small ones.
   expect_same_tensors(found.weights, wanted.weights,
                       [](const auto& value, const auto& expected, const auto& name) {
                         EXPECT_TRUE(torch::allclose(value, expected, 1e-6, 1e-7)) << name;
