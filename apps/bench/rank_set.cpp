@@ -31,7 +31,7 @@ namespace {
 constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                "PACELINE_TIMELINE_DIR"};
 constexpr std::array<std::string_view, 7> kHeldVariables = {
-    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS", "PACELINE_BY_PACKAGE",
+    "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS",
     "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
 
 std::vector<std::string> present(std::span<const std::string_view> names,
