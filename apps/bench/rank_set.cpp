@@ -30,7 +30,7 @@ namespace {
 // They select another library, and a trace of every call.
 constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                "PACELINE_TIMELINE_DIR"};
-constexpr std::array<std::string_view, 7> kHeldVariables = {
+constexpr std::array<std::string_view, 6> kHeldVariables = {
     "PACELINE_TRANSPORT",   "PACELINE_ENCRYPT",       "PACELINE_TCP_STREAMS",
     "PACELINE_CALIBRATION", "PACELINE_SOCKET_IFNAME", "PACELINE_FLIGHT_DIR"};
 
