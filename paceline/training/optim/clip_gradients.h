@@ -22,8 +22,8 @@
 // Parameters without a gradient do not count; a tensor that is given twice counts once. Errors:
 // kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU, for
 // parameters whose gradients are divided, and for norms over parameters that are known to be one
-// rank's share of a model (training/tensor/tensor_marks.h) of which the optimizer has not been told.
-// Thread safety: none.
+// rank's share of a model (training/tensor/tensor_marks.h) of which the optimizer has not been
+// told. Thread safety: none.
 
 #include <vector>
 

@@ -1,6 +1,8 @@
 #pragma once
 
-// Which parameters share a row of an optimizer's memory.
+// What is different for parameters of which a rank has only a part: reading a gradient that is
+// divided among ranks is an error, and parameters that hosts divide become whole, unit by unit,
+// while operations read them.
 
 #include <cstddef>
 #include <exception>
@@ -18,18 +20,6 @@
 
 namespace paceline::optim {
 
-// One row for each element type, of numbers of `parameters` in their order.
-std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
-
-// Units whose gradients travel together: those of `chosen`, whatever their size, and for the other
-// parameters units of about `unit_bytes`, in which large ones stay alone. A unit has one element
-// type, so that a chosen one of several types becomes several. From the last parameter to the
-// first, as gradients come. Error(kInvalid) for a chosen parameter that is not one of `parameters`
-// or is chosen twice.
-std::vector<std::vector<std::size_t>> plan_units(
-    const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
-    const std::vector<std::vector<at::Tensor>>& chosen);
-
 // Makes it an error to read `.grad` of a parameter whose gradient is divided among ranks, while
 // there is none. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps
 // of torch::optim, would take it for a parameter without a gradient and silently do nothing.
@@ -39,9 +29,12 @@ std::vector<std::vector<std::size_t>> plan_units(
 //
 // Thread safety: none for one parameter.
 
-// From now on parameter.grad() throws Error(kInvalid) while it is undefined and
-// Optimizer::divides_gradient_of(parameter). Requires: it is a leaf.
-void guard_divided_gradient(const at::Tensor& parameter);
+// From now on parameter.grad() throws Error(kInvalid) while it is undefined and `divider` lives.
+// Requires: the parameter is a leaf.
+void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
+// Whether a divider that lives has this parameter's gradient, so that functions which get
+// parameters only can refuse instead of seeing none. Any thread.
+bool is_gradient_divided(const at::Tensor& parameter);
 
 // Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads
 // one, its unit becomes whole in the memory that the host's ranks share: each rank gets its peers'

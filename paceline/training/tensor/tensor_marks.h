@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -40,6 +41,10 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
 // wherever it is found: at::Tensor::name().
 //
 // Thread safety: none.
+
+// The number of each tensor, by TensorImpl; of one that is there twice the first.
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_of(
+    const std::vector<at::Tensor>& tensors);
 
 // Each parameter that has no name gets its first one in the module, "fc1.weight".
 void name_parameters(const torch::nn::Module& module);

@@ -1,11 +1,15 @@
+#include "paceline/training/optim/divided_parameters.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ATen/ATen.h>
+#include <torch/torch.h>
 
-#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/update_rules.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/thread_ranks.h"
+#include "tests/training/optim/odd_parameters.h"
 
 namespace paceline::optim {
 namespace {
