@@ -12,6 +12,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/object_collectives.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -21,11 +22,6 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 constexpr std::int64_t kNoError = -1;
-
-void start_at(at::Generator generator, std::uint64_t seed) {
-  const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(seed);
-}
 
 at::Tensor from_text(const std::string& text) {
   const at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
@@ -75,16 +71,7 @@ void require_owners(const ProcessGroup& group, const BranchCall& call) {
 
 }  // namespace
 
-SeededRandom::SeededRandom(std::uint64_t seed) : before_(random_state()) {
-  start_at(at::detail::getDefaultCPUGenerator(), seed);
-  if (before_.of_rank.defined()) start_at(rank_generator(), seed);
-}
-
 at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
-  const auto failed = [&](ErrorCode code, const std::string& what) {
-    return Error(code, fmt::format("{}: branch '{}' failed on inputs ({}): {}", group.self(),
-                                   branch.name, shapes_of(inputs), what));
-  };
   try {
     check(branch.forward != nullptr, "it has no function");
     const at::Tensor result = branch.forward(inputs);
@@ -92,12 +79,10 @@ at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Ten
           "its result must be a dense tensor on the CPU");
     to_dtype(result.scalar_type());
     return result;
-  } catch (const Error& error) {
-    throw failed(error.code(), error.what());
-  } catch (const c10::Error& error) {
-    throw failed(ErrorCode::kInvalid, error.what_without_backtrace());
   } catch (...) {
-    throw failed(ErrorCode::kInvalid, describe_current_exception().c_str());
+    const Error error = current_error();
+    throw Error(error.code(), fmt::format("{}: branch '{}' failed on inputs ({}): {}", group.self(),
+                                          branch.name, shapes_of(inputs), error.what()));
   }
 }
 

@@ -3,29 +3,15 @@
 // What the calls on branches share: a branch's function is run with its name in its errors, and
 // ranks tell each other what they were asked for before any of them goes on.
 //
-// Thread safety: that of ProcessGroup; a SeededRandom belongs to the thread that made it.
+// Thread safety: that of ProcessGroup.
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "paceline/training/autograd/parallel_branches.h"
-#include "paceline/training/tensor/random.h"
 
 namespace paceline {
-
-// While it lives, the generators of this rank begin at `seed`.
-class SeededRandom {
- public:
-  explicit SeededRandom(std::uint64_t seed);
-  ~SeededRandom() { set_random_state(before_); }
-  SeededRandom(const SeededRandom&) = delete;
-  SeededRandom& operator=(const SeededRandom&) = delete;
-
- private:
-  const RandomState before_;
-};
 
 struct BranchCall {
   const char* name = "";  // of the function

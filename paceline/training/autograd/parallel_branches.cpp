@@ -22,6 +22,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/random.h"
 #include "paceline/training/tensor/tensor_marks.h"
 
 namespace paceline {
@@ -195,7 +196,7 @@ Tensors parallel_branches(const GroupPtr& group, const Tensors& inputs,
     }
     for (std::size_t i = 0; i < branches.size(); ++i) {
       if (!passages[i]->is_own()) continue;
-      const SeededRandom random(seed + i * 0x9e3779b9u);
+      const RandomStateGuard random(seed + i * 0x9e3779b9u);
       own[i] = {run_branch(*group, branches[i], entries[i].inputs)};
       facts.push_back(facts_of(own[i][0]));
     }
@@ -366,7 +367,7 @@ std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
     check(repeats >= 1, "{} repeats", repeats);
     for (const Branch& branch : branches) {
       const KeptBuffers buffers(branch);
-      const SeededRandom random(0);
+      const RandomStateGuard random(std::uint64_t{0});
       time_branch(group, branch, inputs);  // allocates, and loads what is used for the first time
       double fastest = std::numeric_limits<double>::infinity();
       for (int i = 0; i < repeats; ++i)

@@ -48,20 +48,6 @@ class RunningPart {
 };
 thread_local int RunningPart::depth_ = 0;
 
-// Puts the random state back that was there before.
-class RandomStateGuard {
- public:
-  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
-    set_random_state(state);
-  }
-  ~RandomStateGuard() { set_random_state(before_); }
-  RandomStateGuard(const RandomStateGuard&) = delete;
-  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
-
- private:
-  const RandomState before_;
-};
-
 struct Part : torch::CustomClassHolder {
   std::function<TensorList(const TensorList&)> run;
   RandomState state;  // at its beginning

@@ -10,6 +10,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 
@@ -54,7 +55,7 @@ constexpr const char* kNumSteps = "num_steps";
 // ---- 16-bit floats
 
 CompressHook::CompressHook(at::ScalarType type) : type_(type) {
-  check(type == at::kHalf || type == at::kBFloat16,
+  check(is_16_bit(type),
         "CompressHook: {} is not a 16-bit float; choose at::kHalf or at::kBFloat16",
         c10::toString(type));
 }

@@ -15,6 +15,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/training/tensor/current_error.h"
 
 namespace paceline {
 
@@ -40,17 +41,11 @@ class ComputingThreads {
 
 [[noreturn]] void throw_of_replica(const std::exception_ptr& error, std::size_t replica, int count,
                                    const char* what) {
-  const auto of_replica = [&](ErrorCode code, const char* text) {
-    return Error(code, fmt::format("replica {} of {}: {}: {}", replica, count, what, text));
-  };
   try {
     std::rethrow_exception(error);
-  } catch (const Error& known) {
-    throw of_replica(known.code(), known.what());
-  } catch (const c10::Error& known) {
-    throw of_replica(ErrorCode::kInvalid, known.what_without_backtrace());
   } catch (...) {
-    throw of_replica(ErrorCode::kInvalid, describe_current_exception().c_str());
+    const Error known = current_error();
+    fail(known.code(), "replica {} of {}: {}: {}", replica, count, what, known.what());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/collectives/memory/one_copy.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_memory.h"
 
 namespace paceline {
@@ -106,17 +107,6 @@ void require_same(const std::string& own, const std::string& other) {
         there);
 }
 
-// Describes the exception that is being handled, without LibTorch's stack.
-std::string reason_of_current() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (...) {
-    return describe_current_exception();
-  }
-}
-
 class Builder {
  public:
   explicit Builder(ProcessGroup& group) : group_(group) {
@@ -155,7 +145,8 @@ class Builder {
 
   // The others wait for this rank.
   void take_turn(const std::function<void()>& turn) try { turn(); } catch (...) {
-    const auto reason = "build_once could not build the module: " + reason_of_current();
+    const std::string reason =
+        std::string("build_once could not build the module: ") + current_error().what();
     group_.abort(reason);
     fail(ErrorCode::kInvalid, "{}: {}", group_.self(), reason);
   }

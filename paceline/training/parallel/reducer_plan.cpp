@@ -32,8 +32,6 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
 
-bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
-
 // Collective; the same answer on every rank.
 bool tensors_need_no_copy(ProcessGroup& group, c10::Device device, std::size_t bytes) {
   if (!device.is_cpu()) return true;

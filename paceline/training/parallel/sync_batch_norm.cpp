@@ -10,6 +10,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
@@ -34,10 +35,8 @@ auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* p
   }
 }
 
-bool is_reduced(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
-
 at::Tensor widened(const at::Tensor& tensor) {
-  return is_reduced(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
+  return is_16_bit(tensor.scalar_type()) ? tensor.to(at::kFloat) : tensor;
 }
 
 std::vector<std::int64_t> all_but_features(const at::Tensor& input) {

@@ -11,7 +11,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/util/Exception.h>
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
@@ -20,6 +19,7 @@
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/pipeline/stage_links.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -165,20 +165,12 @@ struct Pipeline::Run {
       for (const at::Tensor& output : outputs)
         check(output.defined(), "it returned an undefined tensor");
       return outputs;
-    } catch (const Error& error) {
-      throw Error(error.code(), what_of_stage(action, inputs, error.what()));
-    } catch (const c10::Error& error) {
-      throw Error(ErrorCode::kInvalid,
-                  what_of_stage(action, inputs, error.what_without_backtrace()));
     } catch (...) {
-      throw Error(ErrorCode::kInvalid,
-                  what_of_stage(action, inputs, describe_current_exception().c_str()));
+      const Error error = current_error();
+      throw Error(error.code(), fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
+                                            group.self(), to_string(action), action.stage,
+                                            plan.num_stages(), shapes_of(inputs), error.what()));
     }
-  }
-
-  std::string what_of_stage(const Action& action, const Tensors& inputs, const char* what) const {
-    return fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}", group.self(),
-                       to_string(action), action.stage, plan.num_stages(), shapes_of(inputs), what);
   }
 
   // For errors of other ranks: what this one was doing, and which stages the others have.

@@ -22,12 +22,12 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/rpc/remote_ref.h"
 #include "paceline/training/remote/tensor_field.h"
+#include "paceline/training/tensor/current_error.h"
 
 namespace paceline::remote {
 
@@ -102,8 +102,8 @@ template <class Body>
 auto plain_errors(Body body) {
   try {
     return body();
-  } catch (const c10::Error& error) {
-    throw Error(ErrorCode::kInvalid, error.what_without_backtrace());
+  } catch (const c10::Error&) {
+    throw current_error();
   }
 }
 

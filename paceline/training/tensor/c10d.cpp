@@ -10,6 +10,7 @@
 #include "paceline/engine/collectives/backends/library.h"
 #include "paceline/engine/collectives/backends/library_list.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/training/tensor/current_error.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
@@ -264,16 +265,11 @@ class C10dLibrary : public Library {
       operation();
     } catch (const Error&) {
       throw;
-    } catch (const c10::Error& error) {
-      fail_in_c10d(what, error.what_without_backtrace());
     } catch (...) {
-      fail_in_c10d(what, describe_current_exception());
+      const std::string text = current_error().what();
+      fail(code_of_text(text), "rank {}: {} of group {} failed in backend {}: {}", rank_, what,
+           group_, name_, text);
     }
-  }
-
-  [[noreturn]] void fail_in_c10d(std::string_view what, std::string_view text) const {
-    fail(code_of_text(text), "rank {}: {} of group {} failed in backend {}: {}", rank_, what,
-         group_, name_, text);
   }
 
   const std::string name_;

@@ -22,6 +22,11 @@ void set_state_of(at::Generator generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
+void start_at(at::Generator generator, std::uint64_t seed) {
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 }  // namespace
 
 void seed_rank(std::uint64_t seed) {
@@ -47,6 +52,11 @@ void set_random_state(const RandomState& state) {
   if (!state.of_rank.defined()) return;
   if (!own_generator.defined()) own_generator = at::detail::createCPUGenerator();
   set_state_of(own_generator, state.of_rank);
+}
+
+RandomStateGuard::RandomStateGuard(std::uint64_t seed) : before_(random_state()) {
+  start_at(at::detail::getDefaultCPUGenerator(), seed);
+  if (own_generator.defined()) start_at(own_generator, seed);
 }
 
 at::Tensor dropout(const at::Tensor& input, double p, bool is_training) {

@@ -28,6 +28,22 @@ struct RandomState {
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
+// While it lives, both generators go on from a given state, or from a seed; then each is back where
+// it was. Belongs to the thread that made it.
+class RandomStateGuard {
+ public:
+  explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
+    set_random_state(state);
+  }
+  explicit RandomStateGuard(std::uint64_t seed);
+  ~RandomStateGuard() { set_random_state(before_); }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  const RandomState before_;
+};
+
 // As torch::dropout, by rank_generator(), on the CPU. Where ranks are threads, two runs drop the
 // same elements only after seed_rank(). Elements of `input` become 0 with probability `p`, the
 // others are divided by 1 - p; outside of training it returns its input. Error(kInvalid) unless

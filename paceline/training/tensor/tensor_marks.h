@@ -42,10 +42,6 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
 //
 // Thread safety: none.
 
-// The number of each tensor, by TensorImpl; of one that is there twice the first.
-std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_of(
-    const std::vector<at::Tensor>& tensors);
-
 // Each parameter that has no name gets its first one in the module, "fc1.weight".
 void name_parameters(const torch::nn::Module& module);
 
@@ -74,5 +70,9 @@ class WriteMark {
 
 // Counts a write past LibTorch's operations, as they would: marks of the tensor hold no more.
 void count_write(const at::Tensor& tensor);
+
+// The number of each tensor, by TensorImpl; of one that is there twice the first.
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_of(
+    const std::vector<at::Tensor>& tensors);
 
 }  // namespace paceline

@@ -108,12 +108,6 @@ std::uint32_t shape_of(const at::Tensor& tensor) {
   return shape_of(std::span(sizes.data(), sizes.size()), std::span(strides.data(), strides.size()));
 }
 
-std::size_t total_bytes(const std::vector<at::Tensor>& tensors) {
-  std::size_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
-  return bytes;
-}
-
 std::string shapes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> shapes;
   for (const at::Tensor& tensor : tensors) {
@@ -216,6 +210,12 @@ at::Tensor FlatLayout::place(const at::Tensor& flat, std::size_t tensor,
   return at::from_blob(
       static_cast<std::byte*>(flat.data_ptr()) + offset, like.sizes(), like.strides(),
       [flat](void*) {}, flat.options(), flat.device());
+}
+
+std::size_t total_bytes(const std::vector<at::Tensor>& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
 }
 
 }  // namespace paceline

@@ -2,7 +2,6 @@
 
 // A tensor's elements as the engine's buffers, without a copy.
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,7 +20,7 @@ namespace paceline {
 // Error(kUnsupported) names the type when the engine has none for it.
 Dtype to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(Dtype dtype);
-constexpr bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+inline bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 
 // True when the tensor's elements fill one range of memory, in whatever order of dimensions
 // (contiguous, channels_last, transposed).
@@ -37,9 +36,6 @@ Buffer dense_cpu_view(const at::Tensor& tensor);
 // The hash of a tensor's sizes and strides, which ranks compare when they communicate it in the
 // order of its memory (shape_of(), engine/collectives/collective.h). Requires: is_dense(tensor).
 std::uint32_t shape_of(const at::Tensor& tensor);
-
-// Of their elements; a tensor counts as often as it is there.
-std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
 
 // For messages: "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
@@ -65,9 +61,6 @@ void require_backend_for(c10::Device device, const BackendChoice& choice, const 
 
 // For a call that is made now. Error(kUnsupported) when the LibTorch at hand has no such devices.
 std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
-
-// A gradient of so many bytes is communicated alone, where it lies; smaller ones share an array.
-inline constexpr std::size_t kAloneBytes = 512 << 10;
 
 // Where the elements of many tensors lie in one flat array of one type: one tensor after the other,
 // each from a cache line on, so that no two share one. Gradient buckets and sharded optimizers use
@@ -114,5 +107,11 @@ class FlatLayout {
   std::vector<std::int64_t> offsets_;
   std::int64_t count_ = 0;
 };
+
+// A gradient of so many bytes is communicated alone, where it lies; smaller ones share an array.
+inline constexpr std::size_t kAloneBytes = 512 << 10;
+
+// The bytes of all elements.
+std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
 
 }  // namespace paceline

@@ -12,6 +12,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/tensor_parallel/require_parts.h"
 
 namespace paceline {
@@ -132,8 +133,7 @@ at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor&
   check(is_token.logical_or(counts.logical_not()).all().item<bool>(),
         "{}: {}: a target is outside of the vocabulary of {}", group->self(), kLoss, vocabulary);
   const at::Tensor own = target.masked_fill(counts.logical_not(), -1) - columns * group->rank();
-  const bool is_narrow = logits.scalar_type() == at::kHalf || logits.scalar_type() == at::kBFloat16;
-  const at::Tensor wide = is_narrow ? logits.to(at::kFloat) : logits;
+  const at::Tensor wide = is_16_bit(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
   const at::Tensor losses =
       RowLosses::apply(wide.reshape({-1, columns}), own, counts, c10::make_intrusive<Ranks>(group));
   if (options.reduction == at::Reduction::None) return losses.view(targets.sizes());
