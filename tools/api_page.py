@@ -20,7 +20,7 @@ ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/cal
         "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h", "paceline/engine/core/dtype.h",
         "paceline/files/images/image_pipeline.h", "paceline/files/images/image_pipeline.h", "paceline/files/images/encoded_image.h", "paceline/files/images/image.h",
         "paceline/files/images/image_files.h", "paceline/files/images/image_pipeline.h",
-        "paceline/training/optim/optimizer.h", "paceline/training/optim/update_rules.h", "paceline/training/optim/lr_schedules.h",
+        "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h", "paceline/training/optim/update_rules.h", "paceline/training/optim/lr_schedules.h",
         "paceline/training/parallel/communication_hook.h", "paceline/training/remote/distributed_optimizer.h",
         "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/handlers.h", "paceline/engine/rpc/directory.h",
         "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h", "paceline/training/train/training_state.h",

@@ -75,8 +75,9 @@ bool is_gradient_divided(const at::Tensor& parameter) {
 
 namespace {
 
-// Units that are here at a time: those of an operation that takes parameters of two, and those that
-// the passes turn round in.
+// At most so many units are whole at a time: two for an operation that reads parameters of two, and
+// two so that the last units of the forward pass are still there when the backward pass begins with
+// them.
 constexpr std::size_t kUnits = 4;
 
 constexpr std::size_t kHeader = sizeof(std::size_t);  // of a message: the unit's number
@@ -235,7 +236,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     }
     drop_oldest(units);
     start_next();
-  } catch (...) {  // LibTorch would swallow it
+  } catch (...) {  // LibTorch would swallow the error
     if (!error_) {
       error_ = std::current_exception();
       const std::string why = describe_current_exception();
@@ -248,7 +249,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The number of the unit, then the part.
+// A message is the number of the unit, then the part.
 void DividedParameters::start(std::size_t unit) {
   const std::size_t bytes = units_[unit].part_bytes;
   const int own = parts_[static_cast<std::size_t>(peers_->rank())];
@@ -260,7 +261,7 @@ void DividedParameters::start(std::size_t unit) {
                                Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
 }
 
-// Units may be of one size, so that no collective would tell.
+// Units may have equal sizes, so no collective would notice a difference.
 void DividedParameters::require_same(std::size_t unit, std::size_t other, const char* who) const {
   if (unit == other) return;
   fail(
@@ -271,7 +272,7 @@ void DividedParameters::require_same(std::size_t unit, std::size_t other, const 
       other < units_.size() ? units_[other].name : "another model's");
 }
 
-// Its parts are this rank's to write; everybody's are there once everybody has come here.
+// This rank writes its peers' parts; the unit is whole once every rank of the host has.
 void DividedParameters::bring(std::size_t unit) {
   if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
   if (!under_way_) start(unit);
@@ -295,7 +296,8 @@ void DividedParameters::bring(std::size_t unit) {
   order_.push_back(unit);
 }
 
-// What this rank has written: another may already write its own again.
+// Releases only the pages that this rank filled: the other ranks of the host release theirs, and
+// may already refill them.
 void DividedParameters::drop(std::size_t unit) {
   copy_->close(units_[unit].offset, bytes_of(unit));
   for (std::size_t peer = 0; peer < parts_.size(); ++peer) {
@@ -318,7 +320,7 @@ void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
   }
 }
 
-// The one that came after this one in the step before.
+// Prefetches the unit that followed this one in the previous step.
 void DividedParameters::start_next() {
   const std::size_t at = order_.size();
   if (at >= expected_.size() || expected_[at - 1] != order_.back()) return;
@@ -338,7 +340,7 @@ std::shared_ptr<void> DividedParameters::whole() {
   return hold;
 }
 
-// The other ranks of this host may still read.
+// Waits for the other ranks of this host, which may still read.
 void DividedParameters::let_go() {
   if (--num_holders_ > 0) return;
   try {

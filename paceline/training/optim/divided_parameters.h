@@ -20,17 +20,12 @@
 
 namespace paceline::optim {
 
-// Makes it an error to read `.grad` of a parameter whose gradient is divided among ranks, while
-// there is none. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps
-// of torch::optim, would take it for a parameter without a gradient and silently do nothing.
-//
-// LibTorch keeps what autograd knows of a tensor in an object with virtual functions; this replaces
-// it by one that looks. A backward pass and zero_grad() use mutable_grad(), which stays as it was.
-//
-// Thread safety: none for one parameter.
-
 // From now on parameter.grad() throws Error(kInvalid) while it is undefined and `divider` lives.
-// Requires: the parameter is a leaf.
+// LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps of
+// torch::optim, would take it for a parameter without a gradient and silently do nothing. LibTorch
+// keeps what autograd knows of a tensor in an object with virtual functions; this replaces it by
+// one that checks. A backward pass and zero_grad() use mutable_grad(), which stays as it was.
+// Requires: the parameter is a leaf. Thread safety: none for one parameter.
 void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
 // Whether a divider that lives has this parameter's gradient, so that functions which get
 // parameters only can refuse instead of seeing none. Any thread.
@@ -52,11 +47,10 @@ bool is_gradient_divided(const at::Tensor& parameter);
 // line with the parameter's name (one_copy.h); whole() brings all units for as long as it lives.
 //
 // Thread safety: one thread runs the model.
-
 class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
  public:
   // Where a unit lies in the copy: parts of equal size, one for each rank of all hosts. `offset` is
-  // that of a page; `parameters`: where their storages begin.
+  // the beginning of a page; `parameters` are the beginnings of their storages.
   struct Unit {
     std::size_t offset = 0;
     std::size_t part_bytes = 0;
@@ -64,8 +58,8 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
     std::string name;  // "parameter fc1.weight", of the first of them
   };
 
-  // `peers`: this rank's likes, one a host; `parts`: which part each of them keeps, by its rank.
-  // Requires: `copy` has the parts of this host.
+  // `peers`: the ranks with this rank's local index on each host; `parts`: the part that each of
+  // them keeps, by its rank. Requires: `copy` has the parts of this host.
   DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
                     std::vector<Unit> units);
@@ -73,19 +67,17 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   DividedParameters(const DividedParameters&) = delete;
   DividedParameters& operator=(const DividedParameters&) = delete;
 
-  // Collective where one of them is not there: after it all of them are.
+  // Makes units whole. Collective where one of them is not.
   void fetch(std::span<const std::size_t> units);
-  // Collective, and so is the end of the last: while any of what it returns lives, all units are
-  // here, and so is this object. Requires: a shared_ptr owns this.
+  // While a result lives, all units are whole, and this object lives. Collective, and so is the end
+  // of the last result. Requires: a shared_ptr owns this.
   std::shared_ptr<void> whole();
-  // Before a step, which changes what the others have: only this host's parts stay.
+  // Keeps only this host's parts: a step is about to change the others.
   void forget();
-  // Throws what kept a unit from becoming whole, if anything did.
+  // Throws the error that kept a unit from becoming whole, if any.
   void require_whole() const;
   // Seconds that operations have waited for their units since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
-  // Units that are here.
-  std::size_t num_whole() const { return whole_.size(); }
 
  private:
   struct Fetch {
@@ -110,12 +102,12 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   const std::vector<int> parts_;
   const std::vector<Unit> units_;
   std::vector<std::byte> leaving_;     // this rank's part of a unit
-  std::vector<std::byte> arriving_;    // one unit's parts of this rank's likes, in their order
+  std::vector<std::byte> arriving_;    // one unit's parts of the peers, in their order
   std::optional<Fetch> under_way_;     // into arriving_
-  std::vector<std::size_t> whole_;     // units that are here, in the order in which they came
+  std::vector<std::size_t> whole_;     // units that are whole, in the order in which they came
   std::vector<std::size_t> order_;     // in which units have come since forget()
   std::vector<std::size_t> expected_;  // order_ of the step before
-  int num_holders_ = 0;                // of whole() that live
+  int num_holders_ = 0;                // results of whole() that live
   std::exception_ptr error_;
   double exposed_seconds_ = 0;
 };

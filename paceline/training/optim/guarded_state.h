@@ -1,9 +1,9 @@
 #pragma once
 
-// Finds state and parameters of an optimizer that changed in memory by themselves. Each step adds
-// up the 32-bit words (modulo 2^32) that it writes, and the next one those that it reads, while the
-// kernels have them in hand anyway. What a step does not read is added up for this alone:
-// parameters without a gradient, and the parts that other ranks update.
+// Finds state and parameters of an optimizer that changed in memory by themselves. Each step
+// computes a checksum (the sum of the 32-bit words modulo 2^32) of what it writes, and the next
+// step compares it with what it reads; the kernels do this in their pass over memory. Parameters
+// without a gradient, and the parts that other ranks update, are read for this alone.
 //
 // A program may write to parameters between steps: WriteMark (training/tensor/tensor_marks.h)
 // notices operations of LibTorch and set_data(); other writes need expect_writes().

@@ -25,6 +25,7 @@
 #include "paceline/training/optim/divided_parameters.h"
 #include "paceline/training/optim/guarded_state.h"
 #include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/parameter_home.h"
 #include "paceline/training/optim/parameter_norms.h"
 #include "paceline/training/optim/parameter_rows.h"

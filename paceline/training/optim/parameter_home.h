@@ -9,30 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/parameter_rows.h"
 
 namespace paceline::optim {
-
-struct ShardOptions {
-  // One copy of the parameters for the ranks of each host. Error(kUnsupported) where these share no
-  // memory, and where hosts have different numbers of ranks.
-  bool one_copy = false;
-  // Names of parameters(), for the line about a write outside of a step; empty: their numbers.
-  std::vector<std::string> names = {};
-  // Above 0: gradients are divided too, in units of about so many bytes of parameters.
-  std::size_t unit_bytes = 0;
-  // Units of the caller's choice, such as a block's parameters; unit_bytes is for the others.
-  std::vector<std::vector<at::Tensor>> units = {};
-  // With one copy and units, on several hosts: each host keeps the parts of its ranks alone, and
-  // has a unit whole while operations read it (divided_parameters.h).
-  bool divide_hosts = false;
-};
 
 class ParameterHome {
  public:

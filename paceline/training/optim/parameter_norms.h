@@ -1,7 +1,10 @@
 #pragma once
 
-// Norms over whole parameters and whole models, of which this rank may have only parts: what other
-// ranks have of a model (ModelParts), and the norms that LAMB and LARS need (ParameterNorms).
+// The norms over whole parameters that LAMB and LARS need, also where a rank has only parts of
+// them. A norm adds up the blocks of the parameter's row in the order of the row, so that it has
+// the same bits for any number of threads and of ranks among which the row is divided.
+//
+// Thread safety: set() may run in several threads, for different pieces; otherwise none.
 
 #include <array>
 #include <cstddef>
@@ -17,37 +20,9 @@
 
 namespace paceline::optim {
 
-// Which parameters are parts of larger ones, where a model is divided among ranks, so that norms
-// are those of the whole model, each parameter counted once. A value.
-//
-//   optimizer.set_model_parts({.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
-//
-// train::model_parts() (training/train/training_step.h) fills one in for a model whose layers say
-// how they are divided.
-struct ModelParts {
-  // All ranks that together have one model; null: this one has all of it.
-  std::shared_ptr<ProcessGroup> model;
-  // The ranks among which single parameters are divided; null: none are.
-  std::shared_ptr<ProcessGroup> layers;
-  // Parameters of which this rank has a part, and the other ranks of `layers` the rest. The same
-  // ones, in the optimizer's order, on all of these ranks.
-  std::vector<at::Tensor> divided = {};
-  // Parameters of which other ranks of `model` have the same values, and count them.
-  std::vector<at::Tensor> copies = {};
-};
-
-// Error(kInvalid), naming `caller`, for parameters that are known to be one rank's share of a model
-// (training/tensor/tensor_marks.h): a norm over them is not the model's. The second: for parameters
-// that are themselves parts of larger ones, whose own norms are not those of the whole.
-void require_whole_model(const char* caller, const std::vector<at::Tensor>& parameters);
-void require_whole_parameters(const char* caller, const std::vector<at::Tensor>& parameters);
-
 // Two norms over a whole parameter, or their squares' sums over some of its elements.
 using NormPair = std::array<double, 2>;
 
-// A norm adds up the blocks of the parameter's row in the order of the row, so that it has the same
-// bits for any number of threads and of ranks among which the row is divided. Thread safety: set()
-// may run in several threads, for different pieces.
 class ParameterNorms {
  public:
   // A run of a parameter's elements within one block of its row; `slot` is where its partial norms

@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "paceline/training/optim/optimizer_shards.h"
 #include "paceline/training/optim/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -30,22 +31,6 @@ std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>
 std::vector<std::vector<std::size_t>> plan_units(
     const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
     const std::vector<std::vector<at::Tensor>>& chosen);
-
-// Parameters whose gradients are reduced together, each rank's part to that rank.
-struct GradientUnit {
-  std::vector<std::size_t> parameters;  // their numbers, in the order of `layout`
-  FlatLayout layout;                    // with a part for each rank
-  std::size_t number = 0;               // of the optimizer's
-};
-
-// What one rank keeps of a tensor of Optimizer::state(): a run of its elements, in the order of its
-// memory.
-struct StatePart {
-  std::string name;
-  at::Tensor like;         // the parameter that the whole has the shape and the strides of
-  at::Tensor elements;     // one float32 row, the optimizer's own memory; may be empty
-  std::int64_t first = 0;  // where they begin in the whole
-};
 
 class ParameterRows {
  public:

@@ -126,8 +126,4 @@ class Pipeline {
 // every rank. Each rank's begin when it called step().
 pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
 
-// Collective: what measured actions say of each stage's times, the median of its micro-batches.
-// Memory and transfer costs are `base`'s, and so is what the plan does not have.
-pipeline::Costs measured_costs(ProcessGroup& group, const PipelineStep& step, pipeline::Costs base);
-
 }  // namespace paceline

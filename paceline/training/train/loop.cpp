@@ -7,6 +7,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/step_log.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
 namespace {
@@ -16,14 +17,6 @@ void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks
   hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
   times.add_with_waiting(Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
-}
-
-std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& parameter : parameters) {
-    bytes += static_cast<std::int64_t>(parameter.nbytes());
-  }
-  return bytes;
 }
 
 // One line of the step log, from the beginning of a step to its end.
@@ -113,7 +106,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   };
   take_shards(state, loader);
   StepLog step_log;
-  step_log.model(bytes_of(optimizer.parameters()));
+  step_log.model(static_cast<std::int64_t>(total_bytes(optimizer.parameters())));
   step_log.begin_at(state.step);
   gradients.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {

@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/forecast/best_ways.h"
+#include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/evaluate.h"
 
 namespace paceline::train {
@@ -50,11 +51,9 @@ std::optional<OwnMemory> own_memory() {
 
 namespace {
 
-// Of one copy, what this rank has to answer for.
+// The bytes of the parameters; of a copy that several ranks share, this rank's share.
 double parameter_bytes(const optim::Optimizer& optimizer) {
-  double bytes = 0;
-  for (const at::Tensor& parameter : optimizer.parameters())
-    bytes += static_cast<double>(parameter.nbytes());
+  auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
   if (!optimizer.has_one_copy()) return bytes;
   const ProcessGroup& group = *optimizer.shard_group();
   const Hosts& hosts = group.hosts();

@@ -64,6 +64,19 @@ void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, Pro
   }
 }
 
+data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count) {
+  data::Batch part{.weight = batch.weight, .ends_step = batch.ends_step};
+  for (const at::Tensor& tensor : batch.tensors)
+    part.tensors.push_back(tensor.narrow(0, begin, count));
+  part.data = batch.data.narrow(0, begin, count);
+  if (batch.target.defined()) part.target = batch.target.narrow(0, begin, count);
+  for (std::int64_t i = begin; i < begin + count; ++i) {
+    if (i < static_cast<std::int64_t>(batch.indices.size()))
+      part.indices.push_back(batch.indices[static_cast<std::size_t>(i)]);
+  }
+  return part;
+}
+
 BackwardPasses::BackwardPasses(LossFunction loss, Reducer& gradients)
     : loss_(std::move(loss)), gradients_(gradients) {}
 

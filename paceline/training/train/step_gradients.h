@@ -58,6 +58,9 @@ CountedLoss over_all_targets(LossFunction mean);
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards = 0);
 
+// Samples [begin, begin + count) of a batch, which keep its weight.
+data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count);
+
 // How a step's gradients come to be: what the training loop does with each batch before it takes
 // the optimizer's step. BackwardPasses is the usual way, a loss and its backward pass;
 // PipelineGradients (pipeline_gradients.h) sends the batch through the stages of a model.

@@ -18,10 +18,6 @@ namespace paceline::train {
 // quarter of a CNN's step time. Call once, at the beginning of main().
 void keep_large_blocks();
 
-// Sets the intra-op threads of LibTorch and of OpenBLAS, which has a pool of its own. 0: what the
-// launcher's OMP_NUM_THREADS says, otherwise LibTorch's default. Returns the number in effect.
-int set_num_threads(int num_threads);
-
 // "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" when matrix products run about 20 times slower
 // than they could.
 std::string blas_name();
@@ -55,7 +51,7 @@ class TrainingProcess {
  public:
   // Collective: forms the group (init_process_group()). While this object lives, large tensors are
   // in symmetric memory. LibTorch's generator begins at seed + rank. Errors: those of
-  // init_process_group(), set_num_threads() and SymmetricTensors.
+  // init_process_group(), set_thread_count() and SymmetricTensors.
   explicit TrainingProcess(const ProcessOptions& options = {}, std::uint64_t seed = 0);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
