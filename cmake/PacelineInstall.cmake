@@ -1,4 +1,4 @@
-# The installable package: find_package(Paceline CONFIG) with the targets Paceline::engine, Paceline::paceline and one per module,
+# The installable package: find_package(Paceline CONFIG) with the targets Paceline::engine, Paceline::paceline and one per room,
 # and paceline-engine.pc for builds without CMake.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Paceline)
@@ -38,7 +38,7 @@ if(PACELINE_WITH_LIBTORCH)
   install(FILES ${CMAKE_CURRENT_LIST_DIR}/PacelineLibTorch.cmake DESTINATION ${package_dir} COMPONENT dev)
 endif()
 
-# Static libraries: the linker takes what it needs from each, so the order is from the highest module down.
+# Static libraries: the linker takes what it needs from each, so the order is from the highest room down.
 set(engine_libs "")
 get_target_property(engine_modules paceline_engine INTERFACE_LINK_LIBRARIES)
 foreach(module IN LISTS engine_modules)

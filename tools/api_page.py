@@ -17,14 +17,16 @@ PAGE = ROOT / "docs" / "api.md"
 UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
 # Included by those headers: the types that their functions take and return.
 ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
-        "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h", "paceline/engine/core/dtype.h",
-        "paceline/files/images/image_pipeline.h", "paceline/files/images/image_pipeline.h", "paceline/files/images/encoded_image.h", "paceline/files/images/image.h",
-        "paceline/files/images/image_files.h", "paceline/files/images/image_pipeline.h",
-        "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h", "paceline/training/optim/update_rules.h", "paceline/training/optim/lr_schedules.h",
+        "paceline/engine/collectives/selection/planner.h", "paceline/engine/collectives/work.h",
+        "paceline/engine/core/dtype.h", "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/directory.h",
+        "paceline/engine/rpc/handlers.h", "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h",
+        "paceline/engine/transport/link_options.h", "paceline/files/images/encoded_image.h",
+        "paceline/files/images/image.h", "paceline/files/images/image_files.h",
+        "paceline/files/images/image_pipeline.h", "paceline/training/optim/lr_schedules.h",
+        "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h",
+        "paceline/training/optim/update_rules.h",
         "paceline/training/parallel/communication_hook.h", "paceline/training/remote/distributed_optimizer.h",
-        "paceline/engine/rpc/call_error.h", "paceline/engine/rpc/handlers.h", "paceline/engine/rpc/directory.h",
-        "paceline/engine/store/store.h", "paceline/engine/telemetry/phase_times.h", "paceline/training/train/training_state.h",
-        "paceline/training/train/training_state.h", "paceline/engine/transport/link_options.h")
+        "paceline/training/train/training_state.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)
 WIDTH = 120
 SHORT = 30  # letters of a sentence that says too little alone

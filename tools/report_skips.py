@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""tools/report_skips.py JUNIT_FILE...: lists the tests that failed and those that CTest skipped, each with its reason. The last line counts
-the skipped ones. Several files are several runs of one suite; a file that does not exist counts as a run without tests.
+"""tools/report_skips.py [--may-repeat] JUNIT_FILE... [--again JUNIT_FILE]: lists the tests that failed and those that CTest skipped, each with
+its reason. The last line counts the skipped ones. Several files are several runs of one suite; a file that does not exist counts as a run
+without tests. --again: a second run of what failed; what passed in it is listed as flaky, not as failed.
 
 A reason is planned when a line of tests/planned_skips matches it. Exit code 1 when one is not, when a test failed or when no test ran.
+
+--may-repeat: prints nothing; exit code 0 when the failed tests may have a second run: at most MOST_REPEATED, and none with a sanitizer's report.
 """
 
 import pathlib
@@ -10,6 +13,8 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
+MOST_REPEATED = 3
+SANITIZER = re.compile(r"Sanitizer|runtime error: ")
 PLANNED = pathlib.Path(__file__).parent.parent / "tests" / "planned_skips"
 
 
@@ -25,13 +30,33 @@ def reason_of(case):
     return (said[1] or said[2]) if said else case.find("skipped").get("message", "no reason")
 
 
-def main(junit_files):
-    existing = [file for file in junit_files if pathlib.Path(file).exists()]
-    cases = [case for file in existing for case in ElementTree.parse(file).getroot().findall("testcase")]
+def cases_of(files):
+    existing = [file for file in files if pathlib.Path(file).exists()]
+    return [case for file in existing for case in ElementTree.parse(file).getroot().findall("testcase")]
+
+
+def has_failed(case):
+    return case.find("failure") is not None
+
+
+def may_repeat(files):
+    failed = [case for case in cases_of(files) if has_failed(case)]
+    return 0 < len(failed) <= MOST_REPEATED and not any(SANITIZER.search(case.findtext("system-out", "")) for case in failed)
+
+
+def main(arguments):
+    if arguments[0] == "--may-repeat":
+        return 0 if may_repeat(arguments[1:]) else 1
+    again = []
+    if "--again" in arguments:
+        place = arguments.index("--again")
+        arguments, again = arguments[:place], arguments[place + 1:]
+    cases = cases_of(arguments)
     if not cases:
         print("\nNo test was run.")
         return 1
-    failed = [case.get("name") for case in cases if case.find("failure") is not None]
+    flaky = {case.get("name") for case in cases_of(again) if not has_failed(case)}
+    failed = [case.get("name") for case in cases if has_failed(case) and case.get("name") not in flaky]
     planned = planned_reasons()
     skipped = {}
     for case in cases:
@@ -43,6 +68,10 @@ def main(junit_files):
         unplanned += 0 if is_planned else len(names)
         print(f"\n{'skipped' if is_planned else 'SKIPPED, NOT PLANNED'}: {reason}")
         for name in names:
+            print(f"  {name}")
+    if flaky:
+        print(f"\nFLAKY: {len(flaky)} of {len(cases)} tests failed beside others and passed alone; their first output is above:")
+        for name in sorted(flaky):
             print(f"  {name}")
     if failed:
         print(f"\n{len(failed)} of {len(cases)} tests failed:")

@@ -27,7 +27,6 @@ namespace paceline::apps {
 
 namespace {
 
-using planning::Forecast;
 using planning::JobProfile;
 using planning::Machine;
 using planning::Search;
@@ -159,7 +158,7 @@ class MeshAdviser {
   // Replicas in every stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
-    std::vector<Forecast> ways;
+    std::vector<planning::Forecast> ways;
     for (const int stage : profile_.shard_stages) {
       const Way way{.replicas = machine_.world_size(), .shard_stage = stage};
       const std::string reason = why_not(way, profile_, machine_, global_batch_);
@@ -173,7 +172,7 @@ class MeshAdviser {
   void advise() {
     const Search search = search_ways(profile_, machine_, global_batch_);
     fmt::print("\n{}\n", way_table(search, profile_, static_cast<std::size_t>(options_.rows)));
-    const Forecast& best = search.ways.front();
+    const planning::Forecast& best = search.ways.front();
     if (!best.fits) {
       fmt::print("advice: nothing fits into {} a host\n",
                  planning::memory_text(machine_.memory_bytes));
@@ -202,12 +201,12 @@ class MeshAdviser {
   }
 
   // The first ways, or the best one of each mesh.
-  std::vector<Forecast> ways_to_try(const Search& search) const {
+  std::vector<planning::Forecast> ways_to_try(const Search& search) const {
     const std::string& text = options_.check;
-    std::vector<Forecast> ways;
+    std::vector<planning::Forecast> ways;
     if (text.find('=') == std::string::npos) {
       const long count = whole_number("--check", text, 1, kMostWaysToTry);
-      for (const Forecast& way : search.ways) {
+      for (const planning::Forecast& way : search.ways) {
         if (static_cast<long>(ways.size()) < count) ways.push_back(way);
       }
       return ways;
@@ -217,7 +216,7 @@ class MeshAdviser {
     return ways;
   }
 
-  static const Forecast& best_of_mesh(const Search& search, const std::string& text) {
+  static const planning::Forecast& best_of_mesh(const Search& search, const std::string& text) {
     std::map<std::string, int> sizes = {{"dp", 1}, {"tp", 1}, {"pp", 1}};
     std::vector<MeshAxis> axes;
     try {
@@ -227,7 +226,7 @@ class MeshAdviser {
     }
     for (const MeshAxis& axis : axes) sizes[axis.name] = axis.size;
     const auto best =
-        std::find_if(search.ways.begin(), search.ways.end(), [&](const Forecast& one) {
+        std::find_if(search.ways.begin(), search.ways.end(), [&](const planning::Forecast& one) {
           return one.way.replicas == sizes["dp"] && one.way.parts == sizes["tp"] &&
                  one.way.stages == sizes["pp"];
         });
@@ -240,15 +239,15 @@ class MeshAdviser {
   }
 
   void try_out(const Search& search) {
-    const std::vector<Forecast> ways = ways_to_try(search);
+    const std::vector<planning::Forecast> ways = ways_to_try(search);
     say(fmt::format("paceline advise: trying {} out", counted(ways.size(), "way")));
     std::vector<planning::MeasuredWay> measured;
-    for (const Forecast& way : ways) measured.push_back(measure(way));
+    for (const planning::Forecast& way : ways) measured.push_back(measure(way));
     fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
                measured_table(measured));
   }
 
-  planning::MeasuredWay measure(const Forecast& forecast) const {
+  planning::MeasuredWay measure(const planning::Forecast& forecast) const {
     const TemporaryFolder folder;
     const launcher::Trial trial =
         run_trial({.command = with_flags(program_, flags(forecast.way)),

@@ -28,7 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLookEvery = 100ms;  // a plain file cannot be waited for
+constexpr auto kReadEvery = 100ms;  // a plain file cannot be waited for
 constexpr off_t kTailBytes = 1 << 20;
 constexpr long kMostLines = 1'000'000;
 
@@ -150,7 +150,7 @@ int logs_command(const Arguments& arguments) {
     over = !follow || await(launcher.get(), POLLIN, Deadline::after(0ms));
     for (LogTail& log : logs) log.print_new();
     if (std::fflush(stdout) != 0) break;
-    if (!over && poll_for(ends, kLookEvery) > 0 && ends[1].revents != 0) return 0;  // no reader
+    if (!over && poll_for(ends, kReadEvery) > 0 && ends[1].revents != 0) return 0;  // no reader
   }
   for (LogTail& log : logs) log.finish();
   return 0;

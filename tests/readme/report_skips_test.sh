@@ -76,6 +76,26 @@ skipped: becoming another user needs root
   core.Bad
 
 1 of 3 tests was skipped, all for planned reasons.'
+echo '<testsuite><testcase name="core.Bad" status="run"/></testsuite>' >"$folder/again.xml"
+said=$(python3 "$report" "$folder/results.xml" --again "$folder/again.xml")
+[ "$said" = $'\nFLAKY: 1 of 1 tests failed beside others and passed alone; their first output is above:\n  core.Bad\n\n0 of 1 tests were skipped.' ] ||
+  { echo "report_skips: of a flaky test it says: $said" >&2; exit 1; }
+if python3 "$report" "$folder/results.xml" --again "$folder/results.xml" >/dev/null; then
+  echo "report_skips: a test that failed twice is no failure" >&2
+  exit 1
+fi
+
+# may_repeat NUMBER OUTPUT: whether a run in which so many tests failed with this output may be repeated.
+may_repeat() {
+  { echo '<testsuite>'
+    for i in $(seq "$1"); do echo "<testcase name=\"core.Bad$i\"><failure message=\"\"/><system-out>$2</system-out></testcase>"; done
+    echo '</testsuite>'; } >"$folder/failed.xml"
+  python3 "$report" --may-repeat "$folder/failed.xml"
+}
+may_repeat 3 "Value of: soon" || { echo "report_skips: three failed tests have no second run" >&2; exit 1; }
+for refused in "0 -" "4 -" "1 ==1==ERROR: AddressSanitizer: heap-use-after-free" "1 a.cpp:1: runtime error: shift" "1 WARNING: ThreadSanitizer: data race"; do
+  ! may_repeat "${refused%% *}" "${refused#* }" || { echo "report_skips: '$refused' would be repeated" >&2; exit 1; }
+done
 rm "$folder/results.xml"
 echo '<testsuite/>' >"$folder/timing.xml"
 expect 1 $'\nNo test was run.'

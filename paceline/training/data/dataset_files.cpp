@@ -14,8 +14,8 @@
 #include <zlib.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/file_start.h"
-#include "paceline/engine/core/io.h"
+#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/io.h"
 
 namespace paceline::data {
 

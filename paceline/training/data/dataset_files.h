@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "paceline/engine/core/fd.h"
+#include "paceline/engine/core/system/fd.h"
 
 namespace paceline::data {
 
