@@ -88,7 +88,7 @@ class LayerTimer {
     }
   }
 
-  // What has been measured so far does not count.
+  // The first pass does not count.
   void begin() { seconds_.assign(layers_.size(), {}); }
   const std::vector<Seconds>& seconds() const { return seconds_; }
 

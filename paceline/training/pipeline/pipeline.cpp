@@ -43,7 +43,7 @@ bool carries_gradient(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// As often as each has been changed in place; of a tensor that does not count, 0.
+// How often each tensor has been changed in place; 0 for tensors that do not count it.
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
   for (const at::Tensor& tensor : tensors)
@@ -173,7 +173,7 @@ struct Pipeline::Run {
     }
   }
 
-  // For errors of other ranks: what this one was doing, and which stages the others have.
+  // For errors of other ranks: what this rank was doing, and where the stages are.
   std::string where() const {
     std::vector<int> ranks;
     for (const int rank : plan.rank_of_stage)
@@ -243,7 +243,7 @@ struct Pipeline::Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // What the action waited for has come.
+  // Called when everything that the action waited for has arrived.
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;

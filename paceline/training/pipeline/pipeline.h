@@ -49,7 +49,7 @@ struct PipelineStage {
   std::vector<at::Tensor> parameters;  // those that require no gradients are left alone
 };
 
-// Of a module holder whose forward() takes and returns one tensor, or a vector of tensors
+// The stage of a module holder whose forward() takes and returns one tensor, or a vector of tensors
 // (models::BertStage).
 template <class Module>
 PipelineStage make_stage(int index, Module module) {
@@ -73,7 +73,7 @@ std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
                                                         int num_micro_batches);
 
 struct PipelineStep {
-  // Each micro-batch's, not divided; empty on ranks without the last stage.
+  // The loss of each micro-batch, not divided; empty on ranks without the last stage.
   std::vector<at::Tensor> losses;
   // When this rank's actions began and ended, in seconds since its step began.
   std::vector<pipeline::TimedAction> actions;

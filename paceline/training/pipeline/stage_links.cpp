@@ -23,7 +23,7 @@ namespace {
 
 using Slot = std::atomic_ref<std::uint64_t>;
 
-// Of the message that says that nothing borrowed is in use any more; no stage has this tag.
+// The tag of the message that no borrowed tensor is in use any more; no stage has it.
 constexpr std::uint32_t kAllReturned = ~std::uint32_t{0};
 
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -175,8 +175,8 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan)
     : group_(std::move(group)), plan_(plan), loans_(group_) {}
 
-// Of each micro-batch on each boundary in each direction one, so that ranks may take micro-batches
-// in another order than they are sent.
+// Each micro-batch has a tag on each boundary in each direction, so that ranks may take
+// micro-batches in another order than they are sent.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);

@@ -204,7 +204,7 @@ class DryRun {
     profile_.other_s = of_many.other;
   }
 
-  // What a pass keeps and needs, and what the process has beside model and data.
+  // Measures what a pass keeps and needs, and what the process has beside model and data.
   void measure_memory(std::int64_t samples) {
     const auto parameter_bytes = static_cast<double>(total_bytes(parts_.optimizer.parameters()));
     double peak = 0;
@@ -239,7 +239,7 @@ class DryRun {
     } else {
       scale_layers(samples);
     }
-    // What the layers do not account for at the peak.
+    // The rest of the peak, which the layers do not account for.
     const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
                                                   static_cast<double>(samples));
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);

@@ -1,33 +1,5 @@
 #pragma once
 
-// The memory of this process, as the kernel counts it (proc_pid_smaps(5), proc_pid_status(5)).
-//
-// Thread safety: pure functions.
-
-#include <optional>
-#include <string>
-
-#include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/planning/forecast/memory_plan.h"
-#include "paceline/training/optim/optimizer.h"
-#include "paceline/training/tensor/tensor_memory.h"
-
-namespace paceline::train {
-
-// Bytes. A page that N processes have counts as an Nth in a proportional set.
-struct OwnMemory {
-  double anonymous = 0;      // proportional
-  double shared = 0;         // proportional: of files in memory, such as symmetric memory
-  double files = 0;          // of files on a disk, such as libraries, each page whole
-  double resident = 0;       // all pages, each whole
-  double peak_resident = 0;  // the most since the process began
-
-  double own() const { return anonymous + shared; }
-};
-
-// Nothing where the kernel does not tell all of it.
-std::optional<OwnMemory> own_memory();
-
 // The memory of a training run: what it will take, planned when its first step has been taken, and
 // at its end what it took.
 //
@@ -48,6 +20,31 @@ std::optional<OwnMemory> own_memory();
 // back since its resident set was largest. Not counted: what was larger before the first step.
 //
 // Thread safety: none.
+
+#include <optional>
+#include <string>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/planning/forecast/memory_plan.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/tensor/tensor_memory.h"
+
+namespace paceline::train {
+
+// The memory of this process in bytes, as the kernel counts it (proc_pid_smaps(5),
+// proc_pid_status(5)). A page that N processes have counts as an Nth in a proportional set.
+struct OwnMemory {
+  double anonymous = 0;      // proportional
+  double shared = 0;         // proportional: of files in memory, such as symmetric memory
+  double files = 0;          // of files on a disk, such as libraries, each page whole
+  double resident = 0;       // all pages, each whole
+  double peak_resident = 0;  // the most since the process began
+
+  double own() const { return anonymous + shared; }
+};
+
+// Nothing where the kernel does not tell all of it.
+std::optional<OwnMemory> own_memory();
 
 // Bytes.
 struct MemoryReport {

@@ -1,6 +1,7 @@
 #pragma once
 
-// The unit in which a run reports its throughput: samples, or what a sample consists of. A value.
+// What a run tells of itself: a progress line while it runs, and the closing table at its end, with
+// its throughput, where the time went, and how it compares with the speed of matrix products.
 
 #include <chrono>
 #include <cstdint>
@@ -12,28 +13,27 @@
 
 namespace paceline::train {
 
+// The unit in which a run reports its throughput: samples, or what a sample consists of. A value.
 struct SampleUnit {
   std::string name = "samples";  // or "tokens"
   std::int64_t per_sample = 1;   // how many of them a sample has
   // Floating-point operations of a sample's forward and backward pass; 0: not told. The report then
-  // compares the run with the speed of matrix products (matrix_speed.h).
+  // compares the run with the speed of matrix products (measure_matrix_speed()).
   double operations_per_sample = 0;
 };
 
-// How fast this job's ranks multiply matrices: what a model's speed is compared with.
-
-// Collective. Floating-point operations a second of float32 products of 768 x 768 matrices, of all
-// ranks together while all of them multiply, with the threads that each has: of the fastest product
-// of each, because other programs make single ones slower. Takes about a quarter of a second. The
-// same on every rank.
+// Collective. How fast this job's ranks multiply matrices, to compare a model's speed with:
+// floating-point operations a second of float32 products of 768 x 768 matrices, of all ranks
+// together while all of them multiply, with the threads that each has; from the fastest product of
+// each, because other programs slow down single ones. Takes about a quarter of a second. The same
+// on every rank.
 double measure_matrix_speed(ProcessGroup& group);
-
-// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view, with the
-// time that is left at the pace so far, evaluations and checkpoints included.
 
 // "2:03" and "1:02:03" of so many seconds.
 std::string clock_text(std::int64_t seconds);
 
+// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view, with the
+// time that is left at the pace so far, evaluations and checkpoints included.
 class Progress {
  public:
   // Writes to stdout. `replicas`: the ranks that have batches of their own, which scale this rank's
@@ -61,7 +61,6 @@ class Progress {
 };
 
 // What a finished run tells: throughput, where the time went, and which rank was slowest.
-
 struct RunReport {
   double seconds = 0;  // of training, evaluation and checkpoints left out
   std::int64_t steps = 0;
@@ -71,7 +70,7 @@ struct RunReport {
   PhaseTimes mean;        // over the ranks
   int slowest_rank = 0;   // the one that computed longest
   double slowest_by = 0;  // seconds above the mean
-  // Of all ranks, operations a second; 0: the unit tells no operations.
+  // Operations a second of all ranks; 0: the unit tells no operations.
   double matrix_speed = 0;
 
   double units_per_second() const {

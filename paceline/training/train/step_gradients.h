@@ -1,8 +1,12 @@
 #pragma once
 
-// Losses that are not means over samples: sums over what counts, such as the tokens that are not
-// padding, divided by how many count in the whole step, in all its batches on all ranks. A mean of
-// each batch would weigh a token by how many others its batch happens to have.
+// How a step's gradients come to be (StepGradients): what the training loop does with each batch
+// before it takes the optimizer's step. BackwardPasses is the usual way, a loss and its backward
+// pass; PipelineGradients (pipeline_gradients.h) sends the batch through the stages of a model.
+//
+// Losses may be means over samples, or sums over what counts (CountedLoss), such as the tokens that
+// are not padding, divided by how many count in the whole step, in all its batches on all ranks. A
+// mean of each batch would weigh a token by how many others its batch happens to have.
 //
 //   const train::CountedLoss loss{
 //       .sum = [&](const data::Batch& batch) {
@@ -17,7 +21,7 @@
 //   train::weigh_by_count(std::span(&*batch, 1), loss.count, group.get());
 //   (loss.sum(*batch) * batch->weight).backward();
 //
-// Thread safety: pure functions, but for weigh_by_count(), which communicates.
+// Thread safety: pure functions, but for weigh_by_count(), which communicates; classes have none.
 
 #include <cstdint>
 #include <functional>
@@ -60,12 +64,6 @@ void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, Pro
 
 // Samples [begin, begin + count) of a batch, which keep its weight.
 data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count);
-
-// How a step's gradients come to be: what the training loop does with each batch before it takes
-// the optimizer's step. BackwardPasses is the usual way, a loss and its backward pass;
-// PipelineGradients (pipeline_gradients.h) sends the batch through the stages of a model.
-//
-// Thread safety: none.
 
 // What backward passes begin with instead of a loss (GradScaler::scale()).
 using ScaleLoss = std::function<at::Tensor(const at::Tensor& loss)>;

@@ -1,6 +1,17 @@
 #pragma once
 
-// The process around the training: threads, memory allocator, and what LibTorch computes with.
+// The process of a training program: its memory, threads, random numbers and group, set up as a
+// fast training wants them, what LibTorch computes with, and how the process ends.
+//
+//   int main() {
+//     return train::run_guarded([] {
+//       const train::TrainingProcess process({.threads = 1});
+//       process.print_opening("my_program: 60000 images");
+//       ...
+//     });
+//   }
+//
+// Thread safety: none; one TrainingProcess a process.
 
 #include <cstdint>
 #include <functional>
@@ -25,19 +36,6 @@ bool is_reference_blas();
 
 // "LibTorch 1.13.1, OpenBLAS 0.3.21".
 std::string describe_libtorch();
-
-// The process of a training program: its memory, threads, random numbers and group, set up as a
-// fast training wants them, and how it ends.
-//
-//   int main() {
-//     return train::run_guarded([] {
-//       const train::TrainingProcess process({.threads = 1});
-//       process.print_opening("my_program: 60000 images");
-//       ...
-//     });
-//   }
-//
-// Thread safety: none; one object a process.
 
 struct ProcessOptions {
   int threads = 0;      // of LibTorch; 0: the launcher's choice

@@ -218,7 +218,8 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
-// Of the copy that this rank writes a checkpoint from: its share of what it and its replicas have.
+// The bytes of the copy that this rank writes a checkpoint from: its share of what it and its
+// replicas have.
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;

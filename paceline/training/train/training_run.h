@@ -97,7 +97,7 @@ class TrainingRun {
   int train();
 
   const TrainingState& state() const { return state_; }
-  // Of the last evaluation.
+  // The last evaluation's.
   const TestResult& result() const { return result_; }
 
  private:
