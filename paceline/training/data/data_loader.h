@@ -16,7 +16,7 @@
 // so that a job that shrinks or grows goes on with the same steps (batch_plan.h). A loop then
 // multiplies each loss by the batch's weight, and steps and reduces gradients only where
 // `ends_step`; train::run_loop() does. The weight is for losses that are means over a batch's
-// samples; for others see training/train/step_gradients.h.
+// samples; for others see training/train/loop.h.
 //
 // A stream's batches come the same way (streamed_dataset.h). With DataLoaderOptions::groups all
 // samples of a batch are of one group (grouped_order.h).

@@ -14,7 +14,7 @@
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/run_memory.h"
+#include "paceline/training/train/run_report.h"
 
 namespace paceline::train {
 

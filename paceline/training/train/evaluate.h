@@ -14,7 +14,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/step_gradients.h"
+#include "paceline/training/train/loop.h"
 
 namespace paceline::train {
 

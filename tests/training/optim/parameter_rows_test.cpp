@@ -1,4 +1,4 @@
-#include "paceline/training/optim/divided_parameters.h"
+#include "paceline/training/optim/parameter_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
