@@ -3,13 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
-
-#include "paceline/training/optim/update_rules.h"
+#include <ATen/ATen.h>
 
 #include "tests/harness/expect_error.h"
-#include "tests/harness/thread_ranks.h"
-#include "tests/training/optim/odd_parameters.h"
 
 namespace paceline::optim {
 namespace {
