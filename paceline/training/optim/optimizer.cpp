@@ -169,7 +169,7 @@ void Optimizer::set_model_parts(const ModelParts& parts) {
   check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
   check(parts.layers || parts.divided.empty(),
         "{} parameters are divided, and no group has the rest of them", parts.divided.size());
-  const auto numbers = numbers_of(parameters());
+  const auto numbers = numbers_by_tensor(parameters());
   const auto number_of = [&](const at::Tensor& tensor) {
     const auto found = numbers.find(tensor.unsafeGetTensorImpl());
     check(found != numbers.end(), "a part of the model is not one of the optimizer's parameters");

@@ -21,7 +21,7 @@ constexpr std::size_t kNotChosen = std::numeric_limits<std::size_t>::max();
 // [parameter]: the unit that it was chosen for.
 std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
                                       const std::vector<std::vector<at::Tensor>>& chosen) {
-  const auto numbers = numbers_of(parameters);
+  const auto numbers = numbers_by_tensor(parameters);
   std::vector<std::size_t> units(parameters.size(), kNotChosen);
   for (std::size_t unit = 0; unit < chosen.size(); ++unit) {
     for (const at::Tensor& tensor : chosen[unit]) {

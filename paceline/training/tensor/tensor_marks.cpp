@@ -59,7 +59,7 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
   return {};
 }
 
-std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_of(
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
     const std::vector<at::Tensor>& tensors) {
   std::unordered_map<const c10::TensorImpl*, std::size_t> numbers;
   for (std::size_t i = 0; i < tensors.size(); ++i)

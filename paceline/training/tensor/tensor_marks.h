@@ -72,7 +72,7 @@ class WriteMark {
 void count_write(const at::Tensor& tensor);
 
 // The number of each tensor, by TensorImpl; of one that is there twice the first.
-std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_of(
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
     const std::vector<at::Tensor>& tensors);
 
 }  // namespace paceline

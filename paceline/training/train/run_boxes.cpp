@@ -177,7 +177,7 @@ using RunsOf = std::function<Runs(std::size_t number)>;
 
 void add_parameters(Collector& collector, const torch::nn::Module& module,
                     const optim::Optimizer& optimizer, const RunsOf& runs_of) {
-  const auto numbers = numbers_of(optimizer.parameters());
+  const auto numbers = numbers_by_tensor(optimizer.parameters());
   models::visit_parameters(
       module, [&](const std::string& parameter_name, at::Tensor& parameter, const auto& division) {
         const std::string name = "model." + parameter_name;
