@@ -127,16 +127,15 @@ struct Needed {
 // The units that an operation's inputs are in.
 Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
   Needed needed;
-  auto& [owner, units, any_owner] = needed;
   const std::shared_lock lock(known().mutex);
-  any_owner = !known().owners.empty();
+  needed.any_owner = !known().owners.empty();
   const auto look_at = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage()) return;
     const auto found = known().owners.find(tensor.storage().data());
     if (found == known().owners.end()) return;
-    owner = found->second.parameters;
+    needed.owner = found->second.parameters;
     const std::size_t unit = found->second.unit;
-    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+    if (std::ranges::find(needed.units, unit) == needed.units.end()) needed.units.push_back(unit);
   };
   for (const auto& input : inputs) {
     if (input.isTensor()) look_at(input.toTensor());
