@@ -70,11 +70,12 @@ class ExponentialMovingAverage {
   NamedTensors state() const;
   // The averaged parameters: number 3 is that of "weight.3".
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
+  // Requires: tensors as state() gives them, with any values. Error(kInvalid) when it is another
+  // model's.
   void set_state(const NamedTensors& state);
-  // Reads all of it. DamagedState when it is not what the last update or set_state() left.
+  // Reads all averages. DamagedState when they changed since the last update or set_state().
   void verify() const;
-  // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.
+  // The options, for a checkpoint; and Error(kInvalid) that lists their differences from others.
   Words options() const;
   void require_own(const Words& options) const;
 

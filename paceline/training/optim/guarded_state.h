@@ -43,17 +43,17 @@ class GuardedState {
   void begin(const ParameterHome& home, std::size_t num_kept = 0);
 
   // These throw DamagedState, which names the tensor and the step.
-  // For a pass over all own elements of a parameter, with what it read and wrote.
+  // For a pass over all own elements of a parameter, with the sums that it read and wrote.
   void compare(std::size_t parameter, const Sums& sums);
-  // Before the updates of a step: what they do not read.
+  // Verifies, before the updates of a step, everything that they do not read.
   void verify_unread(const std::vector<OrderedGradient>& gradients) const;
   void verify() const;
 
-  // After a step, once this rank has what the others updated.
+  // After a step, once this rank has the parts that the others updated.
   void remember(const std::vector<OrderedGradient>& gradients);
-  // What is there now is right.
+  // Takes state and parameters as they are now.
   void adopt();
-  // Takes the parameters as they are at the end of what this returns, which keeps `writing`.
+  // The result keeps `writing`; at its end the parameters are taken as they are then.
   std::shared_ptr<void> expect_writes(std::shared_ptr<void> writing) const;
 
  private:

@@ -33,7 +33,7 @@ class Schedule {
   const std::vector<double>& base_rates() const { return base_rates_; }
 
   Words state() const;
-  // Error(kInvalid) that lists what differs when `state` is of a schedule with other parameters:
+  // Error(kInvalid) that lists the differences when `state` is of a schedule with other parameters:
   // another kind, other options, other base rates.
   void require_own(const Words& state) const;
   // As require_own(); then goes on from there and sets the rates of that moment.
@@ -44,7 +44,7 @@ class Schedule {
       : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
 
   Optimizer& optimizer() const { return optimizer_; }
-  // Error(kInvalid) when the optimizer has got groups of which this has no base rates.
+  // Error(kInvalid) when groups were added to the optimizer after the schedule was made.
   void require_own_groups() const;
   // What must be the same when the schedule is resumed.
   virtual Words options() const = 0;

@@ -53,8 +53,8 @@ class Optimizer {
   // whole meanwhile.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return home_->has_one_copy(); }
-  // Where hosts divide the parameters: collective, and so is its end; while what this returns
-  // lives, they are whole, for reads that are no operations of LibTorch. Null otherwise.
+  // Where hosts divide the parameters: while the result lives they are whole, for reads that are no
+  // operations of LibTorch. Collective, and so is its end. Null otherwise.
   std::shared_ptr<void> whole_parameters() const { return home_->whole(); }
   bool divides_hosts() const { return home_->divides_hosts(); }
   // Throws the error that has kept parameters from being brought from other hosts, if any.
@@ -68,7 +68,7 @@ class Optimizer {
   // Error(kInvalid), naming `caller`, where parameters are known to be a share of a model
   // (training/tensor/tensor_marks.h) and set_model_parts() has not told of the rest.
   void require_model_parts(const char* caller) const;
-  // Whether norms over the model count what this rank has of the parameter.
+  // Whether norms over the model count this rank's elements of the parameter.
   bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }
 
   // Called at the beginning of each step; empty: nothing is.
@@ -94,8 +94,8 @@ class Optimizer {
     return is_gradient_divided(parameter);
   }
   std::vector<GradientUnit> gradient_units() const { return rows_.gradient_units(); }
-  // This rank's part of a unit's gradients, a float32 row: what was stored there since zero_grad(),
-  // and else memory with any values.
+  // This rank's part of a unit's gradients, a float32 row. Its values are undefined until they are
+  // written after zero_grad().
   at::Tensor gradient_part(std::size_t unit) { return rows_.gradient_part(unit); }
   bool has_gradient(std::size_t parameter) const { return rows_.has_gradient(parameter); }
   void set_has_gradient(std::size_t parameter) { rows_.set_has_gradient(parameter); }
@@ -126,12 +126,12 @@ class Optimizer {
   // parameter has taken. The tensors may or may not be the optimizer's own. The learning rates are
   // not in it.
   NamedTensors state() const;
-  // As state(), without its last tensor, but what this rank keeps of it only; not collective.
+  // The parts that this rank keeps of state(), without its last tensor; not collective.
   std::vector<StatePart> state_parts() const { return rows_.state_parts(); }
   // How many steps each parameter has taken: the last tensor of state(). Every rank keeps them all.
   std::pair<std::string, at::Tensor> num_steps() const;
-  // After the memory of state_parts() was written from outside: that these are the steps which each
-  // parameter has taken, and that what is there, and the parameters, is right.
+  // After the memory of state_parts() was written from outside: takes it, and the parameters, as
+  // they are now. `num_steps`: how many steps each parameter has taken.
   void adopt_state(const std::vector<std::int64_t>& num_steps);
   // The runs [first, last) of a parameter's elements, in the order of its memory, that this rank
   // has to handle so that all ranks together handle all.
@@ -150,10 +150,11 @@ class Optimizer {
   void begin_loading() { home_->forget_other_hosts(); }
   // The ranks that the state is divided among; null when it is not.
   ProcessGroup* shard_group() const { return home_->group(); }
-  // Requires: what state() gave, with other values. Error(kInvalid) when it is another optimizer's.
+  // Requires: tensors as state() gives them, with any values. Error(kInvalid) when it is another
+  // optimizer's.
   void set_state(const NamedTensors& state);
-  // Reads all that this rank keeps of the state and of the parameters. DamagedState when it is not
-  // what the last step or set_state() left. Local.
+  // Reads this rank's parts of the state and of the parameters. DamagedState when they changed
+  // since the last step or set_state(). Local.
   void verify_state() const { guard_.verify(); }
   // What this rank keeps.
   std::size_t num_state_bytes() const { return rows_.num_state_bytes(); }

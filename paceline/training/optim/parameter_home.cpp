@@ -107,8 +107,8 @@ std::string name_of(const std::vector<std::string>& names, std::size_t parameter
   return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
 }
 
-// All ranks of a host read the same memory, and each writes its part of it there. A rank gets what
-// its peers on the other hosts update.
+// All ranks of a host read the same memory, and each writes its part there. A rank also writes the
+// parts that its peers on the other hosts update.
 class OneCopyHome : public ParameterHome {
  public:
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
@@ -160,8 +160,8 @@ class OneCopyHome : public ParameterHome {
   }
 
  protected:
-  // `kept_parts`: those that this rank fills in, here and in each step. So their pages are on its
-  // own NUMA node.
+  // `kept_parts`: the parts that this rank fills in, here and in each step, so that their pages are
+  // on its own NUMA node.
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
               std::vector<int> kept_parts, const std::vector<std::string>& names)
       : ParameterHome(rows, std::move(group)),

@@ -76,7 +76,7 @@ void ParameterNorms::exchange() {
   layers_->all_reduce(std::span(divided_sums_), ReduceOp::kSum);
 }
 
-// The sums over what this rank, or its group, has of the parameter.
+// The sums over the elements that this rank, or its group, has of the parameter.
 NormPair ParameterNorms::squares_of(std::size_t parameter) const {
   NormPair sums{};
   const auto* const all = sums_.data_ptr<double>();

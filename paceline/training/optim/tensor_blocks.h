@@ -28,7 +28,7 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Calls `visit` with every block of kBlock elements as float32, in parallel: its number and its
-// elements. With `writes`, what it leaves there becomes the gradient's.
+// elements. With `writes`, the gradient takes the values that `visit` leaves there.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 

@@ -39,7 +39,7 @@ class BackwardPass {
   Tensors input_half(const Tensors& gradients);
   Tensors weight_half();
 
-  // Whether the second half repeats what the first one did.
+  // Whether the second half runs from the outputs again.
   bool repeats() const { return repeats_; }
 
  private:

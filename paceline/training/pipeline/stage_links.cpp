@@ -32,7 +32,7 @@ int in_world(const ProcessGroup& group, int rank) {
   return group.world_ranks()[static_cast<std::size_t>(rank)];
 }
 
-// Gives back what `storage` has borrowed.
+// Returns the tensor that `storage` has borrowed.
 void become_a_copy(c10::StorageImpl& storage) {
   at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(copy.get(), std::as_const(storage).data(), storage.nbytes());
@@ -116,7 +116,7 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
   return tensor;
 }
 
-// Drops what is back.
+// Drops tensors that were returned.
 void Loans::collect() {
   std::erase_if(lent_, [&](const auto& loan) {
     if (Slot(*slot_of(group_->rank(), loan.first)).load(std::memory_order_acquire) != 0)

@@ -55,7 +55,8 @@ struct DryRunParts {
   StepGradients& gradients;
   data::DataLoader& loader;
   SampleUnit unit;
-  // Adds what only the program knows: its layers (profile_layers()), and what of it can be divided.
+  // Adds facts that only the program knows: its layers (profile_layers()), and which parts of them
+  // can be divided.
   // Called on every rank; empty: the whole model is one layer, which only replicas can divide.
   std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe;
 };
