@@ -64,8 +64,8 @@ std::uint64_t* Loans::slot_of(int rank, std::int64_t slot) const {
   return reinterpret_cast<std::uint64_t*>(slots_.of(rank)) + slot;
 }
 
-// A slot has the distance of the tensor from the lender's area, between threads its address, and 1
-// more: 0 is that of a tensor that is back.
+// A slot holds 1 + the tensor's offset in the lender's area (between threads its address); 0 means
+// that the tensor was returned.
 std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
   collect();
   if (free_.empty() || tensor.numel() == 0 || !tensor.storage().resizable()) return {};
