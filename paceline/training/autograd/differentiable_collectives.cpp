@@ -196,7 +196,7 @@ struct Sent : torch::autograd::Function<Sent> {
   }
 };
 
-struct ReceivedTensor : torch::autograd::Function<ReceivedTensor> {
+struct ReceiveNode : torch::autograd::Function<ReceiveNode> {
   // `anchor` is what makes autograd look for a gradient.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& anchor,
                             const c10::intrusive_ptr<Peer>& peer) {
@@ -226,7 +226,7 @@ at::Tensor send_with_gradient(const GroupPtr& group, const at::Tensor& tensor, i
 at::Tensor recv_with_gradient(const GroupPtr& group, int peer, std::uint32_t tag) {
   check(group != nullptr, "recv_with_gradient: no group");
   const at::Tensor anchor = at::empty({0}, at::kFloat).requires_grad_();
-  return ReceivedTensor::apply(anchor, c10::make_intrusive<Peer>(group, peer, tag));
+  return ReceiveNode::apply(anchor, c10::make_intrusive<Peer>(group, peer, tag));
 }
 
 }  // namespace paceline
