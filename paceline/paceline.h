@@ -61,7 +61,6 @@
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/pipeline_gradients.h"
 #include "paceline/training/train/run_report.h"
-#include "paceline/training/train/step_gradients.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
 #include "paceline/training/train/training_step.h"

@@ -14,7 +14,7 @@
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/train/step_gradients.h"
+#include "paceline/training/train/loop.h"
 #include "paceline/training/train/weights_file.h"
 
 #include "examples/train_gpt/options.h"

@@ -16,7 +16,7 @@
 // or grows continues with the same steps (batch_source.h). A loop then multiplies each loss by the
 // batch's weight, and reduces gradients and steps only if `ends_step`; train::run_loop() does that.
 // The weight is for losses that are means over a batch's samples; for others see
-// training/train/step_gradients.h.
+// training/train/loop.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).

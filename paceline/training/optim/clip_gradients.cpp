@@ -16,14 +16,14 @@ namespace {
 
 using BlockValue = std::function<double(const float*, std::int64_t)>;
 
-// What there is to clip.
+// The gradients to clip.
 struct Gradients {
   std::vector<OrderedGradient> ordered;  // to read
   std::vector<at::Tensor> memory;        // to write
   std::vector<std::int64_t> sizes;       // elements of the whole of each that is read
-  ProcessGroup* group = nullptr;         // whose ranks have the other parts; null: these are whole
-  ProcessGroup* model = nullptr;         // whose ranks have the rest of the model; null: it is here
-  std::vector<bool> counts = {};         // of each that is read: whether this rank counts it
+  ProcessGroup* group = nullptr;         // the ranks with the other parts; null: these are whole
+  ProcessGroup* model = nullptr;         // the ranks with the rest of the model; null: none
+  std::vector<bool> counts = {};         // whether this rank counts each that is read
 };
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
@@ -56,8 +56,8 @@ Gradients gradients_for(const Optimizer& optimizer) {
   return all;
 }
 
-// Of every block of every gradient, in order: of those of other ranks, too. Zeros of what other
-// ranks of the model count.
+// The values of every block of every gradient, in order, also of other ranks' parts; zeros for
+// gradients that other ranks of the model count.
 std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& value) {
   std::vector<double> values;
   std::vector<std::int64_t> begins;
@@ -76,7 +76,7 @@ std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& valu
                  values[static_cast<std::size_t>(begin + block)] = value(elements, length);
                });
   }
-  // Each is of one rank, and zero on the others.
+  // Each value comes from one rank, and is zero on the others.
   if (gradients.group != nullptr) gradients.group->all_reduce(std::span(values), ReduceOp::kSum);
   return values;
 }

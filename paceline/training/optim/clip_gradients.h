@@ -1,29 +1,17 @@
 #pragma once
 
-// Gradients that are not too large, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_ make
-// them.
+// Norms and clipping of gradients, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do them.
+// The bits of a norm depend on neither threads, ranks, instruction set nor memory layout: each
+// gradient, in the memory order of its parameter, is cut into blocks of 1,024 elements; element i
+// of a block is added to lane i mod 16, in float64, the lanes as a balanced tree, then the blocks
+// one after another. (Powers other than 1, 2 and infinity are the C library's.) Over a model that
+// is divided among ranks (Optimizer::set_model_parts) the ranks' sums are added in rank order.
 //
-// The norm has the same bits for any number of threads and ranks, on any instruction set, and
-// whatever the memory layout of the gradients, because the order of its sum is fixed: each
-// gradient, in the memory order of its parameter, is cut into blocks of 1,024 elements; the powers
-// of a block are added in float64, element i to lane i mod 16, and the lanes as a balanced tree;
-// then the blocks are added one after another, in the order of the parameters. (Powers other than
-// 1, 2 and infinity are the C library's.) It reads the gradients once.
-//
-// With DistributedDataParallel call these after the backward pass: every rank has the same
-// gradients then, and so the same norm, also where the optimizer is divided among ranks. Where
-// gradients are divided too (fully_shard.h), give the optimizer: each rank reads its part, and the
-// norms are collective. The bits are those of whole gradients.
-//
-// Where the model is divided among ranks (Optimizer::set_model_parts), give the optimizer too: the
-// norm is of the whole model, each rank's sum added in rank order. Its bits then depend on how the
-// model is divided.
-//
-// Parameters without a gradient do not count; a tensor that is given twice counts once. Errors:
-// kInvalid for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU, for
-// parameters whose gradients are divided, and for norms over parameters that are known to be one
-// rank's share of a model (training/tensor/tensor_marks.h) of which the optimizer has not been
-// told. Thread safety: none.
+// Call these after the backward pass. Where gradients or the model are divided, give the optimizer:
+// the calls are collective then. Parameters without a gradient do not count; a tensor that is given
+// twice counts once. Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16
+// tensors on the CPU, and for parameters whose gradients or model are known to be divided.
+// Thread safety: none.
 
 #include <vector>
 

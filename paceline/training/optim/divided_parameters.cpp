@@ -4,8 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -18,76 +16,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/optimizer.h"
 
 namespace paceline::optim {
-
-namespace {
-
-using Rows = std::vector<std::vector<std::size_t>>;
-
-// From here on a gradient is a unit of its own: it may be reduced where it lies.
-constexpr std::size_t kAloneBytes = 512 << 10;
-
-constexpr std::size_t kNotChosen = std::numeric_limits<std::size_t>::max();
-
-// By the parameter's number: the unit that it was chosen for.
-std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
-                                      const std::vector<std::vector<at::Tensor>>& chosen) {
-  std::unordered_map<const void*, std::size_t> numbers;
-  for (std::size_t i = 0; i < parameters.size(); ++i)
-    numbers.emplace(parameters[i].unsafeGetTensorImpl(), i);
-  std::vector<std::size_t> units(parameters.size(), kNotChosen);
-  for (std::size_t unit = 0; unit < chosen.size(); ++unit) {
-    for (const at::Tensor& tensor : chosen[unit]) {
-      const auto found = numbers.find(tensor.unsafeGetTensorImpl());
-      check(found != numbers.end(), "unit {} has a tensor that is not one of the parameters", unit);
-      std::size_t& of = units[found->second];
-      check(of == kNotChosen || of == unit, "parameter {} is in unit {} and in unit {}",
-            found->second, of, unit);
-      of = unit;
-    }
-  }
-  return units;
-}
-
-}  // namespace
-
-Rows rows_by_type(const std::vector<at::Tensor>& parameters) {
-  Rows rows;
-  std::map<at::ScalarType, std::size_t> row_of;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto [found, is_new] = row_of.emplace(parameters[i].scalar_type(), rows.size());
-    if (is_new) rows.emplace_back();
-    rows[found->second].push_back(i);
-  }
-  return rows;
-}
-
-Rows plan_units(const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
-                const std::vector<std::vector<at::Tensor>>& chosen) {
-  struct Open {
-    std::size_t row = 0;
-    std::size_t bytes = 0;
-  };
-  const std::vector<std::size_t> units = chosen_units(parameters, chosen);
-  Rows rows;
-  std::map<std::pair<std::size_t, at::ScalarType>, Open> open;  // that more parameters fit into
-  for (std::size_t i = parameters.size(); i-- > 0;) {
-    const std::size_t bytes = parameters[i].nbytes();
-    if (units[i] == kNotChosen && bytes >= kAloneBytes) {
-      rows.push_back({i});
-      continue;
-    }
-    const std::pair key{units[i], parameters[i].scalar_type()};
-    const auto [unit, is_new] = open.emplace(key, Open{.row = rows.size()});
-    if (is_new) rows.emplace_back();
-    rows[unit->second.row].push_back(i);
-    unit->second.bytes += bytes;
-    if (units[i] == kNotChosen && unit->second.bytes >= unit_bytes) open.erase(unit);
-  }
-  return rows;
-}
 
 namespace {
 
@@ -95,8 +25,9 @@ using torch::autograd::AutogradMeta;
 
 class DividedGradient : public AutogradMeta {
  public:
-  DividedGradient(c10::TensorImpl* parameter, AutogradMeta& before)
-      : AutogradMeta(parameter, before.requires_grad_), parameter_(parameter) {
+  DividedGradient(c10::TensorImpl* parameter, AutogradMeta& before,
+                  std::weak_ptr<const void> divider)
+      : AutogradMeta(parameter, before.requires_grad_), divider_(std::move(divider)) {
     name_ = std::move(before.name_);
     grad_ = std::move(before.grad_);
     grad_accumulator_ = before.grad_accumulator_;
@@ -106,7 +37,7 @@ class DividedGradient : public AutogradMeta {
   }
 
   const at::Tensor& grad() const override {
-    if (!grad_.defined() && requires_grad_ && Optimizer::divides_gradient_of(parameter_)) {
+    if (!grad_.defined() && requires_grad_ && is_divided()) {
       fail(ErrorCode::kInvalid,
            "the gradient of this parameter is divided among the ranks (fully_shard): between "
            "backward passes .grad has nothing to read. Call paceline::optim::clip_grad_norm, "
@@ -115,6 +46,7 @@ class DividedGradient : public AutogradMeta {
     }
     return grad_;
   }
+  bool is_divided() const { return !divider_.expired(); }
 
  private:
   // Versions from 2.1 on have these.
@@ -124,22 +56,28 @@ class DividedGradient : public AutogradMeta {
       to.post_acc_grad_hooks_ = std::move(from.post_acc_grad_hooks_);
   }
 
-  const c10::TensorImpl* const parameter_;
+  const std::weak_ptr<const void> divider_;
 };
 
 }  // namespace
 
-void guard_divided_gradient(const at::Tensor& parameter) {
-  auto* const before = torch::autograd::impl::get_autograd_meta(parameter);
-  if (before == nullptr) return;  // it has never required a gradient
+void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider) {
+  auto* const before = torch::autograd::impl::materialize_autograd_meta(parameter);
   auto* const impl = parameter.unsafeGetTensorImpl();
-  impl->set_autograd_meta(std::make_unique<DividedGradient>(impl, *before));
+  impl->set_autograd_meta(std::make_unique<DividedGradient>(impl, *before, std::move(divider)));
+}
+
+bool is_gradient_divided(const at::Tensor& parameter) {
+  const auto* const meta =
+      dynamic_cast<const DividedGradient*>(torch::autograd::impl::get_autograd_meta(parameter));
+  return meta != nullptr && meta->is_divided();
 }
 
 namespace {
 
-// Units that are here at a time: those of an operation that takes parameters of two, and those that
-// the passes turn round in.
+// At most so many units are whole at a time: two for an operation that reads parameters of two, and
+// two so that the last units of the forward pass are still there when the backward pass begins with
+// them.
 constexpr std::size_t kUnits = 4;
 
 constexpr std::size_t kHeader = sizeof(std::size_t);  // of a message: the unit's number
@@ -149,10 +87,10 @@ struct Owner {
   std::size_t unit = 0;
 };
 
-// By where the storage of a parameter begins.
 struct Known {
-  std::shared_mutex mutex;  // guards `owners`
-  std::unordered_map<const void*, Owner> owners;
+  std::shared_mutex mutex;                        // guards the others
+  std::unordered_map<const void*, Owner> owners;  // by where the storage of a parameter begins
+  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // LibTorch's, of before_operation()
 };
 
 Known& known() {
@@ -160,7 +98,7 @@ Known& known() {
   return *of_process;
 }
 
-// They take a tensor's shape, or its memory without a look at it.
+// Whether the operation takes a tensor's shape, or its memory without reading it.
 bool reads_nothing(std::string_view operation) {
   static constexpr std::array<std::string_view, 16> kNames = {
       "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",
@@ -180,42 +118,59 @@ class Fetching {
   Fetching& operator=(const Fetching&) = delete;
 };
 
-// The units that an operation's inputs are in, of one owner: a model has one optimizer.
-std::pair<DividedParameters*, std::vector<std::size_t>> units_of(
-    c10::ArrayRef<const c10::IValue> inputs) {
-  DividedParameters* owner = nullptr;
+struct Needed {
+  DividedParameters* owner = nullptr;  // one: a model has one optimizer
   std::vector<std::size_t> units;
+  bool any_owner = false;  // in the process
+};
+
+// The units that an operation's inputs are in.
+Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
+  Needed needed;
   const std::shared_lock lock(known().mutex);
+  needed.any_owner = !known().owners.empty();
   const auto look_at = [&](const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.is_cpu() || !tensor.has_storage()) return;
     const auto found = known().owners.find(tensor.storage().data());
     if (found == known().owners.end()) return;
-    owner = found->second.parameters;
+    needed.owner = found->second.parameters;
     const std::size_t unit = found->second.unit;
-    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+    if (std::ranges::find(needed.units, unit) == needed.units.end()) needed.units.push_back(unit);
   };
   for (const auto& input : inputs) {
     if (input.isTensor()) look_at(input.toTensor());
     if (!input.isTensorList()) continue;
     for (const at::Tensor& tensor : input.toTensorVector()) look_at(tensor);
   }
-  return {owner, units};
+  return needed;
+}
+
+// While it watches, every operation of the process boxes its inputs for it. Its last owner does not
+// end it itself: at exit LibTorch's list of callbacks may be gone before that owner. LibTorch lets
+// a callback remove itself, and other threads run: the list has a mutex and a version, and each
+// operation runs a copy of it.
+void stop_watching() {
+  const std::unique_lock lock(known().mutex);
+  if (!known().owners.empty() || known().watch == at::INVALID_CALLBACK_HANDLE) return;
+  at::removeCallback(std::exchange(known().watch, at::INVALID_CALLBACK_HANDLE));
 }
 
 std::unique_ptr<at::ObserverContext> before_operation(const at::RecordFunction& operation) {
   if (is_fetching || reads_nothing(operation.name())) return nullptr;
-  const auto [owner, units] = units_of(operation.inputs());
-  if (owner == nullptr) return nullptr;
+  const Needed needed = needed_by(operation.inputs());
+  if (!needed.any_owner) stop_watching();
+  if (needed.owner == nullptr) return nullptr;
   const Fetching fetching;
-  owner->fetch(units);
+  needed.owner->fetch(needed.units);
   return nullptr;
 }
 
+// Requires: known().mutex is held.
 void watch_operations() {
-  static const auto handle = at::addGlobalCallback(at::RecordFunctionCallback(before_operation)
-                                                       .needsInputs(true)
-                                                       .scopes({at::RecordScope::FUNCTION}));
-  (void)handle;
+  if (known().watch != at::INVALID_CALLBACK_HANDLE) return;
+  known().watch = at::addGlobalCallback(at::RecordFunctionCallback(before_operation)
+                                            .needsInputs(true)
+                                            .scopes({at::RecordScope::FUNCTION}));
 }
 
 }  // namespace
@@ -239,9 +194,9 @@ DividedParameters::DividedParameters(std::shared_ptr<const OneCopy> copy,
       for (const void* const parameter : units_[i].parameters)
         known().owners[parameter] = {this, i};
     }
+    watch_operations();
   }
   for (std::size_t i = 0; i < units_.size(); ++i) copy_->close(units_[i].offset, bytes_of(i));
-  watch_operations();
 }
 
 DividedParameters::~DividedParameters() {
@@ -280,7 +235,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     }
     drop_oldest(units);
     start_next();
-  } catch (...) {  // LibTorch would swallow it
+  } catch (...) {  // LibTorch would swallow the error
     if (!error_) {
       error_ = std::current_exception();
       const std::string why = describe_current_exception();
@@ -293,7 +248,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The number of the unit, then the part.
+// A message is the number of the unit, then the part.
 void DividedParameters::start(std::size_t unit) {
   const std::size_t bytes = units_[unit].part_bytes;
   const int own = parts_[static_cast<std::size_t>(peers_->rank())];
@@ -305,7 +260,7 @@ void DividedParameters::start(std::size_t unit) {
                                Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
 }
 
-// Units may be of one size, so that no collective would tell.
+// Units may have equal sizes, so no collective would notice a difference.
 void DividedParameters::require_same(std::size_t unit, std::size_t other, const char* who) const {
   if (unit == other) return;
   fail(
@@ -316,7 +271,7 @@ void DividedParameters::require_same(std::size_t unit, std::size_t other, const 
       other < units_.size() ? units_[other].name : "another model's");
 }
 
-// Its parts are this rank's to write; everybody's are there once everybody has come here.
+// This rank writes its peers' parts; the unit is whole once every rank of the host has.
 void DividedParameters::bring(std::size_t unit) {
   if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
   if (!under_way_) start(unit);
@@ -340,7 +295,8 @@ void DividedParameters::bring(std::size_t unit) {
   order_.push_back(unit);
 }
 
-// What this rank has written: another may already write its own again.
+// Releases only the pages that this rank filled: the other ranks of the host release theirs, and
+// may already refill them.
 void DividedParameters::drop(std::size_t unit) {
   copy_->close(units_[unit].offset, bytes_of(unit));
   for (std::size_t peer = 0; peer < parts_.size(); ++peer) {
@@ -363,7 +319,7 @@ void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
   }
 }
 
-// The one that came after this one in the step before.
+// Prefetches the unit that followed this one in the previous step.
 void DividedParameters::start_next() {
   const std::size_t at = order_.size();
   if (at >= expected_.size() || expected_[at - 1] != order_.back()) return;
@@ -383,7 +339,7 @@ std::shared_ptr<void> DividedParameters::whole() {
   return hold;
 }
 
-// The other ranks of this host may still read.
+// Waits for the other ranks of this host, which may still read.
 void DividedParameters::let_go() {
   if (--num_holders_ > 0) return;
   try {

@@ -1,6 +1,8 @@
 #pragma once
 
-// Which parameters share a row of an optimizer's memory.
+// What is different for parameters of which a rank has only a part: reading a gradient that is
+// divided among ranks is an error, and parameters that hosts divide become whole, unit by unit,
+// while operations read them.
 
 #include <cstddef>
 #include <exception>
@@ -18,30 +20,16 @@
 
 namespace paceline::optim {
 
-// One row for each element type, of numbers of `parameters` in their order.
-std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
-
-// Units whose gradients travel together: those of `chosen`, whatever their size, and for the other
-// parameters units of about `unit_bytes`, in which large ones stay alone. A unit has one element
-// type, so that a chosen one of several types becomes several. From the last parameter to the
-// first, as gradients come. Error(kInvalid) for a chosen parameter that is not one of `parameters`
-// or is chosen twice.
-std::vector<std::vector<std::size_t>> plan_units(
-    const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
-    const std::vector<std::vector<at::Tensor>>& chosen);
-
-// Makes it an error to read `.grad` of a parameter whose gradient is divided among ranks, while
-// there is none. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps
-// of torch::optim, would take it for a parameter without a gradient and silently do nothing.
-//
-// LibTorch keeps what autograd knows of a tensor in an object with virtual functions; this replaces
-// it by one that looks. A backward pass and zero_grad() use mutable_grad(), which stays as it was.
-//
-// Thread safety: none for one parameter.
-
-// From now on parameter.grad() throws Error(kInvalid) while it is undefined and
-// Optimizer::divides_gradient_of(parameter). Requires: it is a leaf.
-void guard_divided_gradient(const at::Tensor& parameter);
+// From now on parameter.grad() throws Error(kInvalid) while it is undefined and `divider` lives.
+// LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps of
+// torch::optim, would take it for a parameter without a gradient and silently do nothing. LibTorch
+// keeps what autograd knows of a tensor in an object with virtual functions; this replaces it by
+// one that checks. A backward pass and zero_grad() use mutable_grad(), which stays as it was.
+// Requires: the parameter is a leaf. Thread safety: none for one parameter.
+void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
+// Whether a divider that lives has this parameter's gradient, so that functions which get
+// parameters only can refuse instead of seeing none. Any thread.
+bool is_gradient_divided(const at::Tensor& parameter);
 
 // Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads
 // one, its unit becomes whole in the memory that the host's ranks share: each rank gets its peers'
@@ -59,11 +47,10 @@ void guard_divided_gradient(const at::Tensor& parameter);
 // line with the parameter's name (one_copy.h); whole() brings all units for as long as it lives.
 //
 // Thread safety: one thread runs the model.
-
 class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
  public:
   // Where a unit lies in the copy: parts of equal size, one for each rank of all hosts. `offset` is
-  // that of a page; `parameters`: where their storages begin.
+  // the beginning of a page; `parameters` are the beginnings of their storages.
   struct Unit {
     std::size_t offset = 0;
     std::size_t part_bytes = 0;
@@ -71,8 +58,8 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
     std::string name;  // "parameter fc1.weight", of the first of them
   };
 
-  // `peers`: this rank's likes, one a host; `parts`: which part each of them keeps, by its rank.
-  // Requires: `copy` has the parts of this host.
+  // `peers`: the ranks with this rank's local index on each host; `parts`: the part that each of
+  // them keeps, by its rank. Requires: `copy` has the parts of this host.
   DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
                     std::vector<Unit> units);
@@ -80,19 +67,17 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   DividedParameters(const DividedParameters&) = delete;
   DividedParameters& operator=(const DividedParameters&) = delete;
 
-  // Collective where one of them is not there: after it all of them are.
+  // Makes units whole. Collective where one of them is not.
   void fetch(std::span<const std::size_t> units);
-  // Collective, and so is the end of the last: while any of what it returns lives, all units are
-  // here, and so is this object. Requires: a shared_ptr owns this.
+  // While a result lives, all units are whole, and this object lives. Collective, and so is the end
+  // of the last result. Requires: a shared_ptr owns this.
   std::shared_ptr<void> whole();
-  // Before a step, which changes what the others have: only this host's parts stay.
+  // Keeps only this host's parts: a step is about to change the others.
   void forget();
-  // Throws what kept a unit from becoming whole, if anything did.
+  // Throws the error that kept a unit from becoming whole, if any.
   void require_whole() const;
   // Seconds that operations have waited for their units since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
-  // Units that are here.
-  std::size_t num_whole() const { return whole_.size(); }
 
  private:
   struct Fetch {
@@ -117,12 +102,12 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   const std::vector<int> parts_;
   const std::vector<Unit> units_;
   std::vector<std::byte> leaving_;     // this rank's part of a unit
-  std::vector<std::byte> arriving_;    // one unit's parts of this rank's likes, in their order
+  std::vector<std::byte> arriving_;    // one unit's parts of the peers, in their order
   std::optional<Fetch> under_way_;     // into arriving_
-  std::vector<std::size_t> whole_;     // units that are here, in the order in which they came
+  std::vector<std::size_t> whole_;     // units that are whole, in the order in which they came
   std::vector<std::size_t> order_;     // in which units have come since forget()
   std::vector<std::size_t> expected_;  // order_ of the step before
-  int num_holders_ = 0;                // of whole() that live
+  int num_holders_ = 0;                // results of whole() that live
   std::exception_ptr error_;
   double exposed_seconds_ = 0;
 };

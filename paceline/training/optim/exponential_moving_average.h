@@ -12,7 +12,7 @@
 // Every rank has all of it, with the same bits when the parameters have. It costs 4 bytes for each
 // parameter, as much again while it is swapped in, and one more pass over the weights a step.
 //
-// It is guarded as an optimizer's state is (optimizer.h): each update adds up the words of the
+// It is guarded as an optimizer's state is (guarded_state.h): each update adds up the words of the
 // average that it reads and writes, and a difference is DamagedState. Swapping is no write to the
 // parameters for their optimizer, which compares them with what its last step left.
 //
@@ -68,13 +68,14 @@ class ExponentialMovingAverage {
   // "weight.3" is of parameter 3, in float32; and last "num_updates". The tensors of weights are
   // its own.
   NamedTensors state() const;
-  // Whose average it is: parameter 3 is that of "weight.3".
+  // The averaged parameters: number 3 is that of "weight.3".
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  // Requires: what state() gave, with other values. Error(kInvalid) when it is another model's.
+  // Requires: tensors as state() gives them, with any values. Error(kInvalid) when it is another
+  // model's.
   void set_state(const NamedTensors& state);
-  // Reads all of it. DamagedState when it is not what the last update or set_state() left.
+  // Reads all averages. DamagedState when they changed since the last update or set_state().
   void verify() const;
-  // Its options, for a checkpoint; and Error(kInvalid) that lists what differs from other ones.
+  // The options, for a checkpoint; and Error(kInvalid) that lists their differences from others.
   Words options() const;
   void require_own(const Words& options) const;
 

@@ -64,7 +64,7 @@ class GradScaler {
 
   // Its options, the scale and the good steps since it last changed.
   Words state() const;
-  // Error(kInvalid) that lists what differs when `state` is of a scaler with other options; the
+  // Error(kInvalid) that lists the differences when `state` is of a scaler with other options; the
   // first scale may be another.
   void require_own(const Words& state) const;
   void set_state(const Words& state);

@@ -1,12 +1,12 @@
 #pragma once
 
-// The element loops of the optimizers, vectorised for the processor at hand. They depend on
-// nothing, least of all on LibTorch.
+// The element loops of the optimizers (kernels.cpp) and loops over blocks of floats
+// (block_kernels.cpp), vectorised for the processor at hand, without LibTorch.
 //
-// Each loop also adds up the bits of the parameter and of the state, as it reads them and as it
-// writes them. The loops wait for memory, so the additions cost next to nothing, and the next step
-// can tell whether both are still what this one wrote. Wherever a loop takes `sums`, sums[0] is of
-// the parameter and the others are of the state, in the order of the arguments.
+// Each loop of an optimizer also adds up the bits of the parameter and of the state, as it reads
+// them and as it writes them. The loops wait for memory, so the additions cost next to nothing, and
+// the next step can tell whether both are still what this one wrote. Wherever a loop takes `sums`,
+// sums[0] is of the parameter and the others are of the state, in the order of the arguments.
 
 #include <bit>
 #include <cstddef>
@@ -78,18 +78,16 @@ void average_kernel(float decay, float one_minus_decay, const float* values, flo
                     std::int64_t count, WordSums* sums);
 
 // Loops over blocks of floats: sums of powers for norms, factors, and 16-bit floats from and to
-// float32. Like kernels.h they depend on no LibTorch.
-//
-// A sum of squares has the same bits on every instruction set: squares of float32 numbers are exact
-// in float64, and the order of the additions is fixed. Element i is added to lane i mod 16, and the
-// 16 lanes are added as a balanced tree.
+// float32. A sum of squares has the same bits on every instruction set: squares of float32 numbers
+// are exact in float64, and the order of the additions is fixed. Element i is added to lane i mod
+// 16, and the 16 lanes are added as a balanced tree.
 
-// Elements of which a norm's partial sums are made.
+// A norm's partial sums are of so many elements.
 constexpr std::int64_t kBlock = 1024;
 
 double sum_of_squares(const float* values, std::int64_t count);
 double sum_of_magnitudes(const float* values, std::int64_t count);
-// Of |value|^power.
+// The sum of |value|^power.
 double sum_of_powers(const float* values, std::int64_t count, double power);
 // NaN when one is NaN.
 double largest_magnitude(const float* values, std::int64_t count);
@@ -101,7 +99,7 @@ void clamp(float* values, std::int64_t count, float largest_magnitude);
 
 // `type` is kBfloat16 or kFloat16. Rounding is to nearest, ties to even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
-// Sums as kernels.h has them: 32-bit words of float32 values, 16-bit words of others.
+// The sum of 32-bit words of float32 values, of 16-bit words of others.
 std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count);
 struct MasterSums {
   std::uint32_t master = 0;

@@ -33,7 +33,7 @@ class Schedule {
   const std::vector<double>& base_rates() const { return base_rates_; }
 
   Words state() const;
-  // Error(kInvalid) that lists what differs when `state` is of a schedule with other parameters:
+  // Error(kInvalid) that lists the differences when `state` is of a schedule with other parameters:
   // another kind, other options, other base rates.
   void require_own(const Words& state) const;
   // As require_own(); then goes on from there and sets the rates of that moment.
@@ -44,7 +44,7 @@ class Schedule {
       : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
 
   Optimizer& optimizer() const { return optimizer_; }
-  // Error(kInvalid) when the optimizer has got groups of which this has no base rates.
+  // Error(kInvalid) when groups were added to the optimizer after the schedule was made.
   void require_own_groups() const;
   // What must be the same when the schedule is resumed.
   virtual Words options() const = 0;
@@ -79,8 +79,7 @@ class LrSchedule : public Schedule {
   std::int64_t num_steps_ = 0;
 };
 
-// Schedules by the number of steps (schedule.h): StepLr, MultiStepLr, CosineAnnealingLr. Errors:
-// kInvalid for options out of range.
+// The constructors of schedules throw Error(kInvalid) for options out of range.
 
 struct StepLrOptions {
   std::int64_t step_size = 1;
@@ -141,7 +140,6 @@ class CosineAnnealingLr final : public LrSchedule {
 
 // One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
 // rises to max_lr and falls far below where it began, while the momentum does the opposite.
-
 enum class Anneal : std::uint8_t { kCosine, kLinear };
 
 struct OneCycleLrOptions {
@@ -184,7 +182,6 @@ class OneCycleLr final : public LrSchedule {
 };
 
 // Lower rates when a metric has stopped improving, as torch.optim.lr_scheduler.ReduceLROnPlateau.
-
 enum class MetricMode : std::uint8_t { kMin, kMax };  // which is better
 enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
 

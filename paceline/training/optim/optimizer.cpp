@@ -1,22 +1,23 @@
 #include "paceline/training/optim/optimizer.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <mutex>
 #include <unordered_map>
 
-#include <sys/mman.h>
-
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/divided_parameters.h"
-#include "paceline/training/optim/kernels.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"
+#include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {
-
 namespace {
 
 constexpr const char* kCure =
@@ -45,7 +46,9 @@ void require_whole_parameters(const char* caller, const std::vector<at::Tensor>&
 namespace {
 
 constexpr const char* kNumSteps = "num_steps";
-constexpr const char* kMaster = "master";
+
+// Elements that one thread updates at a time.
+constexpr std::int64_t kGrain = 32768;
 
 void require_fusable(const at::Tensor& parameter, std::size_t number) {
   const auto type = parameter.scalar_type();
@@ -56,171 +59,133 @@ void require_fusable(const at::Tensor& parameter, std::size_t number) {
         number);
 }
 
-// Zeros that take no memory until they are written: an optimizer is made for a whole model before
-// shard() leaves it a part.
-at::Tensor untouched_zeros(std::int64_t count) {
-  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
-  if (bytes == 0) return at::empty({0}, at::kFloat);
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED)
-    throw system_error(fmt::format("{} bytes for the optimizer's state", bytes));
-  return at::from_blob(
-      memory, {count}, [bytes](void* zeros) { munmap(zeros, bytes); }, at::kFloat);
-}
-
 void require_rate(double learning_rate) {
   check(std::isfinite(learning_rate) && learning_rate >= 0,
         "the learning rate {} is not a number of at least 0", learning_rate);
+}
+
+// The sums of `work(begin, end)` over [first, last), in parallel.
+template <class Work>
+GuardedState::Sums sums_over(std::int64_t first, std::int64_t last, std::int64_t grain,
+                             const Work& work) {
+  std::mutex mutex;  // guards `sums`
+  GuardedState::Sums sums{};
+  at::parallel_for(first, last, grain, [&](std::int64_t begin, std::int64_t end) {
+    const GuardedState::Sums own = work(begin, end);
+    const std::lock_guard lock(mutex);
+    GuardedState::merge(sums, own);
+  });
+  return sums;
 }
 
 }  // namespace
 
 Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::string> state_names,
                      Norms norms)
-    : state_names_(std::move(state_names)), norms_(norms) {
+    : rows_(std::move(state_names)),
+      home_(std::make_unique<ParameterHome>(rows_)),
+      guard_(rows_, num_steps_),
+      norms_(norms == Norms::kNone ? nullptr : std::make_unique<ParameterNorms>(rows_)) {
   check(!groups.empty(), "an optimizer needs a parameter group");
-  for (const auto& group : groups) {
-    require_rate(group.learning_rate);
-    add_parameters(group.parameters, learning_rates_.size());
-    learning_rates_.push_back(group.learning_rate);
-  }
-  num_steps_.resize(parameters_.size());
-  has_gradient_.resize(parameters_.size());
-  is_copy_.resize(parameters_.size());
-  make_rows(rows_by_type(parameters_));
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups) add_to_group(group, all);
+  rows_.add(all);
+  begin_rows(0);
 }
 
-// Adds each tensor once, where it came first: LibTorch's parameters() lists a shared one under each
-// of its names. Nothing has changed when this throws.
-void Optimizer::add_parameters(const std::vector<at::Tensor>& tensors, std::size_t group) {
-  std::unordered_map<const void*, std::size_t> known;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    known.emplace(parameters_[i].unsafeGetTensorImpl(), group_of_[i]);
-  std::vector<at::Tensor> added;
-  for (const at::Tensor& tensor : tensors) {
-    const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), group);
-    check(found->second == group, "a parameter is in group {} and in group {}", found->second,
-          group);
-    if (!is_new) continue;
-    require_fusable(tensor, parameters_.size() + added.size());
-    added.push_back(tensor);
-  }
-  parameters_.insert(parameters_.end(), added.begin(), added.end());
-  group_of_.resize(parameters_.size(), group);
-}
-
-// Rows have another layout afterwards, so the state moves.
 void Optimizer::add_group(const GroupTensors& group) {
-  check(!group_,
+  check(!home_->group(),
         "a parameter group is added before shard() or fully_shard(), which divide the parameters "
         "among the ranks");
+  const std::size_t num_before = parameters().size();
+  std::vector<at::Tensor> all = parameters();
+  add_to_group(group, all);
+  rows_.add({all.begin() + static_cast<std::ptrdiff_t>(num_before), all.end()});
+  begin_rows(num_before);  // a word that has changed since the last step is still found
+}
+
+// Appends to `all` each tensor that is not there yet: LibTorch's parameters() lists a shared one
+// under each of its names. Nothing of the optimizer has changed when this throws.
+void Optimizer::add_to_group(const GroupTensors& group, std::vector<at::Tensor>& all) {
   require_rate(group.learning_rate);
-  const std::size_t num_before = parameters_.size();
-  add_parameters(group.parameters, learning_rates_.size());
+  const std::size_t number = num_groups();
+  std::unordered_map<const void*, std::size_t> known;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    known.emplace(all[i].unsafeGetTensorImpl(), group_of_[i]);
+  for (const at::Tensor& tensor : group.parameters) {
+    const auto [found, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), number);
+    check(found->second == number, "a parameter is in group {} and in group {}", found->second,
+          number);
+    if (!is_new) continue;
+    require_fusable(tensor, all.size());
+    all.push_back(tensor);
+  }
+  group_of_.resize(all.size(), number);
   learning_rates_.push_back(group.learning_rate);
-  std::vector<std::vector<at::Tensor>> states(num_before);
-  for (std::size_t i = 0; i < num_before; ++i) {
-    for (std::size_t name = 0; name < num_states(row_of(i)); ++name)
-      states[i].push_back(own_state(i, name));
-  }
-  const auto sums = sums_;
-  const auto marks = *marks_;
-  num_steps_.resize(parameters_.size());
-  has_gradient_.resize(parameters_.size());
-  is_copy_.resize(parameters_.size());
-  make_rows(rows_by_type(parameters_));
+}
+
+// After rows were made: only the first parameters are as a step has left them.
+void Optimizer::begin_rows(std::size_t num_kept) {
+  num_steps_.resize(parameters().size());
+  is_copy_.resize(parameters().size());
+  guard_.begin(*home_, num_kept);
+  if (norms_) norms_->lay_out(home_->group());
+}
+
+void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
+  check(!home_->group() && !has_stepped(),
+        "{}: an optimizer is sharded once, before its first step", group->self());
+  check(options.names.empty() || options.names.size() == parameters().size(),
+        "{}: {} names were given for {} parameters", group->self(), options.names.size(),
+        parameters().size());
+  const bool divides_gradients = options.unit_bytes > 0;
+  const auto plan = divides_gradients ? plan_units(parameters(), options.unit_bytes, options.units)
+                                      : rows_by_type(parameters());
+  if (group->world_size() == 1) return;
+  check(!options.divide_hosts || (options.one_copy && divides_gradients),
+        "{}: hosts divide parameters of which each has one copy, in units of gradients: set "
+        "one_copy and unit_bytes too",
+        group->self());
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < num_before; ++i) {
-    for (std::size_t name = 0; name < states[i].size(); ++name)
-      own_state(i, name).copy_(states[i][name]);
-    sums_[i] = sums[i];  // a word that has changed since the last step is still found
-    (*marks_)[i] = marks[i];
+  if (divides_gradients) {
+    gradient_divider_ = std::make_shared<bool>();
+    for (const auto& parameter : parameters()) guard_divided_gradient(parameter, gradient_divider_);
   }
+  rows_.make(plan, {group->world_size(), group->rank(), divides_gradients});
+  home_ = make_shared_home(rows_, std::move(group), options);
+  begin_rows(0);
+  SymmetricTensors::release_unused();  // of the memory that the parameters lay in
 }
 
-void Optimizer::make_rows(const std::vector<std::vector<std::size_t>>& plan) {
-  places_.resize(parameters_.size());
-  rows_.clear();
-  for (const auto& numbers : plan) {
-    Row row{.type = parameters_[numbers.front()].scalar_type(), .parameters = numbers};
-    for (const std::size_t i : numbers) {
-      places_[i] = {rows_.size(), row.tensors.size()};
-      row.tensors.push_back(parameters_[i]);
-    }
-    rows_.push_back(std::move(row));
-  }
-  allocate_state();
+std::shared_ptr<void> Optimizer::writable_parameters() const {
+  return guard_.expect_writes(home_->writable());
 }
 
-// For as many ranks as there are now.
-void Optimizer::allocate_state() {
-  for (Row& row : rows_) {
-    row.layout = FlatLayout(row.tensors, group_ ? group_->world_size() : 1,
-                            shards_gradients_ ? FlatLayout::kBlock : 0);
-    const std::size_t num_states = state_names_.size() + (is_16_bit(row.type) ? 1 : 0);
-    row.state.clear();
-    for (std::size_t name = 0; name < num_states; ++name)
-      row.state.push_back(untouched_zeros(row.layout.part_count()));
-  }
-  sums_.assign(parameters_.size(), {});
-  other_sums_.assign(parameters_.size(), 0);
-  marks_->assign(parameters_.size(), {});
-  if (norms_ == Norms::kPerParameter) make_pieces();
-}
-
-void Optimizer::make_pieces() {
-  const auto num_parts = static_cast<std::size_t>(group_ ? group_->world_size() : 1);
-  std::vector<std::size_t> used(num_parts);
-  std::vector<std::vector<std::size_t>> parts(parameters_.size());
-  pieces_.assign(parameters_.size(), {});
-  for (const Row& row : rows_) {
-    for (const std::size_t i : row.parameters) {
-      const std::int64_t offset = row.layout.offset(places_[i].index);
-      const std::int64_t end = offset + parameters_[i].numel();
-      for (std::int64_t at = offset; at < end;) {
-        const std::int64_t block = row.layout.block();
-        const std::int64_t next = std::min(end, (at / block + 1) * block);
-        const auto part = static_cast<std::size_t>(at / row.layout.part_count());
-        pieces_[i].push_back({at - offset, next - offset, used[part]++});
-        parts[i].push_back(part);
-        at = next;
-      }
-    }
-  }
-  slots_a_part_ = std::ranges::max(used);
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    for (std::size_t piece = 0; piece < pieces_[i].size(); ++piece)
-      pieces_[i][piece].slot += parts[i][piece] * slots_a_part_;
-  }
-  const auto slots = static_cast<std::int64_t>(num_parts * slots_a_part_);
-  norm_sums_ = group_ ? empty_symmetric(*group_, {slots, 2}, at::kDouble)
-                      : at::zeros({slots, 2}, at::kDouble);
+double Optimizer::take_exposed_seconds() {
+  return std::exchange(exposed_seconds_, 0.0) + home_->take_fetch_seconds();
 }
 
 void Optimizer::set_model_parts(const ModelParts& parts) {
   check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
   check(parts.layers || parts.divided.empty(),
         "{} parameters are divided, and no group has the rest of them", parts.divided.size());
-  std::unordered_map<const void*, std::size_t> numbers;
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    numbers.emplace(parameters_[i].unsafeGetTensorImpl(), i);
+  const auto numbers = numbers_by_tensor(parameters());
   const auto number_of = [&](const at::Tensor& tensor) {
     const auto found = numbers.find(tensor.unsafeGetTensorImpl());
     check(found != numbers.end(), "a part of the model is not one of the optimizer's parameters");
     return found->second;
   };
   parts_ = parts;
-  divided_.clear();
-  is_copy_.assign(parameters_.size(), false);
+  is_copy_.assign(parameters().size(), false);
   for (const at::Tensor& tensor : parts.copies) is_copy_[number_of(tensor)] = true;
-  for (const at::Tensor& tensor : parts.divided) divided_.push_back(number_of(tensor));
-  std::ranges::sort(divided_);
-  divided_norms_.assign(2 * divided_.size(), 0.0);
+  std::vector<std::size_t> divided;
+  for (const at::Tensor& tensor : parts.divided) divided.push_back(number_of(tensor));
+  std::ranges::sort(divided);
+  if (norms_) norms_->divide(std::move(divided), parts.layers);
 }
 
 void Optimizer::require_model_parts(const char* caller) const {
-  if (!parts_.model) require_whole_model(caller, parameters_);
+  if (!parts_.model) require_whole_model(caller, parameters());
 }
 
 void Optimizer::set_learning_rate(double learning_rate) {
@@ -241,100 +206,129 @@ void Optimizer::set_learning_rates(const std::vector<double>& learning_rates) {
 }
 
 bool Optimizer::has_stepped() const {
-  return std::any_of(num_steps_.begin(), num_steps_.end(), [](auto steps) { return steps > 0; });
+  return std::ranges::any_of(num_steps_, [](auto steps) { return steps > 0; });
 }
 
-bool Optimizer::has_master(std::size_t parameter) const {
-  return is_16_bit(row_of(parameter).type);
-}
-
-std::int64_t Optimizer::own_begin(const Row& row) const {
-  return group_ ? row.layout.part_count() * group_->rank() : 0;
-}
-
-std::int64_t Optimizer::state_offset(std::size_t parameter) const {
-  const Row& row = row_of(parameter);
-  return row.layout.offset(places_[parameter].index) - own_begin(row);
-}
-
-// Of a parameter, [first, last) in the order of its memory; none when last <= first.
-std::pair<std::int64_t, std::int64_t> Optimizer::elements_in(std::size_t parameter,
-                                                             int part) const {
-  const FlatLayout& layout = row_of(parameter).layout;
-  const std::int64_t offset = layout.offset(places_[parameter].index) - layout.part_count() * part;
-  return {std::max<std::int64_t>(0, -offset),
-          std::min(parameters_[parameter].numel(), layout.part_count() - offset)};
-}
-
-std::pair<std::int64_t, std::int64_t> Optimizer::own_elements(std::size_t parameter) const {
-  return elements_in(parameter, group_ ? group_->rank() : 0);
-}
-
-at::Tensor Optimizer::own_state(std::size_t parameter, std::size_t name) const {
-  const auto [first, last] = own_elements(parameter);
-  if (first >= last) return at::empty({0}, at::kFloat);
-  return row_of(parameter).state[name].narrow(0, state_offset(parameter) + first, last - first);
-}
-
-std::string Optimizer::state_name(std::size_t name, std::size_t parameter) const {
-  return fmt::format("{}.{}", name < state_names_.size() ? state_names_[name] : kMaster, parameter);
-}
-
-void Optimizer::zero_grad() {
-  for (auto& parameter : parameters_) parameter.mutable_grad() = at::Tensor();
-  for (Row& row : rows_) row.gradients = at::Tensor();
-  has_gradient_.assign(parameters_.size(), false);
-}
-
-std::vector<OrderedGradient> Optimizer::gradients() const {
-  if (!shards_gradients_) return ordered_gradients(parameters_);
-  std::vector<OrderedGradient> all;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!has_gradient_[i]) continue;
-    const auto [first, last] = own_elements(i);
-    const at::Tensor own =
-        first < last ? row_of(i).gradients.narrow(0, state_offset(i) + first, last - first)
-                     : at::empty({0}, at::kFloat);
-    all.push_back({i, own, std::max<std::int64_t>(first, 0)});
+void Optimizer::step() try {
+  if (before_step_) before_step_();
+  require_parameters();
+  const at::NoGradGuard no_grad;
+  const auto gradients = this->gradients();
+  guard_.verify_unread(gradients);
+  if (norms_) {
+    if (!parts_.layers) require_whole_parameters(name(), parameters());
+    for (const OrderedGradient& gradient : gradients) measure_norms(gradient);
+    expose([&] { norms_->exchange(); });
   }
-  return all;
+  expose([&] { home_->before_update(); });
+  home_->forget_other_hosts();
+  for (const OrderedGradient& gradient : gradients) {
+    update_parameter(gradient);
+    ++num_steps_[gradient.parameter];
+  }
+  expose([&] { home_->after_update(); });
+  // The kernels write behind autograd's back, so this counts their writes: autograd then refuses a
+  // backward pass that needs the old values.
+  for (const OrderedGradient& gradient : gradients)
+    torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
+  guard_.remember(gradients);
+} catch (const DamagedState& error) {
+  if (home_->group()) home_->group()->abort(error.what());  // the others would wait for this rank
+  throw;
 }
 
-std::vector<at::Tensor> Optimizer::gradient_memory() const {
-  if (!shards_gradients_) return gradients_of(parameters_);
-  std::vector<at::Tensor> all;
-  for (const auto& own : gradients()) all.push_back(own.tensor);
-  return all;
+template <class Communicate>
+void Optimizer::expose(const Communicate& communicate) {
+  const auto begin = std::chrono::steady_clock::now();
+  communicate();
+  exposed_seconds_ +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-std::vector<GradientUnit> Optimizer::gradient_units() const {
-  std::vector<GradientUnit> units;
-  if (!shards_gradients_) return units;
-  for (const Row& row : rows_) units.push_back({row.parameters, row.layout, units.size()});
-  return units;
+// Calls `visit` with slices of a parameter's elements, with the gradient as float32. Those of
+// 16-bit tensors are small enough to stay in the cache between the conversions.
+template <class Visit>
+GuardedState::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int64_t begin,
+                                         std::int64_t end, bool writes, const Visit& visit) const {
+  const std::size_t i = gradient.parameter;
+  const std::size_t num_states = rows_.state_names().size();
+  const bool with_master = rows_.has_master(i);
+  const auto type = to_dtype(rows_.row_of(i).type);
+  const auto gradient_type = to_dtype(gradient.tensor.scalar_type());
+  const bool widens = gradient_type != Dtype::kFloat32;
+  const auto element = [](std::byte* first, std::int64_t at, Dtype dtype) {
+    return first + static_cast<std::size_t>(at) * size_of(dtype);
+  };
+  GuardedState::Sums sums{};
+  std::array<float, kBlock> widened;
+  const std::int64_t longest = with_master || widens ? kBlock : end - begin;
+  for (std::int64_t at = begin; at < end; at += longest) {
+    const std::int64_t count = std::min(longest, end - at);
+    std::array<float*, GuardedState::kMaxStates> state{};
+    for (std::size_t name = 0; name < num_states; ++name)
+      state[name] = rows_.state_begin(i, name) + at;
+    std::byte* const parameter = element(home_->to_write(i), at, type);
+    std::byte* const given = element(static_cast<std::byte*>(gradient.tensor.data_ptr()),
+                                     at - gradient.first, gradient_type);
+    if (widens) widen(gradient_type, given, widened.data(), count);
+    float* const values =
+        with_master ? rows_.state_begin(i, num_states) + at : reinterpret_cast<float*>(parameter);
+    const MasterSums read = with_master ? follow(type, parameter, values, count) : MasterSums();
+    GuardedState::Sums own{};
+    visit(Slice{values, widens ? widened.data() : reinterpret_cast<const float*>(given),
+                state.data(), own.data(), count, num_steps_[i] + 1, group_of_[i]});
+    if (with_master) {
+      const MasterSums written =
+          writes ? narrow(type, values, parameter, count)
+                 : MasterSums{sum_words(Dtype::kFloat32, values, count), read.parameter};
+      own[GuardedState::kValues] = {read.master, written.master, true};
+      own[GuardedState::kRounded] = {read.parameter, written.parameter, true};
+    }
+    GuardedState::merge(sums, own);
+  }
+  return sums;
 }
 
-at::Tensor Optimizer::gradient_part(std::size_t unit) {
-  Row& row = rows_[unit];
-  if (!row.gradients.defined()) row.gradients = at::empty({row.layout.part_count()}, at::kFloat);
-  return row.gradients;
+// The norms of this rank's elements.
+void Optimizer::measure_norms(const OrderedGradient& gradient) {
+  const auto pieces = norms_->own_pieces(gradient.parameter);
+  const auto count = static_cast<std::int64_t>(pieces.size());
+  const auto measure_some = [&](std::int64_t begin, std::int64_t end) {
+    GuardedState::Sums sums{};
+    for (std::int64_t at = begin; at < end; ++at) {
+      const auto& piece = pieces[static_cast<std::size_t>(at)];
+      const auto more = for_slices(gradient, piece.begin, piece.end, false,
+                                   [&](const Slice& slice) { norms_->set(piece, measure(slice)); });
+      GuardedState::merge(sums, more);
+    }
+    return sums;
+  };
+  guard_.compare(gradient.parameter, sums_over(0, count, kGrain / kBlock, measure_some));
 }
 
-at::Tensor Optimizer::whole(const at::Tensor& own) const {
-  return group_ ? all_gather_into_tensor(*group_, own) : own;
+void Optimizer::update_parameter(const OrderedGradient& gradient) {
+  const auto [first, last] = rows_.own_elements(gradient.parameter);
+  if (first >= last) return;
+  const NormPair norms = norms_ ? norms_->of(gradient.parameter) : NormPair{};
+  const auto update_some = [&](std::int64_t begin, std::int64_t end) {
+    return for_slices(gradient, begin, end, true,
+                      [&](const Slice& slice) { update(slice, norms); });
+  };
+  guard_.compare(gradient.parameter, sums_over(first, last, kGrain, update_some));
 }
 
 NamedTensors Optimizer::state() const {
   NamedTensors all;
-  for (std::size_t name = 0; name <= state_names_.size(); ++name) {
+  for (std::size_t state = 0; state <= rows_.state_names().size(); ++state) {
     std::vector<at::Tensor> flats;
-    for (const Row& row : rows_)
-      flats.push_back(name < num_states(row) ? whole(row.state[name]) : at::Tensor());
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& flat = flats[places_[i].row];
-      if (!flat.defined()) continue;
-      all.emplace_back(state_name(name, i),
-                       row_of(i).layout.place(flat, places_[i].index, parameters_[i]));
+    for (const ParameterRows::Row& row : rows_.rows()) {
+      at::Tensor flat = state < row.state.size() ? row.state[state] : at::Tensor();
+      if (flat.defined() && shard_group()) flat = all_gather_into_tensor(*shard_group(), flat);
+      flats.push_back(flat);
+    }
+    for (std::size_t i = 0; i < parameters().size(); ++i) {
+      const at::Tensor& flat = flats[rows_.row_number(i)];
+      if (flat.defined()) all.emplace_back(rows_.state_name(state, i), rows_.whole_state(i, flat));
     }
   }
   all.push_back(num_steps());
@@ -345,24 +339,11 @@ std::pair<std::string, at::Tensor> Optimizer::num_steps() const {
   return {kNumSteps, at::tensor(num_steps_, at::kLong)};
 }
 
-std::vector<StatePart> Optimizer::state_parts() const {
-  std::vector<StatePart> parts;
-  for (std::size_t name = 0; name <= state_names_.size(); ++name) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (name >= num_states(row_of(i))) continue;
-      StatePart part{state_name(name, i), parameters_[i], own_state(i, name)};
-      if (part.elements.numel() > 0) part.first = own_elements(i).first;
-      parts.push_back(std::move(part));
-    }
-  }
-  return parts;
-}
-
 void Optimizer::set_state(const NamedTensors& state) {
   const std::vector<StatePart> own = state_parts();
   check(state.size() == own.size() + 1 && state.back().first == kNumSteps,
         "{}: {} tensors were given as the state of {} parameters, which has {}", name(),
-        state.size(), parameters_.size(), own.size() + 1);
+        state.size(), parameters().size(), own.size() + 1);
   const at::Tensor steps = state.back().second.to(at::kLong).contiguous();
   check(steps.numel() == static_cast<std::int64_t>(num_steps_.size()),
         "{}: {} step counts were given for {} parameters", name(), steps.numel(),
@@ -384,39 +365,16 @@ void Optimizer::set_state(const NamedTensors& state) {
   adopt_state({counts, counts + num_steps_.size()});
 }
 
-std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_save(
-    std::size_t parameter) const {
-  if (host_parts_) return elements_to_load(parameter);
-  return {{0, parameters_[parameter].numel()}};
-}
-
-void Optimizer::begin_loading() {
-  if (host_parts_) host_parts_->forget();
-}
-
-std::vector<std::pair<std::int64_t, std::int64_t>> Optimizer::elements_to_load(
-    std::size_t parameter) const {
-  if (!copy_) return {{0, parameters_[parameter].numel()}};
-  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
-  for (const int part : peer_ranks_) {
-    if (host_parts_ && part != group_->rank()) continue;
-    const auto [first, last] = elements_in(parameter, part);
-    if (first < last) runs.emplace_back(first, last);
-  }
-  return runs;
+void Optimizer::adopt_state(const std::vector<std::int64_t>& num_steps) {
+  check(num_steps.size() == num_steps_.size(), "{}: {} step counts were given for {} parameters",
+        name(), num_steps.size(), num_steps_.size());
+  num_steps_ = num_steps;
+  guard_.adopt();
 }
 
 std::size_t Optimizer::num_gradient_bytes() const {
   std::size_t bytes = 0;
   for (const OrderedGradient& gradient : gradients()) bytes += gradient.tensor.nbytes();
-  return bytes;
-}
-
-std::size_t Optimizer::num_state_bytes() const {
-  std::size_t bytes = 0;
-  for (const Row& row : rows_) {
-    for (const auto& own : row.state) bytes += own.nbytes();
-  }
   return bytes;
 }
 

@@ -4,12 +4,13 @@ set(SOURCES
   divided_parameters.cpp
   exponential_moving_average.cpp
   grad_scaler.cpp
+  guarded_state.cpp
   kernels.cpp
   lr_schedules.cpp
   optimizer.cpp
-  optimizer_guard.cpp
-  optimizer_shard.cpp
-  optimizer_step.cpp
+  parameter_home.cpp
+  parameter_norms.cpp
+  parameter_rows.cpp
   state_words.cpp
   tensor_blocks.cpp
   update_rules.cpp)

@@ -23,8 +23,8 @@ double number_in(const Words& words, const std::string& name, std::string_view o
 std::int64_t count_in(const Words& words, const std::string& name, std::string_view owner);
 std::vector<double> numbers_in(const Words& words, const std::string& name, std::string_view owner);
 
-// Error(kInvalid) that lists what differs between the words `here` and those of the same names in
-// the `saved` ones, which may have more.
+// Error(kInvalid) that lists the differences between the words `here` and those of the same names
+// in the `saved` ones, which may have more.
 void require_same_words(const Words& saved, const Words& here, std::string_view owner);
 
 }  // namespace paceline::optim

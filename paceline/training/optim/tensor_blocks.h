@@ -1,6 +1,7 @@
 #pragma once
 
-// Passes over the gradients of parameters, block by block as float32.
+// Passes over tensors with LibTorch's intra-op threads: gradients block by block as float32, and
+// sums of words.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,19 +21,18 @@ struct OrderedGradient {
   std::int64_t first = 0;  // where the part begins in the whole: with a block
 };
 
-// Of the parameters that have one, each tensor once, in order. Error(kInvalid) for gradients that
-// are not dense float32, bfloat16 or float16 tensors on the CPU.
+// The gradients of the parameters that have one, each tensor once, in order. Error(kInvalid) for
+// gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
 std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters);
 // The gradients themselves, in their own memory order; errors as above.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
 // Calls `visit` with every block of kBlock elements as float32, in parallel: its number and its
-// elements. With `writes`, what it leaves there becomes the gradient's.
+// elements. With `writes`, the gradient takes the values that `visit` leaves there.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 
-// Sums of the words of tensors, as kernels.h has them, with LibTorch's intra-op threads.
-
+// Sums of words as sum_words() (kernels.h) has them.
 std::uint32_t sum_of(Dtype type, const std::byte* values, std::int64_t count);
 // Requires: dense, on the CPU, with elements of 16 or 32 bits.
 std::uint32_t sum_of(const at::Tensor& tensor);

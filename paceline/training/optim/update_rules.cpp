@@ -132,7 +132,7 @@ void Lamb::require_valid(const LambOptions& options) const {
         "lamb: eps and weight_decay must not be negative");
 }
 
-Optimizer::NormPair Lamb::measure(const Slice& slice) const {
+NormPair Lamb::measure(const Slice& slice) const {
   std::array<float, kBlock> direction;
   lamb_moments_kernel(arguments(options(slice.group), slice.step), slice.parameter, slice.gradient,
                       slice.state[0], slice.state[1], direction.data(), slice.count, slice.sums);
@@ -160,7 +160,7 @@ void Lars::require_valid(const LarsOptions& options) const {
         "lars: weight_decay must not be negative, trust_coefficient must be above 0");
 }
 
-Optimizer::NormPair Lars::measure(const Slice& slice) const {
+NormPair Lars::measure(const Slice& slice) const {
   return {sum_of_squares(slice.parameter, slice.count),
           sum_of_squares(slice.gradient, slice.count)};
 }

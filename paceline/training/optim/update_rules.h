@@ -1,7 +1,7 @@
 #pragma once
 
-// Parameters with options of their own, as PyTorch's optimizers take them: another learning rate
-// for a new head, no weight decay for biases.
+// Adam, AdamW, SGD, LAMB and LARS. Parameters come in groups with options of their own, as in
+// PyTorch's optimizers: another learning rate for a new head, no weight decay for biases.
 //
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
 
@@ -71,7 +71,6 @@ class GroupedOptimizer : public Optimizer {
 
 // Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019), as torch::optim::Adam and
 // torch::optim::AdamW compute them.
-
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -115,7 +114,6 @@ class AdamW : public GroupedOptimizer<AdamWOptions> {
 };
 
 // Stochastic gradient descent with momentum, as torch::optim::SGD computes it.
-
 struct SgdOptions {
   double lr = 1e-3;
   double momentum = 0;
@@ -141,10 +139,8 @@ class Sgd : public GroupedOptimizer<SgdOptions> {
 // many ranks make: each parameter's step is in proportion to the parameter's own size, by the
 // "trust ratio" of norms over the whole parameter.
 //
-// A norm adds up the blocks of the parameters' row (flat_layout.h), each as block_kernels.h does,
-// in the order of the row, so that it has the same bits for any number of threads and of ranks that
-// the state is divided among. Dividing costs one all-gather a step more, of 16 bytes a block.
-
+// The norms are those of parameter_norms.h. Dividing the step costs one all-gather more, of 16
+// bytes a block.
 struct LambOptions {
   double lr = 1e-3;
   double beta1 = 0.9;

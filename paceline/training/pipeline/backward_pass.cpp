@@ -122,7 +122,7 @@ void BackwardPass::find_branches() {
       branch.entries.emplace_back(reached.function, i);
     branches_.push_back(std::move(branch));
   }
-  // What no input leads to runs from the outputs in the second half.
+  // Nodes that lead to no input run from the outputs in the second half.
   std::vector<std::size_t> alone;
   for (const Edge& root : roots) {
     if (to_inputs.count(root.function.get()) == 0) take(root, alone);
@@ -176,7 +176,7 @@ BackwardPass::Tensors BackwardPass::run_branches() {
 namespace {
 
 // As autograd does it: the first gradient becomes .grad if nothing else holds its memory, which is
-// LibTorch's own: that of a borrowed tensor (loans.h) is another rank's.
+// LibTorch's own: that of a borrowed tensor (stage_links.h) is another rank's.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
   at::Tensor& total = parameter.mutable_grad();

@@ -8,7 +8,7 @@
 // makes two gradients. The first half runs what leads to inputs, and keeps the gradient that comes
 // to each such node; the second half begins at these nodes and runs only what leads to parameters.
 // Where that is not possible, because a parameter is reached from several nodes, the second half
-// runs from the outputs again: slower, with the same result. What the forward pass has saved stays
+// runs from the outputs again: slower, with the same result. The forward pass's saved tensors stay
 // until the second half.
 //
 // Thread safety: none.
@@ -33,13 +33,13 @@ class BackwardPass {
   struct Gradients {
     Tensors of_inputs, of_parameters;  // undefined: none
   };
-  // Once. `gradients` are of the outputs; undefined ones are of outputs that nothing used.
+  // May be called once. `gradients` belong to the outputs; undefined: nothing used that output.
   Gradients whole(const Tensors& gradients);
-  // Once, in this order.
+  // May be called once each, in this order.
   Tensors input_half(const Tensors& gradients);
   Tensors weight_half();
 
-  // Whether the second half repeats what the first one did.
+  // Whether the second half runs from the outputs again.
   bool repeats() const { return repeats_; }
 
  private:
@@ -62,12 +62,9 @@ class BackwardPass {
 };
 
 // Adds the gradients of micro-batches to the parameters' .grad in the order of micro-batches,
-// whatever the order in which they come: the same additions as one process makes that takes one
-// micro-batch after the other. What comes early waits, with its memory; in the named schedules
-// nothing does.
-//
-// Thread safety: none.
-
+// whatever the order in which they come: the same additions as in one process that takes one
+// micro-batch after the other. Gradients that come early wait, with their memory; in the named
+// schedules none do. Thread safety: none.
 class GradientOrder {
  public:
   explicit GradientOrder(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}

@@ -12,6 +12,7 @@
 #include "paceline/engine/core/timing.h"
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
@@ -26,14 +27,6 @@ double seconds_for(const Body& body) {
   const RunningTimer timer;
   body();
   return timer.seconds();
-}
-
-double bytes_of(const Tensors& tensors) {
-  double bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
-  }
-  return bytes;
 }
 
 Tensors floating(const Tensors& tensors) {
@@ -95,7 +88,7 @@ class LayerTimer {
     }
   }
 
-  // What has been measured so far does not count.
+  // The first pass does not count.
   void begin() { seconds_.assign(layers_.size(), {}); }
   const std::vector<Seconds>& seconds() const { return seconds_; }
 
@@ -195,7 +188,7 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
     const double before = bytes_now();
     runs.push_back(run_layer(layers[i], next, i == 0));
     next = runs[i].all_outputs;
-    memory[i].output_bytes = bytes_of(next);
+    memory[i].output_bytes = static_cast<double>(total_bytes(next));
     if (i + 1 == layers.size()) runs[i].outputs = {loss(next, 0)};
     memory[i].activation_bytes = bytes_now() - before;
   }
@@ -203,11 +196,11 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
   passes.reserve(layers.size());
   Tensors gradients{at::ones_like(runs.back().outputs[0])};
   for (std::size_t i = layers.size(); i-- > 0;) {
-    const double before = bytes_now() - bytes_of(gradients);
+    const double before = bytes_now() - static_cast<double>(total_bytes(gradients));
     passes.push_back(runs[i].pass());
     gradients = passes.back().input_half(gradients);
-    memory[i].deferred_bytes =
-        memory[i].activation_bytes + bytes_now() - before - bytes_of(gradients);
+    memory[i].deferred_bytes = memory[i].activation_bytes + bytes_now() - before -
+                               static_cast<double>(total_bytes(gradients));
   }
   std::vector<double> all;
   for (const LayerMemory& layer : memory)

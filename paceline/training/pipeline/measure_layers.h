@@ -1,7 +1,7 @@
 #pragma once
 
 // What the layers of a model cost, measured on this machine, for split_by_cost(), simulate() and
-// the search (schedules/).
+// the search (planning/schedules).
 //
 //   const auto layers = measure_layers(*group, {make_stage(0, first), make_stage(1, block), ...},
 //                                      {tokens}, [&](const auto& outputs, int) { ... });
@@ -23,14 +23,14 @@ namespace paceline {
 struct LayerTimes {
   double forward_s = 0;
   double backward_s = 0;                       // of the whole backward pass
-  double input_half_s = 0, weight_half_s = 0;  // of the same in two halves (backward_pass.h)
+  double input_half_s = 0, weight_half_s = 0;  // of its two halves (backward_pass.h)
   double add_s = 0;  // of adding its gradients to those of other micro-batches
 };
 
 // Collective. Every rank passes `inputs`, a micro-batch, through all layers and back, once and
 // `repeats` times more, with whole backward passes and with halves; then it adds the gradients up,
-// as a pipeline does. Of each layer's passes the medians; the result is the mean of all ranks, the
-// same on all. So the times include what ranks that share a machine take from each other. `loss` is
+// as a pipeline does. Returns the median of each layer's passes, averaged over all ranks. So the
+// times include how much ranks that share a machine slow each other down. `loss` is
 // that of Pipeline::step(). Gradients stay as they were; random numbers are drawn. Error(kInvalid)
 // for no layers and for fewer than 1 repeat; a layer's own error.
 std::vector<LayerTimes> measure_layers(ProcessGroup& group,
@@ -38,7 +38,7 @@ std::vector<LayerTimes> measure_layers(ProcessGroup& group,
                                        const PipelineStage::Tensors& inputs,
                                        const Pipeline::Loss& loss, int repeats = 3);
 
-// Of one micro-batch.
+// Bytes of a layer with one micro-batch.
 struct LayerMemory {
   double activation_bytes = 0;  // kept from the forward pass to the backward pass
   double deferred_bytes = 0;    // kept from the first half of the backward pass to the second
@@ -54,8 +54,8 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
                                               const PipelineStage::Tensors& inputs,
                                               const Pipeline::Loss& loss);
 
-// What was measured of the first layer, one of those between, if there are any, and the last one,
-// as that of `count` layers of which those between are alike. Requires: 2 measured, or 3.
+// Results for `count` layers of which all but the first and the last are alike, from those of the
+// first one, one between, if there are any, and the last one. Requires: 2 or 3 results.
 template <class Measured>
 std::vector<Measured> of_all_layers(const std::vector<Measured>& different, std::size_t count) {
   std::vector<Measured> all(count, different[different.size() > 2 ? 1 : 0]);
@@ -64,13 +64,13 @@ std::vector<Measured> of_all_layers(const std::vector<Measured>& different, std:
   return all;
 }
 
-// Of each: forward, backward, and adding its gradients.
+// The seconds of each layer: forward, backward, and adding its gradients.
 std::vector<double> seconds_of(const std::vector<LayerTimes>& layers);
 
-// Of stages of so many layers each, one after the other; bytes only where `memory` is given, with
-// the copy of its input that each stage but the first receives. The first stage has no gradient of
-// its input to make: both halves are in its second one. Transfers take no time. Requires: as many
-// layers, and their memory, as there are.
+// The costs of stages with so many layers each, one after the other; bytes only where `memory` is
+// given, with the copy of its input that each stage but the first receives. The first stage makes
+// no gradient of its input: its second half has both. Transfers take no time. Requires: `counts`
+// add up to the number of layers.
 pipeline::Costs costs_of_stages(const std::vector<LayerTimes>& layers,
                                 const std::vector<int>& counts,
                                 const std::vector<LayerMemory>& memory = {});

@@ -14,7 +14,6 @@
 
 #include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/timing.h"
 #include "paceline/planning/schedules/plan.h"
 #include "paceline/training/pipeline/backward_pass.h"
 #include "paceline/training/pipeline/stage_links.h"
@@ -44,7 +43,7 @@ bool carries_gradient(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// As often as each has been changed in place; of a tensor that does not count, 0.
+// How often each tensor has been changed in place; 0 for tensors that do not count it.
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
   for (const at::Tensor& tensor : tensors)
@@ -63,12 +62,13 @@ void require_unchanged(const std::string& what, const Tensors& tensors,
 
 }  // namespace
 
-// A stage of this rank, and what it keeps of micro-batches on their way.
+// One step's progress on this rank: its stages, their micro-batches in flight, and the result.
 struct Pipeline::Run {
   struct OnItsWay {
     Tensors inputs, outputs;
     std::unique_ptr<BackwardPass> pass;
   };
+  // A stage of this rank, and what it keeps of micro-batches in flight.
   struct Stage {
     explicit Stage(const PipelineStage& given)
         : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
@@ -173,7 +173,7 @@ struct Pipeline::Run {
     }
   }
 
-  // For errors of other ranks: what this one was doing, and which stages the others have.
+  // For errors of other ranks: what this rank was doing, and where the stages are.
   std::string where() const {
     std::vector<int> ranks;
     for (const int rank : plan.rank_of_stage)
@@ -243,7 +243,7 @@ struct Pipeline::Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // What the action waited for has come.
+  // Called when everything that the action waited for has arrived.
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;
@@ -355,15 +355,8 @@ std::vector<at::Tensor> Pipeline::evaluate(const std::vector<Tensors>& inputs, c
   return std::move(run_->result.losses);
 }
 
-// Measured actions of all ranks, as rows of numbers.
-
-namespace {
-
-constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
-
-}  // namespace
-
 pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step) {
+  constexpr std::int64_t kColumns = 5;  // kind, stage, micro-batch, begin, end
   const auto rows = static_cast<std::int64_t>(step.actions.size());
   const at::Tensor own = at::empty({rows, kColumns}, at::kDouble);
   double* next = own.data_ptr<double>();
@@ -391,37 +384,6 @@ pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step) {
     result.busy_s.push_back(busy);
   }
   return result;
-}
-
-pipeline::Costs measured_costs(ProcessGroup& group, const PipelineStep& step,
-                               pipeline::Costs base) {
-  std::map<std::pair<int, pipeline::ActionKind>, std::vector<double>> times;
-  for (const auto& rank : measured(group, step).ranks) {
-    for (const auto& [action, begin, end] : rank)
-      times[{action.stage, action.kind}].push_back(end - begin);
-  }
-  for (const auto& [key, values] : times) {
-    const auto& [stage, kind] = key;
-    check(static_cast<std::size_t>(stage) < base.stages.size(),
-          "costs of {} stages for a step with stage {}", base.stages.size(), stage);
-    pipeline::StageCosts& costs = base.stages[static_cast<std::size_t>(stage)];
-    const double time = median(values);
-    switch (kind) {
-      case pipeline::ActionKind::kForward:
-        costs.forward_s = time;
-        break;
-      case pipeline::ActionKind::kBackward:
-        costs.backward_s = time;
-        break;
-      case pipeline::ActionKind::kInputGradient:
-        costs.input_gradient_s = time;
-        break;
-      case pipeline::ActionKind::kWeightGradient:
-        costs.weight_gradient_s = time;
-        break;
-    }
-  }
-  return base;
 }
 
 }  // namespace paceline

@@ -49,7 +49,7 @@ struct PipelineStage {
   std::vector<at::Tensor> parameters;  // those that require no gradients are left alone
 };
 
-// Of a module holder whose forward() takes and returns one tensor, or a vector of tensors
+// The stage of a module holder whose forward() takes and returns one tensor, or a vector of tensors
 // (models::BertStage).
 template <class Module>
 PipelineStage make_stage(int index, Module module) {
@@ -73,7 +73,7 @@ std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
                                                         int num_micro_batches);
 
 struct PipelineStep {
-  // Each micro-batch's, not divided; empty on ranks without the last stage.
+  // The loss of each micro-batch, not divided; empty on ranks without the last stage.
   std::vector<at::Tensor> losses;
   // When this rank's actions began and ended, in seconds since its step began.
   std::vector<pipeline::TimedAction> actions;
@@ -125,9 +125,5 @@ class Pipeline {
 // Collective: every rank's actions of a step as one picture's (planning/schedules/picture.h), on
 // every rank. Each rank's begin when it called step().
 pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
-
-// Collective: what measured actions say of each stage's times, the median of its micro-batches.
-// Memory and transfer costs are `base`'s, and so is what the plan does not have.
-pipeline::Costs measured_costs(ProcessGroup& group, const PipelineStep& step, pipeline::Costs base);
 
 }  // namespace paceline

@@ -23,7 +23,7 @@ namespace {
 
 using Slot = std::atomic_ref<std::uint64_t>;
 
-// Of the message that says that nothing borrowed is in use any more; no stage has this tag.
+// The tag of the message that no borrowed tensor is in use any more; no stage has it.
 constexpr std::uint32_t kAllReturned = ~std::uint32_t{0};
 
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -32,7 +32,7 @@ int in_world(const ProcessGroup& group, int rank) {
   return group.world_ranks()[static_cast<std::size_t>(rank)];
 }
 
-// Gives back what `storage` has borrowed.
+// Returns the tensor that `storage` has borrowed.
 void become_a_copy(c10::StorageImpl& storage) {
   at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(copy.get(), std::as_const(storage).data(), storage.nbytes());
@@ -64,8 +64,8 @@ std::uint64_t* Loans::slot_of(int rank, std::int64_t slot) const {
   return reinterpret_cast<std::uint64_t*>(slots_.of(rank)) + slot;
 }
 
-// A slot has the distance of the tensor from the lender's area, between threads its address, and 1
-// more: 0 is that of a tensor that is back.
+// A slot holds 1 + the tensor's offset in the lender's area (between threads its address); 0 means
+// that the tensor was returned.
 std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
   collect();
   if (free_.empty() || tensor.numel() == 0 || !tensor.storage().resizable()) return {};
@@ -116,7 +116,7 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
   return tensor;
 }
 
-// Drops what is back.
+// Drops tensors that were returned.
 void Loans::collect() {
   std::erase_if(lent_, [&](const auto& loan) {
     if (Slot(*slot_of(group_->rank(), loan.first)).load(std::memory_order_acquire) != 0)
@@ -175,8 +175,8 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan)
     : group_(std::move(group)), plan_(plan), loans_(group_) {}
 
-// Of each micro-batch on each boundary in each direction one, so that ranks may take micro-batches
-// in another order than they are sent.
+// Each micro-batch has a tag on each boundary in each direction, so that ranks may take
+// micro-batches in another order than they are sent.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);

@@ -28,7 +28,7 @@ namespace paceline {
 
 class Loans {
  public:
-  // A rank's at a time; it lends no more.
+  // The most loans that a rank may have open at once.
   static constexpr std::int64_t kMost = 1024;
 
   // What the lender tells the borrower.
@@ -45,13 +45,15 @@ class Loans {
   Loans(const Loans&) = delete;
   Loans& operator=(const Loans&) = delete;
 
-  // Nothing: it has to be sent. Requires: `tensor` is contiguous.
+  // Nothing: the tensor has to be sent. Requires: `tensor` is contiguous.
   std::optional<Loan> lend(const at::Tensor& tensor, int peer);
-  // Must not be written to. Error(kInvalid) when this rank does not use the lender's arena.
+  // The result must not be written to. Error(kInvalid) when this rank does not use the lender's
+  // arena.
   at::Tensor borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type);
-  // All ranks call it when each has borrowed what was lent to it. What this rank still uses of
-  // borrowed tensors becomes its own copy; then it waits until its own tensors are back. So no rank
-  // reads another one's memory afterwards. Errors as those of ProcessGroup::recv().
+  // All ranks call it when each has borrowed the tensors that were lent to it. Borrowed tensors
+  // that this rank still uses become its own copies; then it waits until its own tensors are
+  // returned. So no rank reads another one's memory afterwards. Errors as those of
+  // ProcessGroup::recv().
   void settle();
 
  private:
@@ -70,11 +72,8 @@ class Loans {
 
 // The tensors that stages give each other: forward the outputs of a micro-batch, backward their
 // gradients. A list goes ahead that says how each tensor comes: lent, where ranks of one host can
-// (loans.h), or as a message that brings shape and type. Between stages of one rank they stay where
-// they are.
-//
-// Sends do not wait; finish() does. Thread safety: none.
-
+// (Loans), or as a message that brings shape and type. Between stages of one rank they stay where
+// they are. Sends do not wait; finish() does. Thread safety: none.
 class StageLinks {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -89,8 +88,8 @@ class StageLinks {
   // What the stage before (kForward) or after (kBackward) has sent to `stage`. It must not be
   // written to.
   Tensors receive(int stage, int micro_batch, Direction direction);
-  // All ranks call it when all has been received: waits until what this rank has given is its own
-  // again.
+  // All ranks call it when every tensor has been received: waits until this rank's tensors are its
+  // own again.
   void finish();
 
  private:

@@ -1,9 +1,12 @@
 #pragma once
 
-// Parameters that several stages share, as GPT's embedding and its last layer do: every rank whose
-// stages use them has a copy. The copies begin with the values of the first such rank, and each
-// step their gradients are added up, in the order of ranks, before the optimizer's step: so they
-// stay the same.
+// Weights that several ranks of a pipeline have: tied ones, and, gathered, those of the whole
+// model.
+//
+// TiedWeights are parameters that several stages share, as GPT's embedding and its last layer do:
+// every rank whose stages use them has a copy. The copies begin with the values of the first such
+// rank, and each step their gradients are added up, in the order of ranks, before the optimizer's
+// step: so they stay the same.
 //
 //   TiedWeights tied(*group, stage->tied_weights());
 //   ...
@@ -41,8 +44,6 @@ class TiedWeights {
   std::shared_ptr<ProcessGroup> holders_;  // owners: this
   const std::vector<at::Tensor> own_;
 };
-
-// The weights of a whole model, of which each rank of a pipeline has those of its stages.
 
 // Collective over the pipeline's ranks: all their weights, on every rank; a name that several have
 // (a tied weight) comes from the first. Memory for the whole model on every rank.

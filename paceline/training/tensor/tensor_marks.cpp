@@ -1,7 +1,6 @@
 #include "paceline/training/tensor/tensor_marks.h"
 
 #include <mutex>
-#include <unordered_map>
 
 #include <ATen/ATen.h>
 #include <c10/core/UndefinedTensorImpl.h>
@@ -58,6 +57,14 @@ std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& param
     if (found->second.share.is_divided || !divided_only) return FoundShare{i, found->second.share};
   }
   return {};
+}
+
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
+    const std::vector<at::Tensor>& tensors) {
+  std::unordered_map<const c10::TensorImpl*, std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    numbers.emplace(tensors[i].unsafeGetTensorImpl(), i);
+  return numbers;
 }
 
 void name_parameters(const torch::nn::Module& module) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -67,5 +68,9 @@ class WriteMark {
 
 // Counts a write that bypassed LibTorch's operations: marks of the tensor no longer hold.
 void count_write(const at::Tensor& tensor);
+
+// The number of each tensor, by TensorImpl; of one that is there twice the first.
+std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
+    const std::vector<at::Tensor>& tensors);
 
 }  // namespace paceline

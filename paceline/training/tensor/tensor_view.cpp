@@ -212,4 +212,10 @@ at::Tensor FlatLayout::place(const at::Tensor& flat, std::size_t tensor,
       [flat](void*) {}, flat.options(), flat.device());
 }
 
+std::size_t total_bytes(const std::vector<at::Tensor>& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? tensor.nbytes() : 0;
+  return bytes;
+}
+
 }  // namespace paceline

@@ -106,4 +106,10 @@ class FlatLayout {
   std::int64_t count_ = 0;
 };
 
+// A gradient of so many bytes is communicated alone, where it lies; smaller ones share an array.
+inline constexpr std::size_t kAloneBytes = 512 << 10;
+
+// The bytes of all elements.
+std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
+
 }  // namespace paceline

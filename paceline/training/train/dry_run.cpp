@@ -13,7 +13,8 @@
 #include "paceline/training/parallel/gradient_buckets.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/tensor/tensor_memory.h"
-#include "paceline/training/train/run_memory.h"
+#include "paceline/training/tensor/tensor_view.h"
+#include "paceline/training/train/run_report.h"
 
 namespace paceline::train {
 
@@ -93,26 +94,12 @@ double least_seconds(const std::function<void()>& body) {
 namespace {
 
 constexpr int kWarmUpPasses = 3;
-constexpr std::size_t kLargeGradientBytes = 512
-                                            << 10;  // for the reducer (training/parallel/reducer.h)
 constexpr int kFewestPasses = 5, kMostPasses = 50;
 constexpr double kSecondsOfPasses = 1.5;
 
 struct StepSeconds {
   double forward = 0, backward = 0, other = 0, optimizer = 0, data = 0;
 };
-
-// `batch`'s first samples, as a batch that ends no step: nothing of it is communicated.
-data::Batch part_of(const data::Batch& batch, std::int64_t samples) {
-  data::Batch part;
-  for (const at::Tensor& tensor : batch.tensors)
-    part.tensors.push_back(tensor.narrow(0, 0, samples));
-  part.data = batch.data.narrow(0, 0, samples);
-  if (batch.target.defined()) part.target = batch.target.narrow(0, 0, samples);
-  part.indices.assign(batch.indices.begin(), batch.indices.begin() + samples);
-  part.ends_step = false;
-  return part;
-}
 
 class DryRun {
  public:
@@ -154,7 +141,9 @@ class DryRun {
 
   StepSeconds step(std::int64_t samples) {
     StepSeconds seconds;
-    const data::Batch batch = part_of(batch_, samples);
+    data::Batch batch = part_of(batch_, 0, samples);
+    batch.weight = 1;
+    batch.ends_step = false;  // so nothing of it is communicated
     PhaseTimes times;
     const RunningTimer passes;
     parts_.gradients.add(batch, {}, times);
@@ -215,11 +204,9 @@ class DryRun {
     profile_.other_s = of_many.other;
   }
 
-  // What a pass keeps and needs, and what the process has beside model and data.
+  // Measures what a pass keeps and needs, and what the process has beside model and data.
   void measure_memory(std::int64_t samples) {
-    double parameter_bytes = 0;
-    for (const at::Tensor& parameter : parts_.optimizer.parameters())
-      parameter_bytes += static_cast<double>(parameter.nbytes());
+    const auto parameter_bytes = static_cast<double>(total_bytes(parts_.optimizer.parameters()));
     double peak = 0;
     {
       const TensorMemoryMeter meter;
@@ -252,7 +239,7 @@ class DryRun {
     } else {
       scale_layers(samples);
     }
-    // What the layers do not account for at the peak.
+    // The rest of the peak, which the layers do not account for.
     const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
                                                   static_cast<double>(samples));
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
@@ -261,12 +248,12 @@ class DryRun {
   // Large gradients leave alone, as soon as they are there; a model that mostly has these does not
   // wait for buckets to fill.
   double bucket_bytes() const {
-    std::size_t all = 0, alone = 0;
+    std::size_t alone = 0;
     for (const at::Tensor& parameter : parts_.optimizer.parameters()) {
-      all += parameter.nbytes();
-      if (parameter.nbytes() >= kLargeGradientBytes) alone += parameter.nbytes();
+      if (parameter.nbytes() >= kAloneBytes) alone += parameter.nbytes();
     }
-    return static_cast<double>(2 * alone >= all ? kLargeGradientBytes : BucketLimits().cap_bytes);
+    const std::size_t all = total_bytes(parts_.optimizer.parameters());
+    return static_cast<double>(2 * alone >= all ? kAloneBytes : BucketLimits().cap_bytes);
   }
 
   // Layers were measured alone; together they take what the whole model takes.

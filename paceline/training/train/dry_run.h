@@ -1,10 +1,14 @@
 #pragma once
 
-// What the layers of a model cost, for the profile that the planner predicts from
-// (planning/forecast/job_profile.h): times of measure_layers() (training/pipeline/measure_layers.h)
-// with two numbers of samples, and the memory that each layer keeps.
+// A few steps that only measure: the profile of a training from which `paceline advise` plans
+// (planning/forecast/job_profile.h). TrainingRun makes one in the place of training when the
+// environment asks for it, with PACELINE_PROFILE=FILE. A program whose model is a chain of layers
+// adds what these cost, by profile_layers().
 //
-// Thread safety: that of measure_layers().
+// All ranks compute at once and do not communicate within what is timed, so the times are those of
+// a rank's passes on a machine that is as busy as with the real job.
+//
+// Thread safety: that of measure_layers() (training/pipeline/measure_layers.h).
 
 #include <cstdint>
 #include <filesystem>
@@ -18,8 +22,8 @@
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/pipeline/pipeline.h"
+#include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
-#include "paceline/training/train/step_gradients.h"
 
 namespace paceline::train {
 
@@ -30,24 +34,17 @@ struct LayerChain {
   Pipeline::Loss loss;  // of the last layer's output
 };
 
-// Collective: passes with `samples` and with a quarter of them. Of each layer the times,
+// Collective. Times each layer with `samples` and with a quarter of them, and measures its
 // parameters, activations and output. Error(kInvalid) for less than one sample; those of
 // measure_layers().
 std::vector<planning::LayerProfile> profile_layers(ProcessGroup& group, const LayerChain& chain,
                                                    std::int64_t samples);
 
-// `whole` without what `part` takes: of layers that cannot run alone. No number falls below 0.
+// `whole` without the costs of `part`, for layers that cannot run alone. No number falls below 0.
 planning::LayerProfile without(planning::LayerProfile whole, const planning::LayerProfile& part);
 
 // Seconds of `body`, the least of some calls after one that does not count.
 double least_seconds(const std::function<void()>& body);
-
-// A few steps that only measure: the profile of a training from which `paceline advise` plans
-// (planning/forecast/job_profile.h). TrainingRun makes one in the place of training when the
-// environment asks for it, with PACELINE_PROFILE=FILE.
-//
-// All ranks compute at once and do not communicate within what is timed, so what is measured is
-// what a rank's passes take on a machine that is as busy as with the real job.
 
 // Where the environment wants the profile; nothing: the program is to train.
 std::optional<std::filesystem::path> wanted_profile();
@@ -58,7 +55,8 @@ struct DryRunParts {
   StepGradients& gradients;
   data::DataLoader& loader;
   SampleUnit unit;
-  // Adds what only the program knows: its layers (layer_meter.h), and what of it can be divided.
+  // Adds facts that only the program knows: its layers (profile_layers()), and which parts of them
+  // can be divided.
   // Called on every rank; empty: the whole model is one layer, which only replicas can divide.
   std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe;
 };

@@ -1,7 +1,8 @@
 #pragma once
 
-// What an evaluation found, in the form in which a run prints and logs it, whatever the model:
-// accuracy for images, perplexity for text. A value.
+// Exact evaluation of classifiers and language models over all ranks: every sample, or token that
+// counts, does so once, whatever the number of ranks; and the result in the form in which a run
+// prints and logs it.
 
 #include <cstdint>
 #include <functional>
@@ -13,10 +14,11 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/step_gradients.h"
+#include "paceline/training/train/loop.h"
 
 namespace paceline::train {
 
+// What an evaluation found, whatever the model. A value.
 struct TestResult {
   double loss = 0;      // mean over the samples; what ReduceLrOnPlateau follows
   std::string summary;  // one line: "test accuracy 90.12%, loss 0.2750"
@@ -30,9 +32,7 @@ struct TestResult {
 std::string table_row(const std::string& name, const std::string& value);
 std::string table_of(const TestResult& result);
 
-// Exact evaluation of a classifier over all ranks: every sample counts once, whatever the number of
-// ranks.
-
+// The result for a classifier.
 struct Evaluation {
   double loss = 0;           // mean cross entropy
   double accuracy = 0;       // share of samples whose largest logit is their label, 0 to 1
@@ -53,14 +53,12 @@ void require_labels(const data::Batch& batch, std::int64_t classes, const std::s
 // "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
 TestResult test_result(const Evaluation& evaluation);
 
-// Exact evaluation of a language model over all ranks: every token that counts does so once,
-// whatever the number of ranks and however the text is cut into batches.
+// The result for a language model, however its text is cut into batches.
 //
 //   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
 //   };
 //   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
-
 struct TextEvaluation {
   double loss = 0;          // mean cross entropy of a token, in nats
   std::int64_t tokens = 0;  // that count

@@ -1,14 +1,133 @@
 #include "paceline/training/train/loop.h"
 
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/step_log.h"
 #include "paceline/training/tensor/random.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
+
+CountFunction targets_except(std::int64_t ignored, const at::Tensor& class_weights) {
+  return [=](const data::Batch& batch) {
+    const at::Tensor counts = batch.target.ne(ignored);
+    if (!class_weights.defined()) return static_cast<double>(counts.sum().item<std::int64_t>());
+    return class_weights.to(at::kDouble)
+        .index({batch.target.masked_select(counts)})
+        .sum()
+        .item<double>();
+  };
+}
+
+CountedLoss over_all_targets(LossFunction mean) {
+  const auto count = [](const data::Batch& batch) {
+    return static_cast<double>(batch.target.numel());
+  };
+  return {.sum = [mean = std::move(mean),
+                  count](const data::Batch& batch) { return mean(batch) * count(batch); },
+          .count = count};
+}
+
+// Shards are counted apart and added up in their order, so that the weights have the same bits for
+// every number of ranks.
+void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
+                    std::int64_t logical_shards) {
+  const int rank = replicas != nullptr ? replicas->rank() : 0;
+  std::optional<double> wrong;
+  std::vector<double> counts(logical_shards > 0 ? static_cast<std::size_t>(logical_shards) : 1);
+  for (const data::Batch& batch : step) {
+    if (batch.weight == 0) continue;
+    const auto place = static_cast<std::size_t>(logical_shards > 0 ? batch.shard : 0);
+    const double one = count(batch);
+    if (!std::isfinite(one) || one < 0) wrong = one;
+    counts.at(place) += one;
+  }
+  if (wrong) counts[0] = std::nan("");  // which all ranks get
+  if (replicas != nullptr) replicas->all_reduce(std::span(counts));
+  const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
+  check(!wrong, "rank {}: the count of a batch's loss is {}; it must be finite and not negative",
+        rank, wrong.value_or(0));
+  check(std::isfinite(all),
+        "rank {}: the count of a batch's loss on another rank is negative or not finite; that rank "
+        "says which",
+        rank);
+  const int ranks = replicas != nullptr ? replicas->world_size() : 1;
+  const auto parts = static_cast<double>(logical_shards > 0 ? logical_shards : ranks);
+  for (data::Batch& batch : step) {
+    if (batch.weight != 0) batch.weight = all > 0 ? parts / all : 0;
+  }
+}
+
+data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count) {
+  data::Batch part{.weight = batch.weight, .ends_step = batch.ends_step};
+  for (const at::Tensor& tensor : batch.tensors)
+    part.tensors.push_back(tensor.narrow(0, begin, count));
+  part.data = batch.data.narrow(0, begin, count);
+  if (batch.target.defined()) part.target = batch.target.narrow(0, begin, count);
+  for (std::int64_t i = begin; i < begin + count; ++i) {
+    if (i < static_cast<std::int64_t>(batch.indices.size()))
+      part.indices.push_back(batch.indices[static_cast<std::size_t>(i)]);
+  }
+  return part;
+}
+
+BackwardPasses::BackwardPasses(LossFunction loss, Reducer& gradients)
+    : loss_(std::move(loss)), gradients_(gradients) {}
+
+BackwardPasses::BackwardPasses(CountedLoss loss, Reducer& gradients)
+    : loss_(std::move(loss.sum)), count_(std::move(loss.count)), gradients_(gradients) {}
+
+void BackwardPasses::weigh(std::span<data::Batch> step) {
+  if (count_) weigh_by_count(step, count_, &gradients_.group(), gradients_.logical_shards());
+}
+
+at::Tensor BackwardPasses::loss_of(const data::Batch& batch) const {
+  try {
+    return loss_(batch);
+  } catch (const c10::Error& error) {
+    // LibTorch's words for a normalisation over one value (torch/nn/functional/batchnorm.h).
+    constexpr std::string_view kOneValue = "Expected more than 1 value per channel";
+    const std::string_view what = error.what_without_backtrace();
+    if (batch.data.size(0) != 1 || what.find(kOneValue) == std::string_view::npos) throw;
+    fail(ErrorCode::kInvalid,
+         "{}: a batch of 1 sample was left at the end of the epoch, and batch normalisation "
+         "needs more: leave out a last batch that is not full (DataLoaderOptions::drop_last, "
+         "--drop-last), or choose another batch size: {}",
+         gradients_.group().self(), what);
+  }
+}
+
+void BackwardPasses::add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) {
+  const auto begin_forward = PhaseTimes::Clock::now();
+  const at::Tensor loss = loss_of(batch);
+  gradients_.note_loss(loss.item<double>() * batch.weight);
+  times.add_with_waiting(Phase::kForward, begin_forward, gradients_.take_exposed_seconds());
+  gradients_.set_synchronize(batch.ends_step);
+  const at::Tensor weighted = batch.weight == 1 ? loss : loss * batch.weight;
+  const auto begin = PhaseTimes::Clock::now();
+  (scale ? scale(weighted) : weighted).backward();
+  times.add_with_waiting(Phase::kBackward, begin, gradients_.take_exposed_seconds());
+}
+
+std::shared_ptr<StepGradients> backward_passes(LossFunction loss, Reducer& gradients) {
+  return std::make_shared<BackwardPasses>(std::move(loss), gradients);
+}
+
+std::shared_ptr<StepGradients> backward_passes(CountedLoss loss, Reducer& gradients) {
+  return std::make_shared<BackwardPasses>(std::move(loss), gradients);
+}
+
 namespace {
 
 void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks) {
@@ -16,14 +135,6 @@ void step(optim::Optimizer& optimizer, PhaseTimes& times, const LoopHooks& hooks
   hooks.take_step ? hooks.take_step() : optimizer.step();
   optimizer.zero_grad();
   times.add_with_waiting(Phase::kOptimizer, begin, optimizer.take_exposed_seconds());
-}
-
-std::int64_t bytes_of(const std::vector<at::Tensor>& parameters) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& parameter : parameters) {
-    bytes += static_cast<std::int64_t>(parameter.nbytes());
-  }
-  return bytes;
 }
 
 // One line of the step log, from the beginning of a step to its end.
@@ -113,7 +224,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
   };
   take_shards(state, loader);
   StepLog step_log;
-  step_log.model(bytes_of(optimizer.parameters()));
+  step_log.model(static_cast<std::int64_t>(total_bytes(optimizer.parameters())));
   step_log.begin_at(state.step);
   gradients.begin_at(state.step);
   while (state.epoch < options.epochs && !finished()) {

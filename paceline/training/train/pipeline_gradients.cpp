@@ -14,28 +14,12 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
 namespace {
 
-// Gradients from here on are reduced one by one, where they lie.
-constexpr std::size_t kLargeBytes = 512 << 10;
-
 using Seconds = std::chrono::duration<double>;
-
-// Samples [begin, begin + count) of a batch.
-data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count) {
-  data::Batch part{.weight = batch.weight, .ends_step = batch.ends_step};
-  for (const at::Tensor& tensor : batch.tensors)
-    part.tensors.push_back(tensor.narrow(0, begin, count));
-  part.data = batch.data.narrow(0, begin, count);
-  if (batch.target.defined()) part.target = batch.target.narrow(0, begin, count);
-  for (std::int64_t i = begin; i < begin + count; ++i) {
-    if (i < static_cast<std::int64_t>(batch.indices.size()))
-      part.indices.push_back(batch.indices[static_cast<std::size_t>(i)]);
-  }
-  return part;
-}
 
 void add_times(const PipelineStep& step, PhaseTimes::Clock::time_point begin, PhaseTimes& times) {
   const auto at = [&](double seconds) {
@@ -214,7 +198,7 @@ std::vector<bool> PipelineGradients::used_parameters() {
 void PipelineGradients::average_whole(const std::vector<at::Tensor>& gradients) {
   std::map<at::ScalarType, std::vector<at::Tensor>> small;
   for (const at::Tensor& gradient : gradients) {
-    if (gradient.nbytes() >= kLargeBytes) {
+    if (gradient.nbytes() >= kAloneBytes) {
       all_reduce(*options_.replicas, gradient, ReduceOp::kMean);
     } else {
       small[gradient.scalar_type()].push_back(gradient);

@@ -11,7 +11,7 @@
 //
 // All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
 // of micro-batches, as even as can be. A loss is a mean over samples and counts by these, or, with
-// `count`, a sum over what counts (counted_loss.h): either way the gradients are those of the
+// `count`, a sum over what counts (loop.h): either way the gradients are those of the
 // step's mean loss. Where there are fewer samples than micro-batches, a micro-batch without any
 // takes one that counts nothing.
 //
@@ -33,7 +33,7 @@
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/pipeline/stage_weights.h"
-#include "paceline/training/train/step_gradients.h"
+#include "paceline/training/train/loop.h"
 
 namespace paceline::train {
 
@@ -74,7 +74,7 @@ class PipelineGradients : public StepGradients {
   // on every rank. The caller sets the stages to eval().
   at::Tensor evaluate(const data::Batch& batch);
 
-  // What the last step took, for measured() (pipeline.h).
+  // The times of the last step, for measured() (pipeline.h).
   const PipelineStep& last_step() const { return last_step_; }
 
  private:

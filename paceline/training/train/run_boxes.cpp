@@ -12,6 +12,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/models/layers.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
@@ -176,9 +177,7 @@ using RunsOf = std::function<Runs(std::size_t number)>;
 
 void add_parameters(Collector& collector, const torch::nn::Module& module,
                     const optim::Optimizer& optimizer, const RunsOf& runs_of) {
-  std::unordered_map<const void*, std::size_t> numbers;
-  for (std::size_t i = 0; i < optimizer.parameters().size(); ++i)
-    numbers.emplace(optimizer.parameters()[i].unsafeGetTensorImpl(), i);
+  const auto numbers = numbers_by_tensor(optimizer.parameters());
   models::visit_parameters(
       module, [&](const std::string& parameter_name, at::Tensor& parameter, const auto& division) {
         const std::string name = "model." + parameter_name;

@@ -7,10 +7,8 @@ set(SOURCES
   loop.cpp
   pipeline_gradients.cpp
   run_boxes.cpp
-  run_memory.cpp
   run_report.cpp
   run_snapshot.cpp
-  step_gradients.cpp
   training_process.cpp
   training_run.cpp
   training_step.cpp

@@ -37,8 +37,6 @@ void keep_large_blocks() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-int set_num_threads(int num_threads) { return set_thread_count(num_threads); }
-
 std::string blas_name() {
   if (at::hasMKL()) return "MKL";
   if (auto* const config = find<char*()>("openblas_get_config")) {
@@ -62,7 +60,7 @@ std::shared_ptr<ProcessGroup> form_group(const ProcessOptions& options) {
 }
 
 int threads_of(const ProcessOptions& options) {
-  const int threads = set_num_threads(options.threads);
+  const int threads = set_thread_count(options.threads);
   return options.logical_shards > 0 ? settle_thread_count() : threads;
 }
 

@@ -1,6 +1,17 @@
 #pragma once
 
-// The process around the training: threads, memory allocator, and what LibTorch computes with.
+// The process of a training program: its memory, threads, random numbers and group, set up as a
+// fast training wants them, what LibTorch computes with, and how the process ends.
+//
+//   int main() {
+//     return train::run_guarded([] {
+//       const train::TrainingProcess process({.threads = 1});
+//       process.print_opening("my_program: 60000 images");
+//       ...
+//     });
+//   }
+//
+// Thread safety: none; one TrainingProcess a process.
 
 #include <cstdint>
 #include <functional>
@@ -18,10 +29,6 @@ namespace paceline::train {
 // quarter of a CNN's step time. Call once, at the beginning of main().
 void keep_large_blocks();
 
-// Sets the intra-op threads of LibTorch and of OpenBLAS, which has a pool of its own. 0: what the
-// launcher's OMP_NUM_THREADS says, otherwise LibTorch's default. Returns the number in effect.
-int set_num_threads(int num_threads);
-
 // "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" when matrix products run about 20 times slower
 // than they could.
 std::string blas_name();
@@ -29,19 +36,6 @@ bool is_reference_blas();
 
 // "LibTorch 1.13.1, OpenBLAS 0.3.21".
 std::string describe_libtorch();
-
-// The process of a training program: its memory, threads, random numbers and group, set up as a
-// fast training wants them, and how it ends.
-//
-//   int main() {
-//     return train::run_guarded([] {
-//       const train::TrainingProcess process({.threads = 1});
-//       process.print_opening("my_program: 60000 images");
-//       ...
-//     });
-//   }
-//
-// Thread safety: none; one object a process.
 
 struct ProcessOptions {
   int threads = 0;      // of LibTorch; 0: the launcher's choice
@@ -55,7 +49,7 @@ class TrainingProcess {
  public:
   // Collective: forms the group (init_process_group()). While this object lives, large tensors are
   // in symmetric memory. LibTorch's generator begins at seed + rank. Errors: those of
-  // init_process_group(), set_num_threads() and SymmetricTensors.
+  // init_process_group(), set_thread_count() and SymmetricTensors.
   explicit TrainingProcess(const ProcessOptions& options = {}, std::uint64_t seed = 0);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }

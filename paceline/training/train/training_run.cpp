@@ -18,6 +18,7 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/training/tensor/tensor_marks.h"
+#include "paceline/training/tensor/tensor_view.h"
 #include "paceline/training/train/dry_run.h"
 #include "paceline/training/train/run_report.h"
 
@@ -217,14 +218,14 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
-// Of the copy that this rank writes a checkpoint from: its share of what it and its replicas have.
+// The bytes of the copy that this rank writes a checkpoint from: its share of what it and its
+// replicas have.
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
   const int parts = optimizer.shard_group() != nullptr ? optimizer.shard_group()->world_size() : 1;
-  double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts;
-  for (const at::Tensor& parameter : optimizer.parameters())
-    bytes += static_cast<double>(parameter.nbytes());
+  const double bytes = static_cast<double>(optimizer.num_state_bytes()) * parts +
+                       static_cast<double>(total_bytes(optimizer.parameters()));
   return bytes / replicas().world_size();
 }
 

@@ -17,7 +17,7 @@
 // profile there and does nothing else.
 //
 // Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. The
-// table has the memory that was planned after the first step beside the peak (run_memory.h). After
+// table has the memory that was planned after the first step beside the peak (run_report.h). After
 // each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
 // step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
 //
@@ -35,7 +35,6 @@
 #include "paceline/training/train/checkpointer.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
-#include "paceline/training/train/run_memory.h"
 #include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_step.h"
 #include "paceline/training/train/weights_file.h"
@@ -97,7 +96,7 @@ class TrainingRun {
   int train();
 
   const TrainingState& state() const { return state_; }
-  // Of the last evaluation.
+  // The last evaluation's.
   const TestResult& result() const { return result_; }
 
  private:

@@ -1,9 +1,10 @@
 #pragma once
 
-// The optimizer, the communication hook and the precision that a program's user chose by name, as
-// flags have them.
+// A program's choices for its training step, as flags have them: optimizer, communication hook and
+// precision by name, the model's parts, and the step itself with clipping, scaling, schedule and
+// average (TrainingStep).
 //
-// Thread safety: pure functions.
+// Thread safety: pure functions; TrainingStep has none.
 
 #include <memory>
 #include <optional>
@@ -49,7 +50,7 @@ struct Precision {
 // float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for another.
 Precision precision_of(const std::string& name);
 
-// Which parts of a model a rank has, as its layers say it (training/models/layers.h), for its
+// Which parts of a model a rank has, as its layers tell (training/models/layers.h), for its
 // optimizer.
 //
 //   optimizer.set_model_parts(train::model_parts(*stage, {.model = mesh.sub_mesh({"pp", "tp"}).world(),
@@ -65,11 +66,6 @@ struct ModelGroups {
 optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
                               const std::vector<at::Tensor>& tied = {});
 
-// What a step does with its gradients: clips them, takes the optimizer's step, moves the learning
-// rate along its schedule and the average of the weights after them.
-//
-// Ownership: it refers to the optimizer, which must outlive it. Thread safety: none.
-
 struct StepOptions {
   std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
   std::int64_t warmup_steps = 0;      // of cosine and one-cycle; 0: none, or 30%
@@ -82,6 +78,9 @@ struct StepOptions {
   double ema = 0;            // decay of the average of the weights; 0: none
 };
 
+// What a step does with its gradients: clips them, takes the optimizer's step, moves the learning
+// rate along its schedule and updates the average of the weights. Ownership: it refers to the
+// optimizer, which must outlive it.
 class TrainingStep {
  public:
   // `num_steps`: of the whole run. Error(kInvalid) when the schedule is unknown or does not fit,

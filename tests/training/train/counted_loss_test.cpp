@@ -20,7 +20,6 @@
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/pipeline_gradients.h"
-#include "paceline/training/train/step_gradients.h"
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"

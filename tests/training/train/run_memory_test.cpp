@@ -1,7 +1,5 @@
 // What a run plans for its memory, and what it takes.
 
-#include "paceline/training/train/run_memory.h"
-
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -15,6 +13,7 @@
 #include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_process.h"
 #include "paceline/training/train/training_run.h"
 

@@ -1,9 +1,9 @@
+#include "paceline/training/optim/parameter_rows.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
-
-#include "paceline/training/optim/divided_parameters.h"
 
 #include "tests/harness/expect_error.h"
 

@@ -1,0 +1,81 @@
+#pragma once
+
+// Finds state and parameters of an optimizer that changed in memory by themselves. Each step
+// computes a checksum (the sum of the 32-bit words modulo 2^32) of what it writes, and the next
+// step compares it with what it reads; the kernels do this in their pass over memory. Parameters
+// without a gradient, and the parts that other ranks update, are read for this alone.
+//
+// A program may write to parameters between steps: WriteMark (training/tensor/tensor_marks.h)
+// notices operations of LibTorch and set_data(); other writes need expect_writes().
+//
+// Thread safety: none.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/parameter_home.h"
+#include "paceline/training/optim/parameter_rows.h"
+#include "paceline/training/tensor/tensor_marks.h"
+
+namespace paceline::optim {
+
+class GuardedState {
+ public:
+  static constexpr std::size_t kMaxStates = 2;
+  // Indices into a parameter's sums: first the float32 values that kernels update (the parameter,
+  // or the master of a 16-bit one), then the states, last the 16-bit parameter.
+  static constexpr std::size_t kValues = 0;
+  static constexpr std::size_t kFirstState = 1;
+  static constexpr std::size_t kRounded = kFirstState + kMaxStates;
+  using Sums = std::array<WordSums, kRounded + 1>;
+  static void merge(Sums& sums, const Sums& more);
+
+  // `num_steps`: [parameter], for errors. Requires: both outlive this.
+  GuardedState(const ParameterRows& rows, const std::vector<std::int64_t>& num_steps)
+      : rows_(rows), num_steps_(num_steps) {}
+  // After rows were made or moved. Forgets all parameters but the first `num_kept`. Requires:
+  // `home` outlives this, or the next call.
+  void begin(const ParameterHome& home, std::size_t num_kept = 0);
+
+  // These throw DamagedState, which names the tensor and the step.
+  // For a pass over all own elements of a parameter, with the sums that it read and wrote.
+  void compare(std::size_t parameter, const Sums& sums);
+  // Verifies, before the updates of a step, everything that they do not read.
+  void verify_unread(const std::vector<OrderedGradient>& gradients) const;
+  void verify() const;
+
+  // After a step, once this rank has the parts that the others updated.
+  void remember(const std::vector<OrderedGradient>& gradients);
+  // Takes state and parameters as they are now.
+  void adopt();
+  // The result keeps `writing`; at its end the parameters are taken as they are then.
+  std::shared_ptr<void> expect_writes(std::shared_ptr<void> writing) const;
+
+ private:
+  bool is_unwritten(std::size_t parameter) const;
+  bool is_state(std::size_t parameter, std::size_t place) const;
+  std::size_t place_of_parameter(std::size_t parameter) const;
+  std::size_t place_of_state(std::size_t state) const;
+  void verify_own_state(std::size_t parameter) const;
+  void verify_parameter(std::size_t parameter, bool with_own) const;
+  std::uint32_t sum_of_own_elements(std::size_t parameter) const;
+  std::string described(std::size_t parameter, std::size_t place) const;
+  [[noreturn]] void fail_damaged(std::size_t parameter, const std::string& what,
+                                 std::uint32_t expected, std::uint32_t found) const;
+
+  const ParameterRows& rows_;
+  const std::vector<std::int64_t>& num_steps_;
+  const ParameterHome* home_ = nullptr;
+  std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
+  std::vector<std::uint32_t> other_sums_;                      // [parameter], other ranks' parts
+  // [parameter] as the last step left it; sums of a parameter count while its mark holds.
+  // Owners: this and what expect_writes() returns.
+  std::shared_ptr<std::vector<WriteMark>> marks_ = std::make_shared<std::vector<WriteMark>>();
+};
+
+}  // namespace paceline::optim

@@ -1,0 +1,74 @@
+#pragma once
+
+// Where the parameters of an optimizer lie: in memory of their own (ParameterHome itself), in
+// symmetric memory of the ranks that divide a step, in one copy a host, or with each host keeping
+// a part of that copy. What a step has to communicate follows from this.
+//
+// Thread safety: none.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/optimizer_shards.h"
+#include "paceline/training/optim/parameter_rows.h"
+
+namespace paceline::optim {
+
+class ParameterHome {
+ public:
+  using Run = ParameterRows::Run;
+
+  // Requires: `rows` outlives this.
+  explicit ParameterHome(const ParameterRows& rows) : ParameterHome(rows, nullptr) {}
+  virtual ~ParameterHome() = default;
+  ParameterHome(const ParameterHome&) = delete;
+  ParameterHome& operator=(const ParameterHome&) = delete;
+
+  // The ranks among which the rows are divided; null: they are not.
+  ProcessGroup* group() const { return group_.get(); }
+  virtual bool has_one_copy() const { return false; }
+  virtual bool divides_hosts() const { return false; }
+
+  // Element 0 of a parameter, in the order of its memory, where it may be written.
+  virtual std::byte* to_write(std::size_t parameter) const;
+  // Around the updates of this rank's part in a step; collective.
+  virtual void before_update() {}
+  virtual void after_update() {}
+
+  // Sums of a parameter's words: of elements [first, last), and of the parts that other ranks
+  // update and this rank has between steps.
+  std::uint32_t sum_of_elements(std::size_t parameter, Run elements) const;
+  virtual std::uint32_t sum_of_other_parts(std::size_t) const { return 0; }
+
+  // As Optimizer's functions elements_to_save() and elements_to_load().
+  virtual std::vector<Run> to_save(std::size_t parameter) const { return all_of(parameter); }
+  virtual std::vector<Run> to_load(std::size_t parameter) const { return all_of(parameter); }
+
+  // As Optimizer's functions writable_parameters(), whole_parameters() and require_parameters().
+  virtual std::shared_ptr<void> writable() const { return nullptr; }
+  virtual std::shared_ptr<void> whole() const { return nullptr; }
+  virtual void require() const {}
+  // Drops what this host has of other hosts' parts: they are about to change.
+  virtual void forget_other_hosts() {}
+  // Seconds that operations have waited for other hosts' parts since the last call.
+  virtual double take_fetch_seconds() { return 0; }
+
+ protected:
+  ParameterHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
+      : rows_(rows), group_(std::move(group)) {}
+  std::vector<Run> all_of(std::size_t parameter) const;
+
+  const ParameterRows& rows_;
+  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+};
+
+// Moves the parameters of rows that are divided among the group's ranks. Collective; errors as
+// ShardOptions has them.
+std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
+                                                std::shared_ptr<ProcessGroup> group,
+                                                const ShardOptions& options);
+
+}  // namespace paceline::optim

@@ -1,0 +1,63 @@
+#pragma once
+
+// The norms over whole parameters that LAMB and LARS need, also where a rank has only parts of
+// them. A norm adds up the blocks of the parameter's row in the order of the row, so that it has
+// the same bits for any number of threads and of ranks among which the row is divided.
+//
+// Thread safety: set() may run in several threads, for different pieces; otherwise none.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/parameter_rows.h"
+
+namespace paceline::optim {
+
+// Two norms over a whole parameter, or their squares' sums over some of its elements.
+using NormPair = std::array<double, 2>;
+
+class ParameterNorms {
+ public:
+  // A run of a parameter's elements within one block of its row; `slot` is where its partial norms
+  // are stored.
+  struct Piece {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::size_t slot = 0;
+  };
+
+  // Requires: `rows` outlives this.
+  explicit ParameterNorms(const ParameterRows& rows) : rows_(rows) {}
+  // After rows were made. Collective; a null group has one rank.
+  void lay_out(ProcessGroup* group);
+  // The numbers of parameters that are divided among the ranks of `layers`, in order.
+  void divide(std::vector<std::size_t> parameters, std::shared_ptr<ProcessGroup> layers);
+
+  // The pieces of this rank's elements.
+  std::span<const Piece> own_pieces(std::size_t parameter) const;
+  void set(const Piece& piece, const NormPair& squares);
+  // Collective: gets the other ranks' sums. A parameter without a gradient here has none on the
+  // other ranks either, and its norms are not read.
+  void exchange();
+  NormPair of(std::size_t parameter) const;
+
+ private:
+  NormPair squares_of(std::size_t parameter) const;
+
+  const ParameterRows& rows_;
+  ProcessGroup* group_ = nullptr;
+  std::vector<std::vector<Piece>> pieces_;  // [parameter], in order
+  at::Tensor sums_;                         // [slot, 2], the slots of one rank after the other's
+  std::vector<std::size_t> divided_;        // parameters, in order
+  std::vector<double> divided_sums_;        // two of each, over all its parts
+  std::shared_ptr<ProcessGroup> layers_;
+};
+
+}  // namespace paceline::optim

@@ -1,0 +1,111 @@
+#pragma once
+
+// The parameters of an optimizer in rows: one for each element type or, where gradients are
+// divided, one for each unit of parameters. A row is cut into equal parts, one a rank; a rank keeps
+// the state of its part, and the gradients where they are divided. Nothing here communicates.
+//
+// Thread safety: none.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/training/optim/optimizer_shards.h"
+#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/tensor/tensor_view.h"
+
+namespace paceline::optim {
+
+// Plans of rows: each has numbers of `parameters`. One row for each element type, in order.
+std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
+
+// Units whose gradients travel together: those of `chosen`, whatever their size, and for the other
+// parameters units of about `unit_bytes`, in which large ones stay alone. A unit has one element
+// type, so that a chosen one of several types becomes several. From the last parameter to the
+// first, as gradients come. Error(kInvalid) for a chosen parameter that is not one of `parameters`
+// or is chosen twice.
+std::vector<std::vector<std::size_t>> plan_units(
+    const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
+    const std::vector<std::vector<at::Tensor>>& chosen);
+
+class ParameterRows {
+ public:
+  struct Row {
+    at::ScalarType type;
+    std::vector<std::size_t> parameters;  // their numbers
+    std::vector<at::Tensor> tensors;
+    FlatLayout layout;
+    std::vector<at::Tensor> state;  // [name]: the own part; in a 16-bit row the last is the master
+    at::Tensor gradients;  // the own part, where gradients are divided, until drop_gradients()
+  };
+  struct Division {
+    int num_parts = 1;
+    int own_part = 0;
+    bool divides_gradients = false;
+  };
+  // Elements [first, last) of a parameter, in the order of its memory; none when last <= first.
+  using Run = std::pair<std::int64_t, std::int64_t>;
+
+  // A float32 tensor like each parameter is kept for each of `state_names`.
+  explicit ParameterRows(std::vector<std::string> state_names)
+      : state_names_(std::move(state_names)) {}
+  // Adds parameters to rows by type, which keep the state of those before. Requires: undivided.
+  void add(const std::vector<at::Tensor>& parameters);
+  // Makes other rows, with a state of zeros.
+  void make(const std::vector<std::vector<std::size_t>>& plan, const Division& division);
+
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const std::vector<Row>& rows() const { return rows_; }
+  const Division& division() const { return division_; }
+  std::size_t row_number(std::size_t parameter) const { return places_[parameter].row; }
+  const Row& row_of(std::size_t parameter) const { return rows_[row_number(parameter)]; }
+  // Of element 0 of a parameter, in its row.
+  std::int64_t offset(std::size_t parameter) const;
+  Run elements_in(std::size_t parameter, int part) const;
+  Run own_elements(std::size_t parameter) const {
+    return elements_in(parameter, division_.own_part);
+  }
+
+  const std::vector<std::string>& state_names() const { return state_names_; }
+  // State `state_names().size()` is the float32 master of a 16-bit parameter.
+  bool has_master(std::size_t parameter) const;
+  std::size_t num_states(std::size_t parameter) const { return row_of(parameter).state.size(); }
+  std::string state_name(std::size_t state, std::size_t parameter) const;
+  // Where element 0 of the parameter lies in the own part of a state, or would.
+  float* state_begin(std::size_t parameter, std::size_t state) const;
+  at::Tensor own_state(std::size_t parameter, std::size_t state) const;
+  std::vector<StatePart> state_parts() const;
+  // A parameter's tensor of a state, from the row of that state with the parts of all ranks.
+  at::Tensor whole_state(std::size_t parameter, const at::Tensor& row) const;
+  std::size_t num_state_bytes() const;
+
+  // As Optimizer's functions of these names.
+  std::vector<OrderedGradient> gradients() const;
+  std::vector<at::Tensor> gradient_memory() const;
+  std::vector<GradientUnit> gradient_units() const;
+  at::Tensor gradient_part(std::size_t unit);
+  bool has_gradient(std::size_t parameter) const { return has_gradient_[parameter]; }
+  void set_has_gradient(std::size_t parameter) { has_gradient_[parameter] = true; }
+  void drop_gradients();
+
+ private:
+  struct Place {
+    std::size_t row = 0;
+    std::size_t index = 0;
+  };
+
+  std::int64_t own_offset(std::size_t parameter) const;
+
+  const std::vector<std::string> state_names_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<Row> rows_;
+  std::vector<Place> places_;  // [parameter]
+  Division division_;
+  std::vector<bool> has_gradient_;  // [parameter], where gradients are divided
+};
+
+}  // namespace paceline::optim
