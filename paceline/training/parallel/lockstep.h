@@ -8,7 +8,7 @@
 //
 // The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
 // that order is the same on every rank, so a pass on which ranks differ in which modules they use,
-// or in which comes last in the graph, is an error on all of them (Reducer::require_same_module()).
+// or in which comes last in the graph, is an error on all of them (PassMonitor).
 //
 // Thread safety: none of an object; of() from any thread.
 

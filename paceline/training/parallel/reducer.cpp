@@ -1,7 +1,6 @@
 #include "paceline/training/parallel/reducer.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <functional>
 
@@ -12,10 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
-#include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
 
 namespace paceline {
@@ -42,23 +38,6 @@ bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   return gradient.storage().use_count() == known;
 }
 
-bool is_finite(const at::Tensor& dense) {
-  const auto count = static_cast<std::size_t>(dense.numel());
-  const void* const data = dense.data_ptr();
-  switch (dense.scalar_type()) {
-    case at::kFloat:
-      return !has_non_finite_32(static_cast<const std::uint32_t*>(data), count);
-    case at::kDouble:
-      return !has_non_finite_64(static_cast<const std::uint64_t*>(data), count);
-    case at::kHalf:
-      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7c00);
-    case at::kBFloat16:
-      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7f80);
-    default:
-      return true;
-  }
-}
-
 }  // namespace
 
 // ---- while the pass goes on
@@ -73,7 +52,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (parameter.is_ready) expect_another(parameter);
   if (is_planned_ && has_room(parameter.bucket)) store_gradient(parameter, incoming);
   parameter.is_ready = true;
-  if (is_planned_ || is_alone()) note_non_finite(index);
+  if (is_planned_ || is_alone()) monitor_.note_gradient(index);
   if (!is_planned_) return;
   if (parameter.is_late) return;
   --buckets_[parameter.bucket].missing;
@@ -180,27 +159,15 @@ void Reducer::launch_complete_buckets() {
   if (is_planned_ && next_bucket_ == buckets_.size()) turns_->pass_on(this);
 }
 
-void Reducer::note_non_finite(std::size_t index) {
-  if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
-  const at::Tensor& gradient = parameters_[index].named.tensor.mutable_grad();
-  if (!gradient.defined()) return;
-  if (options_.non_finite == NonFinite::kReport && gradient.nbytes() >= kLargeBytes) return;
-  if (!is_finite(gradient)) not_finite_ = index;
+bool Reducer::compares_replicas() const {
+  return all_have_inputs_ && (!hook_ || hook_->keeps_replicas_equal());
 }
 
 // Once the last bucket is complete it is known which parameters this rank has used.
 void Reducer::write_report() {
-  PassReport::Own own;
-  for (const auto& parameter : parameters_) own.used.push_back(parameter.is_used);
-  if (guards_replicas()) own.hash = guard_->hash_part(num_steps_);
-  own.module = number_;
-  own.not_finite = not_finite_;
-  own.loss = own_loss_.value_or(0);
-  report_.write(own);
-}
-
-bool Reducer::guards_replicas() const {
-  return guard_ && all_have_inputs_ && (!hook_ || hook_->keeps_replicas_equal());
+  std::vector<bool> used;
+  for (const auto& parameter : parameters_) used.push_back(parameter.is_used);
+  monitor_.write(std::move(used), num_steps_, compares_replicas());
 }
 
 void Reducer::launch(std::size_t index) {
@@ -235,8 +202,7 @@ void Reducer::end_backward() {
   const bool averages_now = averages();
   if (averages_now) note_accumulated();
   if (is_alone()) {
-    if (averages_now) step_loss_ = own_loss_.value_or(0);
-    if (not_finite_) say_non_finite({.rank = 0, .parameter = *not_finite_});
+    monitor_.judge_alone(averages_now, num_steps_);
   } else {
     in_lockstep([this] {
       if (!is_planned_) plan();
@@ -251,8 +217,7 @@ void Reducer::end_backward() {
   if (!averages_now) return;
   note_hook();
   for (auto& parameter : parameters_) parameter.is_used = false;
-  not_finite_.reset();
-  own_loss_.reset();
+  monitor_.begin_step();
   ++num_steps_;
   exposed_seconds_ += waited.count();
   passes_.end_backward(waited.count(), version_of_parameters());
@@ -281,14 +246,14 @@ std::uint64_t Reducer::version_of_parameters() const {
 // What passes before this one gave parameters that this one does not use.
 void Reducer::note_accumulated() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].is_used && !parameters_[i].is_ready) note_non_finite(i);
+    if (parameters_[i].is_used && !parameters_[i].is_ready) monitor_.note_gradient(i);
   }
 }
 
 // The gradients of a shard that is not the last one.
 void Reducer::add_shard() {
   const at::NoGradGuard no_grad;
-  report_.clear();
+  monitor_.clear();
   for (auto& bucket : buckets_) {
     if (bucket.plan.parameters.empty()) continue;
     const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();
@@ -303,42 +268,8 @@ void Reducer::average() {
   launch_complete_buckets();
   wait_for_buckets();
   take_averages_of_others();
-  read_report();
-}
-
-void Reducer::read_report() {
-  if (!device_.is_cpu() && !own_loss_) return;  // reading waits for the device
-  report_.read(divisor());
-  step_loss_ = report_.loss() / static_cast<double>(divisor());
-  if (!device_.is_cpu()) return;
-  require_same_module();
   if (divides()) tell_optimizer();
-  if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
-  if (const auto found = report_.not_finite()) say_non_finite(*found);
-}
-
-// Gradients of modules of the same shape would be averaged with each other.
-void Reducer::require_same_module() const {
-  const auto modules = report_.modules();
-  for (std::size_t rank = 0; rank < modules.size(); ++rank) {
-    check(modules[rank] == number_,
-          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
-          "{} on {} (numbered as they were made): call and differentiate several modules in "
-          "the same order on every rank",
-          group_->self(), number_, modules[rank], group_->name_of_member(rank));
-  }
-}
-
-void Reducer::say_non_finite(const PassReport::NotFinite& found) {
-  const std::string what = fmt::format("{}'s gradient of parameter {} is not finite in step {}",
-                                       group_->name_of_member(static_cast<std::size_t>(found.rank)),
-                                       parameters_[found.parameter].named.name, num_steps_ + 1);
-  if (options_.non_finite == NonFinite::kError)
-    fail(ErrorCode::kInvalid, "{}: {}", group_->self(), what);
-  const auto count = static_cast<std::uint64_t>(++num_non_finite_);
-  if (group_->rank() != 0 || !std::has_single_bit(count)) return;
-  log::warning(fmt::format("{}{}{}", what, is_alone() ? "" : ", and so is every rank's average",
-                           count > 1 ? fmt::format("; {} steps so far", count) : ""));
+  monitor_.read(divisor(), num_steps_, compares_replicas());
 }
 
 void Reducer::require_all_ready() {
@@ -405,18 +336,14 @@ void Reducer::finish(std::size_t index) {
 
 void Reducer::take_averages_of_others() {
   if (divides()) return;
-  bool has_read = false;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     auto& parameter = parameters_[i];
     const at::Tensor average =
         parameter.place.defined() ? parameter.place : std::exchange(parameter.stand_in, {});
     if (!parameter.is_trained || parameter.is_ready) continue;
-    if (!std::exchange(has_read, true)) report_.read(1);
-    if (report_.is_used(i)) parameter.named.tensor.mutable_grad() = average;
+    if (monitor_.is_used(i)) parameter.named.tensor.mutable_grad() = average;
   }
 }
-
-void Reducer::note_loss(double loss) { own_loss_ = own_loss_.value_or(0) + loss; }
 
 double Reducer::take_exposed_seconds() {
   const double for_parameters =
@@ -460,8 +387,7 @@ void Reducer::forget_failed_pass() {
   }
   for (auto& bucket : buckets_) bucket.shards.clear();
   num_shards_done_ = 0;
-  not_finite_.reset();
-  own_loss_.reset();
+  monitor_.begin_step();
   for (auto& parameter : parameters_) {
     parameter.is_used = false;
     parameter.stand_in = at::Tensor();

@@ -18,8 +18,7 @@
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/gradient_buckets.h"
 #include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/pass_report.h"
-#include "paceline/training/parallel/replica_guard.h"
+#include "paceline/training/parallel/pass_monitor.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {
@@ -71,9 +70,9 @@ class NoSync {
 //
 // A parameter without a gradient in a pass counts as zero where other ranks have one, and its
 // `.grad` stays as it was where none has. Which ranks used it travels with the last bucket, in the
-// pass's report (pass_report.h), as do hashes of the replicas (replica_guard.h), whose gradient was
-// not finite, and the loss. A parameter that gets several gradients in a pass, from passes within
-// it (checkpoint()), is averaged at its end.
+// pass's report (pass_monitor.h), as do hashes of the replicas (replica_guard.h), whose gradient
+// was not finite, and the loss. A parameter that gets several gradients in a pass, from passes
+// within it (checkpoint()), is averaged at its end.
 //
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
@@ -93,12 +92,6 @@ class NoSync {
 // wrapper, which shares its buffers.
 //
 // Thread safety: backward passes of one reducer come one at a time, from one thread.
-
-// What happens when a gradient is not finite. kReport looks at those of less than 512 KiB, which
-// costs next to nothing. It finds a loss that is not finite, because then the gradients of most
-// parameters are not, small ones among them; it misses a large gradient that alone is not, until
-// the weights that it has spoilt make the loss so. kError looks at all.
-enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 struct ReducerOptions {
   BucketLimits buckets;
@@ -168,10 +161,10 @@ class Reducer : public GradientSync {
   bool synchronizes() const override { return synchronize_; }
   // Call it before a backward pass with the loss that the pass begins with, times the weight of its
   // batch.
-  void note_loss(double loss);
+  void note_loss(double loss) { monitor_.note_loss(loss); }
   // The loss of the last pass that averaged and of those that led to it: the mean over the ranks,
   // or the logical shards, of what was noted, on every rank. It costs no call of its own.
-  double step_loss() const { return step_loss_; }
+  double step_loss() const { return monitor_.step_loss(); }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
@@ -228,7 +221,6 @@ class Reducer : public GradientSync {
   void begin_backward();
   void begin_pass();
   void require_place_in_step() const;
-  void note_non_finite(std::size_t index);
   void note_order(std::size_t index, bool again);
   void expect_another(Parameter& parameter);
   void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
@@ -236,7 +228,6 @@ class Reducer : public GradientSync {
   void launch(std::size_t index);
   at::Tensor leaving(const Bucket& bucket) const;
   void write_report();
-  void read_report();
   void end_backward();
   std::uint64_t version_of_parameters() const;
   void note_accumulated();
@@ -248,10 +239,8 @@ class Reducer : public GradientSync {
   void wait_for_buckets();
   void finish(std::size_t index);
   void take_averages_of_others();
-  bool guards_replicas() const;
+  bool compares_replicas() const;
   std::int64_t divisor() const;
-  void require_same_module() const;
-  void say_non_finite(const PassReport::NotFinite& found);
   void forget_failed_pass();
   void forget_gradients();
   void drop_gradients();
@@ -291,16 +280,15 @@ class Reducer : public GradientSync {
 
   // The name of a tensor of hook_tensors_ in messages.
   static constexpr const char* kHookTensor = "the communication hook's tensor";
-  // From here on the copy into a bucket costs more than an all-reduce of its own.
-  static constexpr std::size_t kLargeBytes = 512 << 10;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const ReducerOptions options_;
   const ShardBlock own_shards_;
+  const std::vector<NamedParameter> named_;
   const c10::Device device_;                  // of all parameters
-  const bool large_need_no_copy_;             // gradients from kLargeBytes on
+  const bool large_need_no_copy_;             // gradients from kLargeGradientBytes on
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
-  const std::uint64_t number_;                // among this group's modules
+  PassMonitor monitor_;                       // its report is in the last bucket
   std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
   std::optional<HookState> kept_by_hook_;     // until the next plan
   KeptTensors hook_tensors_;                  // as the last pass left them
@@ -310,14 +298,8 @@ class Reducer : public GradientSync {
   std::vector<Bucket> buckets_;
   std::vector<optim::GradientUnit> units_;  // [bucket], but the last one: gradients are divided
   std::vector<at::Tensor> slots_;           // bytes; bucket i uses slot i modulo their number
-  PassReport report_;                       // in the last bucket
-  std::optional<ReplicaGuard> guard_;
-  std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
-  std::int64_t num_non_finite_ = 0;        // steps with one
-  std::optional<double> own_loss_;         // noted in this step
-  double step_loss_ = 0;
-  std::int64_t num_steps_ = 0;   // that have averaged, or that begin_at() told
-  std::size_t next_bucket_ = 0;  // the first that is not under way
+  std::int64_t num_steps_ = 0;              // that have averaged, or that begin_at() told
+  std::size_t next_bucket_ = 0;             // the first that is not under way
   PassCounter passes_;
   std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
   bool all_have_inputs_ = true;       // in this pass

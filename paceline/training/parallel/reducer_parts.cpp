@@ -68,7 +68,7 @@ std::vector<BucketPlan> Reducer::plan_units() {
     if (!is_trained) continue;
     const bool widens = has_shards() && c10::elementSize(plan.layout.type()) == 2;
     plan.is_alone = plan.parameters.size() == 1 && large_need_no_copy_ && !widens &&
-                    tensors[plan.parameters.front()].nbytes() >= kLargeBytes;
+                    tensors[plan.parameters.front()].nbytes() >= kLargeGradientBytes;
     plans.push_back(std::move(plan));
     units_.push_back(std::move(unit));
   }
@@ -179,7 +179,7 @@ void Reducer::complete_parts() {
 void Reducer::tell_optimizer() {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     for (std::size_t n = 0; n < units_[i].parameters.size(); ++n) {
-      if (report_.is_used(buckets_[i].plan.parameters[n]))
+      if (monitor_.is_used(buckets_[i].plan.parameters[n]))
         options_.optimizer->set_has_gradient(units_[i].parameters[n]);
     }
   }

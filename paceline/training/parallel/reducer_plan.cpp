@@ -58,24 +58,20 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
       own_shards_(has_shards()
                       ? shards_of(options.logical_shards, group_->world_size(), group_->rank())
                       : ShardBlock{}),
-      device_(one_device_of(parameters, group_->rank(), parse_backend_choice(group_->backend()))),
-      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeBytes)),
+      named_(std::move(parameters)),
+      device_(one_device_of(named_, group_->rank(), parse_backend_choice(group_->backend()))),
+      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeGradientBytes)),
       turns_(LaunchTurns::of(*group_)),
-      number_(turns_->next_number()),
-      passes_(bytes_of(parameters)) {
-  static_assert(kLargeBytes >= SymmetricTensors::kLeastBytes);
-  for (auto& named : parameters) {
+      monitor_(*group_, named_, options.non_finite, options.guard_passes, turns_->next_number()),
+      passes_(bytes_of(named_)) {
+  static_assert(kLargeGradientBytes >= SymmetricTensors::kLeastBytes);
+  for (const auto& named : named_) {
     Parameter parameter;
-    parameter.named = std::move(named);
+    parameter.named = named;
     parameters_.push_back(std::move(parameter));
   }
   if (has_shards()) settle_thread_count();
   require_same_shards();
-  if (options.guard_passes > 0 && device_.is_cpu() && group_->world_size() > 1) {
-    std::vector<NamedParameter> named;
-    for (const auto& parameter : parameters_) named.push_back(parameter.named);
-    guard_.emplace(std::move(named), options.guard_passes);
-  }
   follow_requirements();
 }
 
@@ -143,13 +139,9 @@ void Reducer::forget_plan() {
 
 // Collective, at the end of a backward pass; before one where gradients are divided.
 void Reducer::plan() {
-  std::vector<NamedParameter> named;
   std::vector<at::Tensor> tensors;
-  for (const auto& parameter : parameters_) {
-    named.push_back(parameter.named);
-    tensors.push_back(parameter.named.tensor);
-  }
-  require_same_parameters(*group_, named);
+  for (const auto& parameter : named_) tensors.push_back(parameter.tensor);
+  require_same_parameters(*group_, named_);
   BucketLimits limits = options_.buckets;
   const bool widens =
       has_shards() && std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
@@ -158,7 +150,7 @@ void Reducer::plan() {
   if (hook_ || widens) {
     limits.alone_bytes = std::numeric_limits<std::size_t>::max();
   } else if (large_need_no_copy_) {
-    limits.alone_bytes = std::min(limits.alone_bytes, kLargeBytes);
+    limits.alone_bytes = std::min(limits.alone_bytes, kLargeGradientBytes);
   }
   auto plans = divides() ? plan_units() : plan_buckets(tensors, agreed_order(), limits);
   // A hook does not see the report, and it goes to every rank.
@@ -166,20 +158,17 @@ void Reducer::plan() {
       divides()) {
     plans.emplace_back();
   }
-  const auto report_size =
-      static_cast<std::int64_t>(PassReport::size(parameters_.size(), group_->world_size()));
-  const std::int64_t offset = plans.back().layout.append(report_size);
+  const std::int64_t offset = plans.back().layout.append(monitor_.size());
   for (auto& plan : plans) make_bucket(std::move(plan));
   if (divides()) make_slots();
-  report_ = {buckets_.back().flat.narrow(0, offset, report_size), parameters_.size(),
-             group_->rank(), group_->world_size()};
+  monitor_.set_place(buckets_.back().flat.narrow(0, offset, monitor_.size()));
   is_planned_ = true;
   if (divides()) return;  // before a pass
   for (auto& parameter : parameters_) {
     if (parameter.is_trained && parameter.is_ready) store_gradient(parameter, {});
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].is_trained && parameters_[i].is_ready) note_non_finite(i);
+    if (parameters_[i].is_trained && parameters_[i].is_ready) monitor_.note_gradient(i);
   }
   if (hook_) prepare_hook();
 }

@@ -9,7 +9,7 @@ set(SOURCES
   join.cpp
   lockstep.cpp
   low_rank.cpp
-  pass_report.cpp
+  pass_monitor.cpp
   reducer.cpp
   reducer_hook.cpp
   reducer_parts.cpp
