@@ -216,7 +216,8 @@ void DataParallelState::note_buffers() {
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
-    : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
+    : state_(state),
+      is_shard_(state.reducer_->steps().has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
     fail(ErrorCode::kInvalid,
          "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
@@ -226,11 +227,11 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
   }
   state.kept_buffers_.verify_before_pass(kBuffer, *state.group_, state.reducer_->num_steps());
   state.before_forward(samples);
-  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
+  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->steps().num_done());
 }
 
 DataParallelState::Pass::~Pass() {
-  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->num_shards_done());
+  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->steps().num_done());
   state_.note_buffers();
 }
 
@@ -248,8 +249,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
     root = others.first_active;
   }
   if (!options_.broadcast_buffers) return;
-  const bool begins_step =
-      reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
+  const bool begins_step = reducer_->steps().begins_step();
   const bool may_differ = buffers_may_differ_ || uneven_inputs_ != nullptr;
   if (may_differ && (!trains || begins_step)) in_lockstep([&] { broadcast_buffers(root); });
   buffers_may_differ_ = trains;
@@ -258,7 +258,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
 // A rank whose inputs have ended gets buffers at the beginning of the other ranks' passes.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
-  if (reducer_->has_shards()) shard_buffers_.end_step();
+  if (reducer_->steps().has_shards()) shard_buffers_.end_step();
   note_buffers();
   if (!options_.broadcast_buffers || uneven_inputs_ != nullptr) return;
   in_lockstep([&] { broadcast_buffers(0); });

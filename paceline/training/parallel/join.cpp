@@ -55,7 +55,7 @@ void join_with(DataParallelState& model, const Stepping& stepping,
                const std::function<void()>& loop, const JoinOptions& options) {
   const int rank = model.group().rank();
   const Reducer& reducer = model.reducer();
-  check(!reducer.has_shards(),
+  check(!reducer.steps().has_shards(),
         "rank {}: join: with logical shards every rank has the same number of passes", rank);
   check(options.divide_by_initial_world_size || !reducer.has_hook(),
         "rank {}: join: a communication hook divides by the number of all ranks: leave "

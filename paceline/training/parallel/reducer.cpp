@@ -46,7 +46,7 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!incoming.defined()) return;  // of a part that did not use it
   auto& parameter = parameters_[index];
   parameter.is_used = true;
-  if (!synchronize_ && !has_shards()) return;
+  if (!steps_.collects()) return;
   if (!in_backward_) begin_backward();
   if (!is_planned_) note_order(index, parameter.is_ready);
   if (parameter.is_ready) expect_another(parameter);
@@ -59,31 +59,19 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (turns_->is_up(this)) launch_complete_buckets();
 }
 
-// What makes a step of logical shards is seen by the loop alone, and must be the same here.
-void Reducer::require_place_in_step() const {
-  if (!has_shards() || synchronize_ == averages()) return;
-  fail(ErrorCode::kInvalid,
-       "{}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
-       "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
-       "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
-       "pass, as train::run_loop() does",
-       group_->self(), options_.logical_shards, own_shards_.count, group_->world_size(),
-       num_shards_done_ + 1, synchronize_ ? "averages" : "does not");
-}
-
 void Reducer::begin_backward() {
   check(saw_forward_,
         "{}: a backward pass reached the parameters, but the forward pass did not run through "
         "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
         "module that was given to it",
         group_->self());
-  require_place_in_step();
+  steps_.require_place();
   begin_pass();
   at_end_of_backward([this] { end_backward(); });
 }
 
 void Reducer::begin_pass() {
-  if (averages()) hook_tensors_.verify_before_pass(kHookTensor, *group_, num_steps_);
+  if (steps_.averages()) hook_tensors_.verify_before_pass(kHookTensor, *group_, num_steps_);
   in_backward_ = true;
   next_bucket_ = 0;
   order_.clear();
@@ -93,7 +81,7 @@ void Reducer::begin_pass() {
     bucket.has_room = false;
   }
   for (auto& parameter : parameters_) parameter.is_ready = false;
-  if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
+  if (!is_alone() && steps_.averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
 }
 
 void Reducer::pass_without_inputs() {
@@ -101,22 +89,18 @@ void Reducer::pass_without_inputs() {
   follow_requirements();
   if (divides() && !is_planned_) plan();
   drop_gradients();
-  const bool synchronized = std::exchange(synchronize_, true);
+  const bool synchronized = synchronizes();
+  set_synchronize(true);
   has_inputs_ = false;
   begin_pass();
   end_backward();
   has_inputs_ = true;
-  synchronize_ = synchronized;
+  set_synchronize(synchronized);
 }
 
 void Reducer::set_divisor(const UnevenInputs::Others& others) {
-  divisor_ = others.divisor;
+  steps_.set_divisor(others.divisor);
   all_have_inputs_ = others.num_active == group_->world_size();
-}
-
-std::int64_t Reducer::divisor() const {
-  if (has_shards()) return options_.logical_shards;
-  return divisor_ > 0 ? divisor_ : group_->world_size();
 }
 
 void Reducer::note_order(std::size_t index, bool again) {
@@ -181,8 +165,9 @@ void Reducer::launch(std::size_t index) {
   if (is_unit(index)) return launch_parts(index);
   TensorCall call{.op = Op::kAllReduce, .reduce_op = ReduceOp::kMean};
   call.input = call.output = leaving(bucket);
-  if (has_shards()) bucket.shards.finish(call.input);
-  if (divisor() != group_->world_size()) call.divisor = static_cast<std::uint32_t>(divisor());
+  if (steps_.has_shards()) bucket.shards.finish(call.input);
+  if (steps_.divisor() != group_->world_size())
+    call.divisor = static_cast<std::uint32_t>(steps_.divisor());
   in_lockstep([&] { bucket.work = start(*group_, call); });
 }
 
@@ -199,7 +184,7 @@ at::Tensor Reducer::leaving(const Bucket& bucket) const {
 void Reducer::end_backward() {
   if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};
-  const bool averages_now = averages();
+  const bool averages_now = steps_.averages();
   if (averages_now) note_accumulated();
   if (is_alone()) {
     monitor_.judge_alone(averages_now, num_steps_);
@@ -213,7 +198,7 @@ void Reducer::end_backward() {
     waited = std::chrono::steady_clock::now() - begin;
   }
   in_backward_ = false;
-  num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
+  steps_.end_pass();
   if (!averages_now) return;
   note_hook();
   for (auto& parameter : parameters_) parameter.is_used = false;
@@ -269,7 +254,7 @@ void Reducer::average() {
   wait_for_buckets();
   take_averages_of_others();
   if (divides()) tell_optimizer();
-  monitor_.read(divisor(), num_steps_, compares_replicas());
+  monitor_.read(steps_.divisor(), num_steps_, compares_replicas());
 }
 
 void Reducer::require_all_ready() {
@@ -363,7 +348,7 @@ void Reducer::before_forward(std::int64_t samples) {
   if (in_backward_) forget_failed_pass();
   follow_requirements();
   if (divides() && !is_planned_) plan();
-  if (has_shards() && num_shards_done_ == 0 && at::GradMode::is_enabled()) forget_gradients();
+  if (steps_.has_shards() && steps_.begins_step() && at::GradMode::is_enabled()) forget_gradients();
   saw_forward_ = true;
   passes_.begin_forward(samples, at::GradMode::is_enabled());
 }
@@ -386,7 +371,7 @@ void Reducer::forget_failed_pass() {
          group_->self(), error.what());
   }
   for (auto& bucket : buckets_) bucket.shards.clear();
-  num_shards_done_ = 0;
+  steps_.forget();
   monitor_.begin_step();
   for (auto& parameter : parameters_) {
     parameter.is_used = false;

@@ -13,12 +13,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/gradient_buckets.h"
 #include "paceline/training/parallel/lockstep.h"
 #include "paceline/training/parallel/pass_monitor.h"
+#include "paceline/training/parallel/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {
@@ -157,8 +157,8 @@ class Reducer : public GradientSync {
   void pass_without_inputs();
 
   // With logical shards: false for every pass of a step but its last one.
-  void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
-  bool synchronizes() const override { return synchronize_; }
+  void set_synchronize(bool synchronize) override { steps_.set_synchronize(synchronize); }
+  bool synchronizes() const override { return steps_.synchronizes(); }
   // Call it before a backward pass with the loss that the pass begins with, times the weight of its
   // batch.
   void note_loss(double loss) { monitor_.note_loss(loss); }
@@ -176,11 +176,8 @@ class Reducer : public GradientSync {
 
   // 0 before they are planned, and in a group of one without logical shards.
   std::size_t num_buckets() const { return buckets_.size(); }
-  // What of each step this rank computes, and how many passes of the step have ended.
-  const ShardBlock& own_shards() const { return own_shards_; }
-  std::int64_t num_shards_done() const { return num_shards_done_; }
-  bool has_shards() const { return options_.logical_shards > 0; }
-  std::int64_t logical_shards() const { return options_.logical_shards; }
+  const StepPasses& steps() const { return steps_; }
+  std::int64_t logical_shards() const { return steps_.logical_shards(); }
   ProcessGroup& group() const { return *group_; }
 
  private:
@@ -211,16 +208,12 @@ class Reducer : public GradientSync {
   };
 
   // Whether gradients of this pass leave the rank, or are added to those of its other shards.
-  bool is_alone() const { return group_->world_size() == 1 && !has_shards(); }
-  bool averages() const {
-    return has_shards() ? num_shards_done_ + 1 == own_shards_.count : synchronize_;
-  }
+  bool is_alone() const { return group_->world_size() == 1 && !steps_.has_shards(); }
 
   // reducer.cpp: a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
   void begin_pass();
-  void require_place_in_step() const;
   void note_order(std::size_t index, bool again);
   void expect_another(Parameter& parameter);
   void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
@@ -240,13 +233,11 @@ class Reducer : public GradientSync {
   void finish(std::size_t index);
   void take_averages_of_others();
   bool compares_replicas() const;
-  std::int64_t divisor() const;
   void forget_failed_pass();
   void forget_gradients();
   void drop_gradients();
 
   // reducer_plan.cpp: what buckets there are.
-  void require_same_shards() const;
   void follow_requirements();
   void add_hook(std::size_t index);
   void forget_plan();
@@ -283,9 +274,9 @@ class Reducer : public GradientSync {
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   const ReducerOptions options_;
-  const ShardBlock own_shards_;
   const std::vector<NamedParameter> named_;
-  const c10::Device device_;                  // of all parameters
+  const c10::Device device_;  // of all parameters
+  StepPasses steps_;
   const bool large_need_no_copy_;             // gradients from kLargeGradientBytes on
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
   PassMonitor monitor_;                       // its report is in the last bucket
@@ -301,13 +292,10 @@ class Reducer : public GradientSync {
   std::int64_t num_steps_ = 0;              // that have averaged, or that begin_at() told
   std::size_t next_bucket_ = 0;             // the first that is not under way
   PassCounter passes_;
-  std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
-  bool all_have_inputs_ = true;       // in this pass
-  bool has_inputs_ = true;            // this rank has
-  std::int64_t num_shards_done_ = 0;  // of this step
+  bool all_have_inputs_ = true;  // in this pass
+  bool has_inputs_ = true;       // this rank has
   bool saw_forward_ = false;
   bool in_backward_ = false;
-  bool synchronize_ = true;
   double exposed_seconds_ = 0;
 };
 

@@ -26,7 +26,7 @@ void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
   check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
         "{}: the ranks chose different communication hooks: {}", group_->self(),
         fmt::join(names, ", "));
-  check(!hook || !has_shards(),
+  check(!hook || !steps_.has_shards(),
         "{}: communication hook {}: with logical shards gradients are added up exactly, and "
         "travel as they are",
         group_->self(), hook ? hook->name() : "");

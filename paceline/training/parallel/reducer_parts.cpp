@@ -66,7 +66,7 @@ std::vector<BucketPlan> Reducer::plan_units() {
       is_trained |= parameters_[found->second].is_trained;
     }
     if (!is_trained) continue;
-    const bool widens = has_shards() && c10::elementSize(plan.layout.type()) == 2;
+    const bool widens = steps_.has_shards() && c10::elementSize(plan.layout.type()) == 2;
     plan.is_alone = plan.parameters.size() == 1 && large_need_no_copy_ && !widens &&
                     tensors[plan.parameters.front()].nbytes() >= kLargeGradientBytes;
     plans.push_back(std::move(plan));
@@ -83,7 +83,7 @@ std::vector<BucketPlan> Reducer::plan_units() {
 
 // The memory that the gradients of buckets pass through.
 void Reducer::make_slots() {
-  const std::size_t count = has_shards() ? units_.size() : std::min(units_.size(), kSlots);
+  const std::size_t count = steps_.has_shards() ? units_.size() : std::min(units_.size(), kSlots);
   std::vector<std::int64_t> bytes(count);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const BucketPlan& plan = buckets_[i].plan;
@@ -129,8 +129,9 @@ void Reducer::launch_parts(std::size_t index) {
   const FlatLayout& layout = bucket.plan.layout;
   TensorCall call{.op = Op::kReduceScatter, .reduce_op = ReduceOp::kMean};
   call.input = leaving(bucket);
-  if (has_shards()) bucket.shards.finish(call.input);
-  if (divisor() != group_->world_size()) call.divisor = static_cast<std::uint32_t>(divisor());
+  if (steps_.has_shards()) bucket.shards.finish(call.input);
+  if (steps_.divisor() != group_->world_size())
+    call.divisor = static_cast<std::uint32_t>(steps_.divisor());
   std::int64_t own_count = layout.part_count();
   if (bucket.plan.is_alone) {
     call.op = Op::kReduceScatterV;
@@ -171,7 +172,7 @@ void Reducer::complete_parts() {
       if (parameter.is_trained && !parameter.is_ready) stand_in_for(parameter);
     }
     bucket.missing = 0;
-    if (!has_shards()) launch_complete_buckets();
+    if (!steps_.has_shards()) launch_complete_buckets();
   }
 }
 

@@ -7,11 +7,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/reducer.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/compute_settings.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
 
@@ -55,11 +53,9 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
                  const ReducerOptions& options)
     : group_(std::move(group)),
       options_(options),
-      own_shards_(has_shards()
-                      ? shards_of(options.logical_shards, group_->world_size(), group_->rank())
-                      : ShardBlock{}),
       named_(std::move(parameters)),
       device_(one_device_of(named_, group_->rank(), parse_backend_choice(group_->backend()))),
+      steps_(*group_, options.logical_shards, device_),
       large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeGradientBytes)),
       turns_(LaunchTurns::of(*group_)),
       monitor_(*group_, named_, options.non_finite, options.guard_passes, turns_->next_number()),
@@ -70,29 +66,7 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
     parameter.named = named;
     parameters_.push_back(std::move(parameter));
   }
-  if (has_shards()) settle_thread_count();
-  require_same_shards();
   follow_requirements();
-}
-
-// The number of threads decides the order in which a rank's own sums are added up.
-void Reducer::require_same_shards() const {
-  const std::string own = has_shards() ? fmt::format("{} logical shards, {} threads",
-                                                     options_.logical_shards, at::get_num_threads())
-                                       : "no logical shards";
-  const auto all = all_gather_object(*group_, own);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    check(all[rank] == own,
-          "{}: DistributedDataParallel has {} here and {} on rank {}: the bits of a model "
-          "depend on both; give every rank the same (paceline run --logical-shards L "
-          "--threads-per-rank T)",
-          group_->self(), own, all[rank], rank);
-  }
-  if (!has_shards() || (device_.is_cpu() && group_->backend() == "paceline")) return;
-  fail(ErrorCode::kUnsupported,
-       "{}: logical shards need sums in the engine's order: parameters on the CPU and backend "
-       "paceline, not {} and {}",
-       group_->self(), device_.str(), group_->backend());
 }
 
 Reducer::~Reducer() {
@@ -115,7 +89,7 @@ void Reducer::follow_requirements() {
     dense_view(tensor);  // throws for a tensor that cannot be communicated in place
     add_hook(i);
   }
-  check(!has_changed || num_shards_done_ == 0,
+  check(!has_changed || steps_.num_done() == 0,
         "{}: parameters were frozen or thawed in the middle of a step of logical shards: do it "
         "between steps",
         group_->self());
@@ -144,7 +118,7 @@ void Reducer::plan() {
   require_same_parameters(*group_, named_);
   BucketLimits limits = options_.buckets;
   const bool widens =
-      has_shards() && std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
+      steps_.has_shards() && std::any_of(tensors.begin(), tensors.end(), [](const auto& tensor) {
         return is_16_bit(tensor.scalar_type());
       });
   if (hook_ || widens) {
@@ -193,7 +167,7 @@ void Reducer::make_bucket(BucketPlan plan) {
   const FlatLayout& layout = plan.layout;
   const bool takes_turns = divides() && !plan.parameters.empty();  // at the slots
   if (!plan.is_alone && !takes_turns) bucket.flat = make_flat(layout.count(), layout.type());
-  if (has_shards() && is_16_bit(layout.type())) {
+  if (steps_.has_shards() && is_16_bit(layout.type())) {
     bucket.wide = make_flat(layout.count(), at::kFloat);
   }
   for (std::size_t i = 0; i < plan.parameters.size(); ++i) {

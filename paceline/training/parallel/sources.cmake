@@ -15,6 +15,7 @@ set(SOURCES
   reducer_parts.cpp
   reducer_plan.cpp
   replica_guard.cpp
+  step_passes.cpp
   sync_batch_norm.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Loops that only -O3 vectorises.
