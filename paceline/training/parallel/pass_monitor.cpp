@@ -18,15 +18,15 @@ namespace paceline {
 
 namespace {
 
-// A float32 holds whole numbers of 16 bits exactly; a sum of one of them and zeros does, too. A
-// mean of it need not, but two different numbers have different means.
+// A float32 holds whole numbers of 16 bits exactly, and so it does the sum of one of them and
+// zeros. Their mean need not be exact, but two different numbers have different means.
 constexpr int kBits = 16;
 constexpr std::size_t kHashValues = 64 / kBits;
 constexpr std::size_t kIndexValues = 2;  // of the parameter, from 1
 constexpr std::size_t kModuleValues = 1;
 constexpr std::size_t kLossValues = 64 / kBits;
 
-// Where each of these begins among the values of a rank.
+// The offset of each of these among the values of a rank.
 constexpr std::size_t kIndex = kHashValues;
 constexpr std::size_t kModule = kIndex + kIndexValues;
 constexpr std::size_t kLoss = kModule + kModuleValues;
@@ -187,7 +187,7 @@ void PassMonitor::begin_step() {
   own_loss_.reset();
 }
 
-// Gradients of modules of the same shape would be averaged with each other.
+// Otherwise gradients of two modules of the same shape would be averaged with each other.
 void PassMonitor::require_same_module() const {
   const auto modules = report_.modules();
   for (std::size_t rank = 0; rank < modules.size(); ++rank) {
