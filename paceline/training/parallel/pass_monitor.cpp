@@ -21,20 +21,26 @@ namespace {
 // A float32 holds whole numbers of 16 bits exactly, and so it does the sum of one of them and
 // zeros. Their mean need not be exact, but two different numbers have different means.
 constexpr int kBits = 16;
-constexpr std::size_t kHashValues = 64 / kBits;
-constexpr std::size_t kIndexValues = 2;  // of the parameter, from 1
-constexpr std::size_t kModuleValues = 1;
-constexpr std::size_t kLossValues = 64 / kBits;
 
-// The offset of each of these among the values of a rank.
-constexpr std::size_t kIndex = kHashValues;
-constexpr std::size_t kModule = kIndex + kIndexValues;
-constexpr std::size_t kLoss = kModule + kModuleValues;
+// A rank's own values: the offset of each number, and how many values it takes.
+constexpr std::size_t kHash = 0, kHashValues = 64 / kBits;
+constexpr std::size_t kIndex = kHash + kHashValues, kIndexValues = 2;  // of the parameter, from 1
+constexpr std::size_t kModule = kIndex + kIndexValues, kModuleValues = 1;
+constexpr std::size_t kLoss = kModule + kModuleValues, kLossValues = 64 / kBits;
 constexpr std::size_t kRankValues = kLoss + kLossValues;
 
 void put(float* values, std::size_t count, std::uint64_t number) {
   for (std::size_t i = 0; i < count; ++i)
     values[i] = static_cast<float>(number >> (kBits * i) & ((1U << kBits) - 1));
+}
+
+std::uint64_t number_at(const float* values, std::size_t count, std::int64_t divisor) {
+  std::uint64_t number = 0;
+  for (std::size_t i = count; i-- > 0;) {
+    const float value = values[i] * static_cast<float>(divisor);
+    number = (number << kBits) + static_cast<std::uint64_t>(std::llround(value));
+  }
+  return number;
 }
 
 bool is_finite(const at::Tensor& dense) {
@@ -56,93 +62,16 @@ bool is_finite(const at::Tensor& dense) {
 
 }  // namespace
 
-std::size_t PassReport::size(std::size_t num_parameters, int num_ranks) {
-  return num_parameters + kRankValues * static_cast<std::size_t>(num_ranks);
-}
-
-PassReport::PassReport(at::Tensor place, std::size_t num_parameters, int rank, int num_ranks)
-    : place_(std::move(place)),
-      num_parameters_(num_parameters),
-      rank_(rank),
-      num_ranks_(num_ranks),
-      values_(size(num_parameters, num_ranks)) {}
-
-const float* PassReport::of_rank(int rank) const {
-  return values_.data() + num_parameters_ + kRankValues * static_cast<std::size_t>(rank);
-}
-
-void PassReport::write(const Own& own) {
-  std::fill(values_.begin(), values_.end(), 0.F);
-  std::transform(own.used.begin(), own.used.end(), values_.begin(),
-                 [](bool is_used) { return is_used ? 1.F : 0.F; });
-  float* const mine = values_.data() + (of_rank(rank_) - values_.data());
-  put(mine, kHashValues, own.hash);
-  put(mine + kIndex, kIndexValues, own.not_finite ? *own.not_finite + 1 : 0);
-  put(mine + kModule, kModuleValues, own.module);
-  put(mine + kLoss, kLossValues, std::bit_cast<std::uint64_t>(own.loss));
-  place_.copy_(at::from_blob(values_.data(), place_.sizes(), at::kFloat));
-}
-
-void PassReport::read(std::int64_t divisor) {
-  divisor_ = divisor;
-  at::from_blob(values_.data(), place_.sizes(), at::kFloat).copy_(place_);
-}
-
-bool PassReport::has_equal_hashes() const {
-  for (int rank = 1; rank < num_ranks_; ++rank) {
-    if (!std::equal(of_rank(rank), of_rank(rank) + kHashValues, of_rank(0))) return false;
-  }
-  return true;
-}
-
-std::uint64_t PassReport::number_at(const float* values, std::size_t count) const {
-  std::uint64_t number = 0;
-  for (std::size_t i = count; i-- > 0;) {
-    const float value = values[i] * static_cast<float>(divisor_);
-    number = (number << kBits) + static_cast<std::uint64_t>(std::llround(value));
-  }
-  return number;
-}
-
-std::vector<std::uint64_t> PassReport::modules() const {
-  std::vector<std::uint64_t> numbers;
-  for (int rank = 0; rank < num_ranks_; ++rank)
-    numbers.push_back(number_at(of_rank(rank) + kModule, kModuleValues));
-  return numbers;
-}
-
-std::optional<PassReport::NotFinite> PassReport::not_finite() const {
-  for (int rank = 0; rank < num_ranks_; ++rank) {
-    const auto index = number_at(of_rank(rank) + kIndex, kIndexValues);
-    if (index > 0) return NotFinite{rank, static_cast<std::size_t>(index - 1)};
-  }
-  return {};
-}
-
-double PassReport::loss() const {
-  double sum = 0;
-  for (int rank = 0; rank < num_ranks_; ++rank)
-    sum += std::bit_cast<double>(number_at(of_rank(rank) + kLoss, kLossValues));
-  return sum;
-}
-
 PassMonitor::PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
                          NonFinite non_finite, std::int64_t guard_passes, std::uint64_t module)
     : group_(group),
       parameters_(parameters),
       non_finite_(non_finite),
       is_on_cpu_(parameters.front().tensor.is_cpu()),
-      module_(module) {
+      module_(module),
+      values_(parameters.size() + kRankValues * static_cast<std::size_t>(group.world_size())) {
   if (guard_passes > 0 && is_on_cpu_ && group.world_size() > 1)
     guard_.emplace(parameters, guard_passes);
-}
-
-std::int64_t PassMonitor::size() const {
-  return static_cast<std::int64_t>(PassReport::size(parameters_.size(), group_.world_size()));
-}
-
-void PassMonitor::set_place(at::Tensor place) {
-  report_ = {std::move(place), parameters_.size(), group_.rank(), group_.world_size()};
 }
 
 void PassMonitor::note_gradient(std::size_t parameter) {
@@ -153,33 +82,68 @@ void PassMonitor::note_gradient(std::size_t parameter) {
   if (!is_finite(gradient)) not_finite_ = parameter;
 }
 
-void PassMonitor::write(std::vector<bool> used, std::int64_t step, bool compares) {
-  has_read_ = false;
-  report_.write({.used = std::move(used),
-                 .module = module_,
-                 .hash = guard_ && compares ? guard_->hash_part(step) : 0,
-                 .not_finite = not_finite_,
-                 .loss = own_loss_.value_or(0)});
+const float* PassMonitor::of_rank(int rank) const {
+  return values_.data() + parameters_.size() + kRankValues * static_cast<std::size_t>(rank);
+}
+
+void PassMonitor::write(const std::vector<bool>& used, std::int64_t step, bool compares) {
+  has_fetched_ = false;
+  std::fill(values_.begin(), values_.end(), 0.F);
+  std::transform(used.begin(), used.end(), values_.begin(),
+                 [](bool is_used) { return is_used ? 1.F : 0.F; });
+  float* const own = values_.data() + (of_rank(group_.rank()) - values_.data());
+  put(own + kHash, kHashValues, guard_ && compares ? guard_->hash_part(step) : 0);
+  put(own + kIndex, kIndexValues, not_finite_ ? *not_finite_ + 1 : 0);
+  put(own + kModule, kModuleValues, module_);
+  put(own + kLoss, kLossValues, std::bit_cast<std::uint64_t>(own_loss_.value_or(0)));
+  place_.copy_(at::from_blob(values_.data(), place_.sizes(), at::kFloat));
+}
+
+void PassMonitor::fetch() {
+  if (!std::exchange(has_fetched_, true))
+    at::from_blob(values_.data(), place_.sizes(), at::kFloat).copy_(place_);
 }
 
 bool PassMonitor::is_used(std::size_t parameter) {
-  if (!std::exchange(has_read_, true)) report_.read(1);
-  return report_.is_used(parameter);
+  fetch();
+  return values_[parameter] > 0;
+}
+
+bool PassMonitor::has_equal_hashes() const {
+  for (int rank = 1; rank < group_.world_size(); ++rank) {
+    if (!std::equal(of_rank(rank), of_rank(rank) + kHashValues, of_rank(0))) return false;
+  }
+  return true;
 }
 
 void PassMonitor::read(std::int64_t divisor, std::int64_t step, bool compares) {
   if (!is_on_cpu_ && !own_loss_) return;
-  report_.read(divisor);
-  step_loss_ = report_.loss() / static_cast<double>(divisor);
+  fetch();
+  const int num_ranks = group_.world_size();
+  double loss = 0;
+  for (int rank = 0; rank < num_ranks; ++rank)
+    loss += std::bit_cast<double>(number_at(of_rank(rank) + kLoss, kLossValues, divisor));
+  step_loss_ = loss / static_cast<double>(divisor);
   if (!is_on_cpu_) return;
-  require_same_module();
-  if (guard_ && compares && !report_.has_equal_hashes()) guard_->report(group_, step);
-  if (const auto found = report_.not_finite()) report_non_finite(*found, step, false);
+  // Otherwise gradients of two modules of the same shape would be averaged with each other.
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const auto module = number_at(of_rank(rank) + kModule, kModuleValues, divisor);
+    check(module == module_,
+          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
+          "{} on {} (numbered as they were made): call and differentiate several modules in "
+          "the same order on every rank",
+          group_.self(), module_, module, group_.name_of_member(static_cast<std::size_t>(rank)));
+  }
+  if (guard_ && compares && !has_equal_hashes()) guard_->report(group_, step);
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const auto index = number_at(of_rank(rank) + kIndex, kIndexValues, divisor);
+    if (index > 0) return report_non_finite(rank, index - 1, step, false);
+  }
 }
 
 void PassMonitor::judge_alone(bool averages, std::int64_t step) {
   if (averages) step_loss_ = own_loss_.value_or(0);
-  if (not_finite_) report_non_finite({.rank = 0, .parameter = *not_finite_}, step, true);
+  if (not_finite_) report_non_finite(0, *not_finite_, step, true);
 }
 
 void PassMonitor::begin_step() {
@@ -187,23 +151,11 @@ void PassMonitor::begin_step() {
   own_loss_.reset();
 }
 
-// Otherwise gradients of two modules of the same shape would be averaged with each other.
-void PassMonitor::require_same_module() const {
-  const auto modules = report_.modules();
-  for (std::size_t rank = 0; rank < modules.size(); ++rank) {
-    check(modules[rank] == module_,
-          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
-          "{} on {} (numbered as they were made): call and differentiate several modules in "
-          "the same order on every rank",
-          group_.self(), module_, modules[rank], group_.name_of_member(rank));
-  }
-}
-
-void PassMonitor::report_non_finite(const PassReport::NotFinite& found, std::int64_t step,
+void PassMonitor::report_non_finite(int rank, std::size_t parameter, std::int64_t step,
                                     bool is_alone) {
   const std::string what = fmt::format("{}'s gradient of parameter {} is not finite in step {}",
-                                       group_.name_of_member(static_cast<std::size_t>(found.rank)),
-                                       parameters_[found.parameter].name, step + 1);
+                                       group_.name_of_member(static_cast<std::size_t>(rank)),
+                                       parameters_[parameter].name, step + 1);
   if (non_finite_ == NonFinite::kError) fail(ErrorCode::kInvalid, "{}: {}", group_.self(), what);
   const std::uint64_t count = ++num_non_finite_;
   if (group_.rank() != 0 || !std::has_single_bit(count)) return;

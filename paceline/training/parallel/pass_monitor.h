@@ -1,12 +1,13 @@
 #pragma once
 
-// What the ranks tell each other about a backward pass beside its gradients: PassReport is its form
-// in a bucket, PassMonitor collects and judges it. PassCounter counts steps for `paceline top`.
+// What the ranks tell each other about a backward pass beside its gradients: PassMonitor.
+// PassCounter counts steps for `paceline top`.
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -17,112 +18,68 @@
 
 namespace paceline {
 
-// A report travels as float32 in the last bucket, where every rank has a place of its own and adds
-// zero to the others': which parameters it used, the number of the module whose pass it was, the
-// hash of a part of its replica (replica_guard.h), its first gradient that is not finite, and its
-// loss.
-//
-// Thread safety: none.
-class PassReport {
- public:
-  // One rank's report.
-  struct Own {
-    std::vector<bool> used;    // [parameter]
-    std::uint64_t module = 0;  // below 2^16
-    std::uint64_t hash = 0;
-    std::optional<std::size_t> not_finite;  // the first such parameter
-    double loss = 0;
-  };
-  struct NotFinite {
-    int rank = 0;
-    std::size_t parameter = 0;
-  };
-
-  // The number of values of a report.
-  static std::size_t size(std::size_t num_parameters, int num_ranks);
-
-  PassReport() = default;
-  // `place`: size() values of the bucket.
-  PassReport(at::Tensor place, std::size_t num_parameters, int rank, int num_ranks);
-
-  void write(const Own& own);
-  // Writes an empty report, so that the bucket's last contents are not sent again.
-  void clear() { place_.zero_(); }
-  // Reads the reports of all ranks, once the bucket's sum has been divided by `divisor`.
-  void read(std::int64_t divisor);
-  bool is_used(std::size_t parameter) const { return values_[parameter] > 0; }
-  bool has_equal_hashes() const;
-  std::vector<std::uint64_t> modules() const;  // [rank]
-  // The lowest rank's, if any rank has one.
-  std::optional<NotFinite> not_finite() const;
-  // The sum of all ranks' losses, with the same bits on every rank.
-  double loss() const;
-
- private:
-  const float* of_rank(int rank) const;
-  std::uint64_t number_at(const float* values, std::size_t count) const;
-
-  at::Tensor place_;
-  std::size_t num_parameters_ = 0;
-  int rank_ = 0, num_ranks_ = 1;
-  std::int64_t divisor_ = 1;
-  std::vector<float> values_;
-};
-
 // What happens when a gradient is not finite. kReport looks at gradients of less than 512 KiB,
 // which costs next to nothing. It finds a loss that is not finite, because then most gradients are
 // not, small ones among them. It misses a single large gradient that is not finite, until the
 // weights that it has spoilt make the loss so. kError looks at all gradients.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
-// What one rank knows of a step, and what the reports of all ranks say of it: losses, gradients
-// that are not finite, replicas that differ, passes of different modules.
+// Sends each rank's report of a pass with the gradients, and judges those of all ranks. A report
+// has the parameters that the rank used, the number of the module whose pass it was, the hash of a
+// part of its replica (replica_guard.h), its first gradient that is not finite, and its loss. It
+// travels as float32 in the last bucket, where every rank has a place of its own and adds zero to
+// the others'.
 //
 // Thread safety: none.
 class PassMonitor {
  public:
-  // `parameters` must outlive it. `guard_passes`: as ReducerOptions has it; `module`: the number
-  // of the module among those of its group.
+  // `parameters` must outlive it. `guard_passes`: as DistributedDataParallelOptions has it;
+  // `module`: the number of the module, below 2^16, among those of its group.
   PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
               NonFinite non_finite, std::int64_t guard_passes, std::uint64_t module);
 
-  // Values of a report, and where it travels.
-  std::int64_t size() const;
-  void set_place(at::Tensor place);
+  // The number of values of a report, and where it travels.
+  std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
+  void set_place(at::Tensor place) { place_ = std::move(place); }
 
-  // Looks whether a gradient of this rank is finite, unless an earlier one of the step is not.
+  // Checks whether a gradient of this rank is finite, unless an earlier one of the step is not.
   void note_gradient(std::size_t parameter);
   // Adds to this rank's loss of the step.
   void note_loss(double loss) { own_loss_ = own_loss_.value_or(0) + loss; }
 
-  // Writes this rank's report. `step`: the number of steps before this one; `compares`: whether
-  // replicas must be equal in this pass.
-  void write(std::vector<bool> used, std::int64_t step, bool compares);
-  void clear() { report_.clear(); }
+  // Writes this rank's report. `used`: by parameter; `step`: the number of steps before this one;
+  // `compares`: whether replicas must be equal in this pass.
+  void write(const std::vector<bool>& used, std::int64_t step, bool compares);
+  // Writes an empty report, so that the bucket's last contents are not sent again.
+  void clear() { place_.zero_(); }
   // Once the report has come back: whether any rank used a parameter.
   bool is_used(std::size_t parameter);
-  // Judges the reports of all ranks. Error(kInvalid) on every rank when they were in passes of
-  // different modules, or for NonFinite::kError; DamagedState when replicas differ.
+  // Judges the reports of all ranks, whose sum was divided by `divisor`. Error(kInvalid) on every
+  // rank when they were in passes of different modules, or for NonFinite::kError; DamagedState when
+  // replicas differ.
   void read(std::int64_t divisor, std::int64_t step, bool compares);
   // Instead of write() and read(), where this rank is the only one.
   void judge_alone(bool averages, std::int64_t step);
-  // The next step begins: forgets this rank's loss and gradients.
+  // Forgets this rank's loss and gradients.
   void begin_step();
 
-  // The loss of the last step, the same on every rank.
+  // The mean loss of the last step, with the same bits on every rank.
   double step_loss() const { return step_loss_; }
 
  private:
-  void require_same_module() const;
-  void report_non_finite(const PassReport::NotFinite& found, std::int64_t step, bool is_alone);
+  void fetch();
+  const float* of_rank(int rank) const;
+  bool has_equal_hashes() const;
+  void report_non_finite(int rank, std::size_t parameter, std::int64_t step, bool is_alone);
 
   ProcessGroup& group_;
   const std::vector<NamedParameter>& parameters_;
   const NonFinite non_finite_;
   const bool is_on_cpu_;  // elsewhere reading waits for the device
   const std::uint64_t module_;
-  PassReport report_;
-  bool has_read_ = false;  // the report of this pass
+  at::Tensor place_;           // of the report, in the last bucket
+  std::vector<float> values_;  // of the report: [parameter], then each rank's own
+  bool has_fetched_ = false;   // the report of this pass
   std::optional<ReplicaGuard> guard_;
   std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
   std::uint64_t num_non_finite_ = 0;       // steps with one

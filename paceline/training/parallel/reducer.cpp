@@ -332,7 +332,7 @@ void Reducer::launch(std::size_t index) {
 void Reducer::write_report() {
   std::vector<bool> used;
   for (const Gradient& gradient : buckets_.gradients) used.push_back(gradient.is_used);
-  monitor_.write(std::move(used), num_steps_, compares_replicas());
+  monitor_.write(used, num_steps_, compares_replicas());
 }
 
 bool Reducer::compares_replicas() const {
