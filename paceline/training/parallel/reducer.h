@@ -36,7 +36,7 @@ class GradientSync {
   virtual void set_synchronize(bool synchronize) = 0;
   virtual bool synchronizes() const = 0;
   // Seconds that passes have spent waiting for communication since the last call: backward passes
-  // for gradients, both kinds for parameters that other hosts have.
+  // for gradients, forward and backward passes for parameters that other hosts have.
   virtual double take_exposed_seconds() = 0;
   // A resumed run has taken `step` steps before; messages number the next ones from there.
   virtual void begin_at(std::int64_t step) { (void)step; }
@@ -130,13 +130,12 @@ class Reducer : public GradientSync {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Call it before every forward pass, of `samples`. It has nothing else to do, unless an exception
-  // ended the backward pass before it: that pass is then forgotten once its buckets under way are
-  // there, and all gradients are dropped, because some are averages and some are not. Collective in
-  // that case, and all ranks must have come to it so: a rank whose own pass went on waits for
-  // gradients that no longer come, which is an Error on every rank, and the group is finished. Does
-  // nothing within a backward pass (recomputation). With logical shards it drops the gradients of
-  // the step before.
+  // Call it before every forward pass, of `samples` samples. If an exception ended the last
+  // backward pass, it waits for the buckets that had started, forgets that pass and drops all
+  // gradients, because some are averages and some are not. That is collective, and the same must be
+  // so on every rank: a rank whose own pass went on waits for gradients that no longer come, which
+  // is an Error on every rank, and the group is finished. Within a backward pass (recomputation) it
+  // does nothing. With logical shards it drops the gradients of the step before.
   void before_forward(std::int64_t samples = 0);
 
   // Collective, between passes; null: the plain average again. Error(kInvalid), on every rank, when
@@ -154,7 +153,7 @@ class Reducer : public GradientSync {
   // For join(): the next pass's averages divide the sum of the ranks with inputs by
   // `others.divisor`.
   void set_divisor(const UnevenInputs::Others& others);
-  // Collective: this rank's part of a pass for which it has no inputs. Its gradients are then the
+  // Collective: takes part in a pass for which this rank has no inputs. Its gradients are then the
   // averages.
   void pass_without_inputs();
 
@@ -164,14 +163,14 @@ class Reducer : public GradientSync {
   // Call it before a backward pass with the loss that the pass begins with, times the weight of its
   // batch.
   void note_loss(double loss) { monitor_.note_loss(loss); }
-  // The loss of the last pass that averaged and of those that led to it: the mean over the ranks,
-  // or the logical shards, of what was noted, on every rank. It costs no call of its own.
+  // The loss of the last step: the mean over the ranks, or the logical shards, of the losses that
+  // were noted, on every rank. It costs no call of its own.
   double step_loss() const { return monitor_.step_loss(); }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
-  // Between passes; local. DamagedState when the module's buffers, or what the hook keeps, are not
-  // what the last pass left. A pass compares both itself before it uses them.
+  // Between passes; local. Throws DamagedState when the module's buffers, or the hook's tensors,
+  // are not as the last pass left them. A pass compares both itself before it uses them.
   void verify() const;
   // The number of steps that have averaged, those that begin_at() gave among them.
   std::int64_t num_steps() const { return num_steps_; }
@@ -189,7 +188,7 @@ class Reducer : public GradientSync {
     std::uintptr_t key = 0;
   };
 
-  // Before passes: what buckets there are.
+  // Before passes.
   void follow_requirements();
   void add_hook(std::size_t index);
   std::unique_ptr<GradientPlacement> make_placement(std::shared_ptr<CommunicationHook> hook);
@@ -198,7 +197,7 @@ class Reducer : public GradientSync {
   void forget_failed_pass();
   void forget_gradients();
 
-  // A backward pass.
+  // In a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
   void begin_pass();
@@ -221,15 +220,15 @@ class Reducer : public GradientSync {
   const c10::Device device_;         // of all parameters
   StepPasses steps_;
   const bool communicates_;                   // false: a rank alone, without logical shards
-  const bool large_need_no_copy_;             // gradients from kLargeGradientBytes on
+  const bool large_need_no_copy_;             // to be reduced: gradients of kLargeGradientBytes
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
   PassMonitor monitor_;                       // its report is in the last bucket
   std::unique_ptr<GradientPlacement> placement_;
   bool has_hook_ = false;
-  std::vector<std::size_t> order_;  // of gradients, in a pass without buckets
+  std::vector<std::size_t> order_;  // in which gradients arrived, in a pass without buckets
   PassCounter counter_;
-  std::int64_t num_steps_ = 0;   // that have averaged, those before begin_at() among them
-  bool all_have_inputs_ = true;  // in this pass
+  std::int64_t num_steps_ = 0;   // steps that have averaged, with those that begin_at() gave
+  bool all_have_inputs_ = true;  // all ranks have inputs in this pass
   bool has_inputs_ = true;       // this rank has
   bool saw_forward_ = false;
   bool in_backward_ = false;
