@@ -141,8 +141,8 @@ void PassMonitor::read(std::int64_t divisor, std::int64_t step, bool compares) {
   }
 }
 
-void PassMonitor::judge_alone(bool averages, std::int64_t step) {
-  if (averages) step_loss_ = own_loss_.value_or(0);
+void PassMonitor::judge_alone(std::int64_t step) {
+  step_loss_ = own_loss_.value_or(0);
   if (not_finite_) report_non_finite(0, *not_finite_, step, true);
 }
 

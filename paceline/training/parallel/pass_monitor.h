@@ -59,7 +59,7 @@ class PassMonitor {
   // replicas differ.
   void read(std::int64_t divisor, std::int64_t step, bool compares);
   // Instead of write() and read(), where this rank is the only one.
-  void judge_alone(bool averages, std::int64_t step);
+  void judge_alone(std::int64_t step);
   // Forgets this rank's loss and gradients.
   void begin_step();
 

@@ -359,7 +359,7 @@ void Reducer::end_backward() {
     averages ? average() : add_shard();
     waited = std::chrono::steady_clock::now() - begin;
   } else {
-    monitor_.judge_alone(averages, num_steps_);
+    monitor_.judge_alone(num_steps_);
   }
   in_backward_ = false;
   steps_.end_pass();
