@@ -31,8 +31,8 @@
 //     }
 //   });
 
-#include <cstddef>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "paceline/training/optim/optimizer.h"
@@ -84,15 +84,12 @@ void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), optimizer, loop, options);
 }
-// With an optimizer of LibTorch's, as in PyTorch: a rank without inputs takes no steps, so that its
-// optimizer's state, such as momenta, stays as it was. A JoinedStep takes steps on every rank.
-template <class Module>
-void join(DistributedDataParallel<Module>& model, torch::optim::Optimizer* /*optimizer*/,
-          const std::function<void()>& loop, const JoinOptions& options = {}) {
-  join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
-}
-template <class Module>
-void join(DistributedDataParallel<Module>& model, std::nullptr_t /*no optimizer*/,
+// With an optimizer of LibTorch's, as in PyTorch, or null: a rank without inputs takes no steps, so
+// that its optimizer's state, such as momenta, stays as it was. A JoinedStep takes steps on every
+// rank.
+template <class Module, class NoOptimizer>
+  requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>
+void join(DistributedDataParallel<Module>& model, NoOptimizer /*optimizer*/,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
 }
