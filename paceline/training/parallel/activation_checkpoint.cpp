@@ -13,8 +13,8 @@
 namespace paceline {
 namespace {
 
-// LibTorch ends a backward pass within another on its own; what is to be called at the end of the
-// outer one is kept meanwhile.
+// LibTorch ends a backward pass within another on its own; the calls for the end of the outer one
+// are kept meanwhile.
 class InnerPass {
  public:
   InnerPass() { ++depth_; }
@@ -33,7 +33,7 @@ class InnerPass {
 thread_local int InnerPass::depth_ = 0;
 thread_local std::vector<std::function<void()>> InnerPass::kept_;
 
-// While a part runs.
+// Marks this thread as running a part, until the end of the scope.
 class RunningPart {
  public:
   RunningPart() { ++depth_; }

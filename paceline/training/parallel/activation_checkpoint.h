@@ -6,9 +6,9 @@
 //   x = paceline::checkpoint([this](const at::Tensor& x) { return block_->forward(x); }, x);
 //
 // The part runs under the same random state both times, so dropout drops the same elements. Its
-// parameters get their gradients in the backward pass within the backward pass that this needs;
-// DistributedDataParallel averages them at the end of the whole pass where several parts share
-// them.
+// backward pass runs within that of the whole model, and its parameters get their gradients there.
+// DistributedDataParallel averages gradients of parameters that several parts share at the end of
+// the whole pass.
 
 #include <functional>
 #include <utility>
@@ -29,7 +29,7 @@ TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,
                       const at::Tensor& input);
 
-// Whether this thread runs such a part, for the first or for the second time.
+// Whether this thread is running such a part, for the first or for the second time.
 bool is_in_checkpoint();
 
 // Calls `then` when the outermost backward pass of this thread has computed all gradients; in the

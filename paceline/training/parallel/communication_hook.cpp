@@ -37,7 +37,7 @@ at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
                               like_flat.storage_offset() + offset);
 }
 
-// What a hook with error feedback has left out of each gradient.
+// The residuals of a hook with error feedback: the part of each gradient that it has not sent.
 void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
                 std::vector<KeptTensor>& kept) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
@@ -146,7 +146,7 @@ void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
   }
 }
 
-// Another draw in each step, the same on all ranks.
+// Draws other numbers in each step, the same on all ranks.
 void PowerSgdHook::start_from_random(State& state) const {
   auto generator =
       at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));

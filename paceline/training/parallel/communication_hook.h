@@ -1,7 +1,10 @@
 #pragma once
 
-// How the gradients of a bucket become their average over the ranks, where that is not a plain
-// all-reduce: compressed, or over some of the ranks only. PyTorch's DDP communication hooks.
+// Communication hooks, as PyTorch's DDP has them: they turn the gradients of a bucket into their
+// average over the ranks by something else than a plain all-reduce, compressed or over some of the
+// ranks only. CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
+//
+// Thread safety: none; the thread of the backward pass uses a hook.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,13 +27,13 @@ struct GradientBucket {
   std::vector<at::Tensor> gradients;  // each its place in `flat`, with its parameter's shape
 };
 
-// What a hook keeps between passes of one gradient of a bucket: a tensor of the hook's own.
+// A tensor that a hook keeps between passes for one gradient of a bucket.
 struct KeptTensor {
-  std::string kind;          // "error"; one of a kind for each gradient at most
+  std::string kind;          // "error"; a gradient has at most one tensor of a kind
   std::size_t gradient = 0;  // of the bucket
   at::Tensor tensor;         // float32; a view into the hook's memory, into which others are copied
-  // Of every rank its own: a part of the gradients that has not been averaged yet. False: the same
-  // on every rank.
+  // True for residuals (error feedback): each rank has its own, a part of its gradients that has
+  // not been sent yet. False: the tensor is the same on every rank.
   bool is_owed = false;
 };
 
@@ -38,23 +41,24 @@ class CommunicationHook {
  public:
   virtual ~CommunicationHook() = default;
 
-  // With everything that must be the same on all ranks: "bf16_compress", "power_sgd rank 2".
+  // The name contains every option that must be the same on all ranks: "bf16_compress", "power_sgd
+  // rank 2".
   virtual std::string name() const = 0;
-  // Collective; when buckets have been planned: what was kept of buckets by their index belongs to
-  // others now. Their places stay until the next plan. What kept() gave of each parameter before is
-  // copied into what it gives now.
+  // Collective; called when buckets have been planned. Bucket indices have a new meaning then, and
+  // places stay until the next plan. Afterwards the tensors that kept() returned for each parameter
+  // before are copied into those that it returns now.
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
-  // For checkpoints (hook_state.h), between passes: what it keeps of a bucket of the last
-  // prepare(), and how far it has come, in words that are the same on every rank.
+  // For checkpoints, between passes: the tensors that it keeps for a bucket of the last prepare(),
+  // and its progress, in words that are the same on every rank.
   virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
   }
   virtual optim::Words progress() const { return {}; }
   virtual void set_progress(const optim::Words& words) { (void)words; }
-  // Whether all ranks end a pass with the same gradients.
+  // Whether all ranks have the same gradients after a pass.
   virtual bool keeps_replicas_equal() const { return true; }
   // Starts a round of communication and returns it, or null when there is none left and
   // `bucket.flat` has the result. Round 0 starts when the bucket's gradients are there, while the
@@ -63,14 +67,14 @@ class CommunicationHook {
   virtual WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) = 0;
 };
 
-// What a communication hook keeps between passes, by parameter, so that it outlives the buckets: a
-// checkpoint has it, and so has the next plan of buckets, after parameters were frozen or thawed.
+// The tensors that a communication hook keeps between passes, by parameter, so that they outlive
+// the buckets: checkpoints save them, and the next plan of buckets takes them over, after
+// parameters were frozen or thawed.
 //
-// What is owed is different on every rank: gradients that its hook has not sent yet. When a run
-// goes on with another number of ranks, each of them begins with the mean of what all ranks owed:
-// what the average of the gradients still lacks then stays the same. A rank alone sends nothing and
-// keeps it for the next number of ranks.
-
+// `owed` differs between ranks: gradients that the rank's hook has not sent yet. When a run resumes
+// with another number of ranks, each of them begins with the mean of all `owed`, so that the amount
+// that the average of the gradients still lacks stays the same. A rank alone sends nothing and
+// keeps `owed` for the next number of ranks.
 struct HookState {
   // The hook's name and progress, and the order of the gradients in buckets: a resumed run plans
   // the same buckets. The same on every rank; empty without a hook.
@@ -79,9 +83,8 @@ struct HookState {
   optim::NamedTensors owed;    // "error.PARAMETER": this rank's
 };
 
-// Gradients that travel in fewer bytes: as 16-bit floats, as low-rank factors, or as their largest
-// elements only. What the hooks keep between passes (what the last ones have left out, and factors)
-// goes into checkpoints (hook_state.h).
+// The hooks below send gradients in fewer bytes: as 16-bit floats, as low-rank factors, or as their
+// largest elements only. Their residuals and factors go into checkpoints (HookState).
 
 // Half the bytes of float32: the elements travel as float16 or bfloat16, sums are float32.
 // PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 of more than 65504 becomes
@@ -114,7 +117,7 @@ struct PowerSgdOptions {
 // Vogels, Karimireddy and Jaggi, 2019: a gradient of n x m, dim 0 and the rest, travels as factors
 // of n x rank and m x rank. Options and their defaults are PyTorch's, whose limits on start_step do
 // not apply here: buckets do not change after the first pass. Float32 gradients on the CPU. All
-// ranks get the same bits, also where their processors differ (low_rank.h).
+// ranks get the same bits, also where their processors differ (vectorised_loops.h).
 class PowerSgdHook : public CommunicationHook {
  public:
   // Error(kInvalid) for a rank below 1, or a rate or epsilon below 0.
@@ -134,7 +137,7 @@ class PowerSgdHook : public CommunicationHook {
   struct State {
     std::vector<Matrix> matrices;
     std::vector<std::size_t> whole;  // gradients that travel as they are
-    at::Tensor whole_and_p, qs;      // what travels: round 0, round 1
+    at::Tensor whole_and_p, qs;      // sent in round 0, and in round 1
     std::vector<at::Tensor> whole_places;
     at::Tensor input, error;  // of the whole bucket
     bool compresses = false;  // in this pass
@@ -180,16 +183,17 @@ class TopKHook : public CommunicationHook {
 //   ... optimizer.step(); averager.average();
 //
 // Between two averages the hosts' parameters differ, and their momenta always do. A checkpoint has
-// rank 0's: save when averaged(), and a resumed run goes on from the parameters of all ranks, with
-// the same bits where the optimizer keeps no momenta. An optimizer must not be sharded.
+// rank 0's: save when averaged() is true, and a resumed run goes on from the parameters of all
+// ranks, with the same bits where the optimizer keeps no momenta. The optimizer must not be
+// sharded.
 
 // The ranks of `group` on this rank's host, in their order. Collective.
 std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 
 class PostLocalSgdHook : public CommunicationHook {
  public:
-  // `subgroup`: of this rank, made of the model's group. From the pass after `start_step` others on
-  // gradients are averaged in it.
+  // `subgroup`: this rank's, made of the model's group. After `start_step` passes gradients are
+  // averaged in it.
   PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
@@ -214,8 +218,8 @@ class PeriodicAverager {
   // Error(kInvalid) for a period below 1 or a negative warm-up.
   PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
                    const PeriodicAveragerOptions& options);
-  // After each step of the optimizer. Makes every parameter the mean of all ranks' once
-  // `warmup_steps` calls have gone, at once and then at every `period`-th call; collective then.
+  // Call it after each step of the optimizer. The call after `warmup_steps` ones makes every
+  // parameter the mean of all ranks', and so does every `period`-th call after it; collective then.
   void average();
   // Whether the last average() averaged, so that all replicas are equal.
   bool averaged() const { return averaged_; }

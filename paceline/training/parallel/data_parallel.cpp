@@ -21,7 +21,7 @@ namespace paceline {
 
 namespace {
 
-// How many threads of OpenMP this thread computes with, until the end of the scope.
+// Sets how many threads of OpenMP this thread computes with, until the end of the scope.
 // at::set_num_threads() would also set the number of threads that begin later.
 class ComputingThreads {
  public:
@@ -115,7 +115,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One pass of all replicas: what its backward pass needs.
+// One pass of all replicas, as its backward pass needs it.
 struct Pass : torch::CustomClassHolder {
   std::shared_ptr<ReplicaThreads> threads;
   std::shared_ptr<ReplicaSet> set;
@@ -221,7 +221,7 @@ at::Tensor gradient_of_parameter(const Pass& pass, std::size_t index) {
 }
 
 struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
-  // `tracked`: what requires a gradient, inputs first.
+  // `tracked`: the tensors that require a gradient, inputs first.
   static variable_list forward(AutogradContext* context, at::TensorList tracked,
                                const c10::intrusive_ptr<Pass>& pass) {
     (void)tracked;

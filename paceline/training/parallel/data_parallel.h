@@ -1,9 +1,7 @@
 #pragma once
 
-// The threads that work on the replicas of a module: the caller's on the first one, and one more
-// for each further replica. They divide LibTorch's computing threads among themselves.
-//
-// Thread safety: run() may be called from any thread; calls come one after another.
+// DataParallel: replicas of a module in threads of one process, as if each thread were a device.
+// ModuleReplicas has the replicas, ReplicaThreads the threads, both without the module's type.
 
 #include <condition_variable>
 #include <cstddef>
@@ -25,6 +23,10 @@
 
 namespace paceline {
 
+// The threads that work on the replicas of a module: the caller's on the first one, and one more
+// for each further replica. They divide LibTorch's computing threads among themselves.
+//
+// Thread safety: run() may be called from any thread; calls come one after another.
 class ReplicaThreads {
  public:
   explicit ReplicaThreads(int num_replicas);
@@ -33,8 +35,8 @@ class ReplicaThreads {
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
   // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
-  // the caller's grad mode and autocast, and waits for all. What the first of them threw, by
-  // number, is thrown as an Error that names the replica and `what` it was doing.
+  // the caller's grad mode and autocast, and waits for all. The exception of the lowest replica is
+  // thrown as an Error that names the replica and `what` it was doing.
   void run(int count, const char* what, const std::function<void(int replica)>& body);
 
  private:
@@ -48,7 +50,7 @@ class ReplicaThreads {
   void attempt(int replica, const Job& job);
 
   std::mutex one_run_;  // held by the run under way
-  std::mutex mutex_;    // guards what is below
+  std::mutex mutex_;    // guards the members below
   std::condition_variable begun_, ended_;
   const Job* job_ = nullptr;
   std::uint64_t num_runs_ = 0;
@@ -57,16 +59,6 @@ class ReplicaThreads {
   std::vector<std::exception_ptr> errors_;  // of a run, each written by its replica's thread
   std::vector<std::jthread> threads_;       // the last member: they use the others
 };
-
-// Copies of a module that share its parameters' memory, and run on parts of a batch at the same
-// time, in threads of this process. What DataParallel is made of, without the module's type.
-//
-// The forward passes of all replicas are one node of the graph. Its backward pass runs those of the
-// replicas, also at the same time, and adds the gradients of each parameter up in one fixed order:
-// a balanced tree over the replicas, split at the largest power of two, as the engine adds up
-// ranks.
-//
-// Thread safety: none; one thread uses it. A graph that it made may be used after it.
 
 using ReplicaTensors = std::vector<at::Tensor>;
 // The forward pass of one replica.
@@ -79,6 +71,15 @@ struct ReplicaSet {
   std::vector<ReplicaTensors> parameters, buffers;  // of each module, in order
 };
 
+// Copies of a module that share its parameters' memory, and run on parts of a batch at the same
+// time, in threads of this process.
+//
+// The forward passes of all replicas are one node of the graph. Its backward pass runs those of the
+// replicas, also at the same time, and adds the gradients of each parameter up in one fixed order:
+// a balanced tree over the replicas, split at the largest power of two, as the engine adds up
+// ranks.
+//
+// Thread safety: none; one thread uses it. A graph that it made may be used after it.
 class ModuleReplicas {
  public:
   // Error(kInvalid) for less than one replica, or a module without a clone() like itself.
@@ -102,37 +103,12 @@ class ModuleReplicas {
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
 
-// Data parallelism within one process, with the semantics of PyTorch's DataParallel: replicas of a
-// module run in threads, each on its part of the batch, as if each thread were a device.
-//
-//   paceline::DataParallel<Net> model(std::make_shared<Net>(), 2);
-//   auto output = model(input);       // two replicas, each with half of the samples
-//   loss(output).backward();          // the gradients are in the module's own parameters
-//
-// Each forward pass cuts every tensor among the arguments along dim 0 into equal parts
-// (torch::chunk: the last one may be smaller, and few samples make fewer parts), gives all other
-// arguments to every replica, and concatenates the outputs along dim 0. Replicas share the module's
-// parameters. They begin with its buffers; what the first replica does to its buffers is kept, what
-// the others do to theirs is dropped. In the backward pass each parameter gets the sum over all
-// replicas, in a fixed order.
-//
-// The module must have a clone(): derive it from torch::nn::Cloneable. Registered parameters and
-// buffers are followed from pass to pass, other members are those of the clone. Replicas draw
-// random numbers from one generator, in an order that changes from run to run: with dropout two
-// runs differ. There is no second derivative, and graphs are kept until the output is gone.
-//
-// One process does not need this to use all cores, since LibTorch's operations have threads of
-// their own: prefer DistributedDataParallel for speed.
-//
-// Thread safety: none; one thread trains. forward() of the module runs in several threads, each
-// with its own replica.
-
 namespace detail {
 
 template <class T>
 inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
 
-// An argument of a replica: the next of its tensors, or what all replicas get.
+// An argument of a replica: the next of its tensors, or a value that all replicas get.
 template <class Argument>
 std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of_replica(
     const Argument& argument, const ReplicaTensors& tensors, std::size_t& next) {
@@ -143,7 +119,7 @@ std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of
   }
 }
 
-// What a module's forward() returns: a tensor, a vector of them, or a tuple of them.
+// The result of a module's forward(), a tensor or a vector or tuple of tensors, as a list and back.
 template <class Result>
 struct ReplicaResult {
   static ReplicaTensors to_list(const Result& result) {
@@ -172,6 +148,30 @@ struct ReplicaResult<ReplicaTensors> {
 
 }  // namespace detail
 
+// Data parallelism within one process, with the semantics of PyTorch's DataParallel: replicas of a
+// module run in threads, each on its part of the batch, as if each thread were a device.
+//
+//   paceline::DataParallel<Net> model(std::make_shared<Net>(), 2);
+//   auto output = model(input);       // two replicas, each with half of the samples
+//   loss(output).backward();          // the gradients are in the module's own parameters
+//
+// Each forward pass cuts every tensor among the arguments along dim 0 into equal parts
+// (torch::chunk: the last one may be smaller, and few samples make fewer parts), gives all other
+// arguments to every replica, and concatenates the outputs along dim 0. Replicas share the module's
+// parameters. They begin with its buffers; changes of the first replica's buffers are kept, those
+// of the others' are dropped. In the backward pass each parameter gets the sum over all replicas,
+// in a fixed order.
+//
+// The module must have a clone(): derive it from torch::nn::Cloneable. Registered parameters and
+// buffers are followed from pass to pass, other members are those of the clone. Replicas draw
+// random numbers from one generator, in an order that changes from run to run: with dropout two
+// runs differ. There is no second derivative, and graphs are kept until the output is gone.
+//
+// One process does not need this to use all cores, since LibTorch's operations have threads of
+// their own: prefer DistributedDataParallel for speed.
+//
+// Thread safety: none; one thread trains. forward() of the module runs in several threads, each
+// with its own replica.
 template <class Module>
 class DataParallel {
  public:

@@ -17,7 +17,7 @@ namespace paceline {
 
 void ShardBuffers::begin_forward(std::int64_t index) {
   if (index == 0) {
-    if (is_unfinished_) restore(at_start_);  // of a step that failed
+    if (is_unfinished_) restore(at_start_);  // the step before failed
     at_start_ = copy();
     is_unfinished_ = true;
   } else {
@@ -98,19 +98,16 @@ DataParallelState::DataParallelState(std::shared_ptr<torch::nn::Module> module,
   require_one_copy(all);
   take_model_of(0);
   if (options_.optimizer != nullptr) shard_optimizer(all);
-  const bool divides_gradients =
-      options_.optimizer != nullptr && options_.optimizer->shards_gradients();
+  DistributedDataParallelOptions averaging = options_;
+  averaging.guard_passes = guard_passes();
+  if (options_.optimizer != nullptr && !options_.optimizer->shards_gradients())
+    averaging.optimizer = nullptr;
   reducer_ = std::make_unique<Reducer>(
-      group_, all,
-      ReducerOptions{.buckets = options.buckets,
-                     .require_all_used = options.require_all_used,
-                     .guard_passes = guard_passes(),
-                     .non_finite = options.non_finite,
-                     .logical_shards = options.logical_shards,
-                     .at_end_of_step = [this] { end_step(); },
-                     .verify_buffers =
-                         [this] { kept_buffers_.verify(kBuffer, *group_, reducer_->num_steps()); },
-                     .optimizer = divides_gradients ? options_.optimizer : nullptr});
+      group_, all, averaging,
+      ReducerCallbacks{
+          .at_end_of_step = [this] { end_step(); },
+          .verify_buffers =
+              [this] { kept_buffers_.verify(kBuffer, *group_, reducer_->num_steps()); }});
 }
 
 void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& parameters) {
@@ -136,7 +133,7 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
   options_.optimizer->shard(group_, shard);
 }
 
-// Each rank's own step would be taken in the same memory.
+// Without a divided step, each rank would take its own step in the same memory.
 void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
   if (options_.optimizer != nullptr && options_.shard.one_copy) return;
   for (const auto& parameter : parameters) {
@@ -147,7 +144,7 @@ void DataParallelState::require_one_copy(const std::vector<NamedParameter>& para
   }
 }
 
-// What is normalised over the shards that are computed at once depends on the number of ranks.
+// A normalisation over the shards that are computed at once depends on the number of ranks.
 void DataParallelState::require_shards_apart() const {
   if (options_.logical_shards == 0) return;
   for (const auto& item : module_->named_modules()) {
@@ -159,7 +156,7 @@ void DataParallelState::require_shards_apart() const {
   }
 }
 
-// No parameter is on two hosts where these divide them.
+// There are no replicas to compare where hosts divide the parameters.
 std::int64_t DataParallelState::guard_passes() const {
   const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
   return has_replicas ? options_.guard_passes : 0;
@@ -187,7 +184,7 @@ void DataParallelState::broadcast_parameters(int root) {
 void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<Buffer> bytes;  // of those on the host: one message, whatever their types
+  std::vector<Buffer> bytes;  // buffers in host memory go in one message, whatever their types
   std::vector<std::uint32_t> shapes;
   GivenTensors given;
   for (const auto& buffer : buffers_) {
@@ -216,7 +213,8 @@ void DataParallelState::note_buffers() {
 }
 
 DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
-    : state_(state), is_shard_(state.reducer_->has_shards() && torch::GradMode::is_enabled()) {
+    : state_(state),
+      is_shard_(state.reducer_->steps().has_shards() && torch::GradMode::is_enabled()) {
   if (is_in_checkpoint()) {
     fail(ErrorCode::kInvalid,
          "{}: DistributedDataParallel's forward() was called in a part of checkpoint(): its "
@@ -226,11 +224,11 @@ DataParallelState::Pass::Pass(DataParallelState& state, std::int64_t samples)
   }
   state.kept_buffers_.verify_before_pass(kBuffer, *state.group_, state.reducer_->num_steps());
   state.before_forward(samples);
-  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->num_shards_done());
+  if (is_shard_) state.shard_buffers_.begin_forward(state.reducer_->steps().num_done());
 }
 
 DataParallelState::Pass::~Pass() {
-  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->num_shards_done());
+  if (is_shard_) state_.shard_buffers_.end_forward(state_.reducer_->steps().num_done());
   state_.note_buffers();
 }
 
@@ -248,8 +246,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
     root = others.first_active;
   }
   if (!options_.broadcast_buffers) return;
-  const bool begins_step =
-      reducer_->has_shards() ? reducer_->num_shards_done() == 0 : reducer_->synchronizes();
+  const bool begins_step = reducer_->steps().begins_step();
   const bool may_differ = buffers_may_differ_ || uneven_inputs_ != nullptr;
   if (may_differ && (!trains || begins_step)) in_lockstep([&] { broadcast_buffers(root); });
   buffers_may_differ_ = trains;
@@ -258,7 +255,7 @@ void DataParallelState::before_forward(std::int64_t samples) {
 // A rank whose inputs have ended gets buffers at the beginning of the other ranks' passes.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
-  if (reducer_->has_shards()) shard_buffers_.end_step();
+  if (reducer_->steps().has_shards()) shard_buffers_.end_step();
   note_buffers();
   if (!options_.broadcast_buffers || uneven_inputs_ != nullptr) return;
   in_lockstep([&] { broadcast_buffers(0); });

@@ -1,13 +1,7 @@
 #pragma once
 
-// A module's buffers (BatchNorm's statistics) in a step of logical shards: the forward pass of
-// every shard begins with those that the step began with, and those that the first one left count
-// at its end. So they are shard 0's on rank 0, whose buffers all ranks get, for every number of
-// ranks, and also where parts of the model run again in the backward pass (checkpoint()).
-//
-// A step's forward passes are one for each shard.
-//
-// Thread safety: none.
+// DistributedDataParallel, which makes a module of LibTorch a replica that trains with those of the
+// other ranks, and the parts of it that do not depend on the module's type.
 
 #include <cstdint>
 #include <memory>
@@ -25,6 +19,13 @@
 
 namespace paceline {
 
+// A module's buffers (BatchNorm's statistics) in a step of logical shards. The forward pass of
+// every shard begins with the buffers that the step began with, and those that the first shard's
+// pass left count at the step's end. So they are shard 0's on rank 0, whose buffers all ranks get,
+// for every number of ranks, and also where parts of the model run again in the backward pass
+// (checkpoint()). A step has one forward pass for each shard.
+//
+// Thread safety: none.
 class ShardBuffers {
  public:
   explicit ShardBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
@@ -42,6 +43,77 @@ class ShardBuffers {
   std::vector<at::Tensor> at_start_, after_first_;
   bool is_unfinished_ = false;  // a step has begun and not ended
 };
+
+// The part of DistributedDataParallel that does not depend on the module's type.
+class DataParallelState {
+ public:
+  DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
+                    const DistributedDataParallelOptions& options);
+
+  DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
+  DataParallelState& operator=(const DataParallelState&) = delete;
+
+  // A forward pass, from its making to its end.
+  class Pass {
+   public:
+    Pass(DataParallelState& state, std::int64_t samples);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    DataParallelState& state_;
+    const bool is_shard_;
+  };
+  Reducer& reducer() { return *reducer_; }
+  ProcessGroup& group() { return *group_; }
+  const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
+
+  // For join(): `inputs` announces each forward pass from now on; null: none is announced.
+  void set_uneven_inputs(UnevenInputs* inputs);
+  // Collective: this rank's part of a pass for which it has no inputs.
+  void pass_without_inputs(const UnevenInputs::Others& others);
+  // Collective: gives every rank the parameters and buffers of `rank`.
+  void take_model_of(int rank);
+  // Drops the gradients that the optimizer has been given.
+  void forget_gradients();
+
+ private:
+  void before_forward(std::int64_t samples);
+  void end_step();
+  void require_shards_apart() const;
+  std::int64_t guard_passes() const;
+  void require_one_copy(const std::vector<NamedParameter>& parameters) const;
+  void shard_optimizer(const std::vector<NamedParameter>& parameters);
+  void broadcast_parameters(int root);
+  void broadcast_buffers(int root);
+  void note_buffers();
+
+  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
+  const DistributedDataParallelOptions options_;
+  std::vector<at::Tensor> parameters_;  // each once
+  std::vector<at::Tensor> buffers_;
+  KeptTensors::Named named_buffers_;
+  KeptTensors kept_buffers_;  // as the last pass left them
+  UnevenInputs* uneven_inputs_ = nullptr;
+  ShardBuffers shard_buffers_;
+  bool buffers_may_differ_ = false;  // a pass has trained since the last broadcast, on all ranks
+  std::unique_ptr<Reducer> reducer_;
+};
+
+// The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
+template <class... Args>
+std::int64_t batch_size_of(const Args&... arguments) {
+  std::int64_t size = 0;
+  [[maybe_unused]] const auto look_at = [&size](const auto& argument) {
+    if constexpr (std::is_base_of_v<at::TensorBase, std::decay_t<decltype(argument)>>) {
+      if (size == 0 && argument.defined() && argument.dim() > 0) size = argument.size(0);
+    }
+  };
+  (look_at(arguments), ...);
+  return size;
+}
 
 // Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
 // DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
@@ -71,103 +143,6 @@ class ShardBuffers {
 // gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
 //
 // Thread safety: none; one thread trains.
-
-struct DistributedDataParallelOptions {
-  BucketLimits buckets;
-  bool require_all_used = false;  // as ReducerOptions has it
-  // Rank 0's buffers (BatchNorm's statistics) to everybody at the end of each backward pass that
-  // averages. So evaluation is with the same model on every rank and communicates nothing: ranks
-  // may have any number of samples, also none. After forward passes that no such backward pass
-  // followed, all ranks get them before the next one that is not within no_sync().
-  bool broadcast_buffers = true;
-  // Every parameter is compared between the replicas in one of so many steps, and a difference is a
-  // DamagedState (engine/core/error.h); 0: never. The same on every rank. Buffers are compared on
-  // each rank with what its last pass left, before the next one (kept_tensors.h); 0: not. For
-  // replicas that differ on purpose, as between the averages of PeriodicAverager, take 0.
-  std::int64_t guard_passes = 100;
-  NonFinite non_finite = NonFinite::kReport;  // as ReducerOptions has it
-  // Of each step, the same on every rank; 0: none. The model then has the same bits for every
-  // number of ranks that fits (engine/core/logical_shards.h), given the same threads a rank. The
-  // loop calls set_synchronize(batch.ends_step) of the reducer before each pass, as
-  // train::run_loop() does.
-  std::int64_t logical_shards = job_logical_shards();
-  // Divided among the ranks, once they have rank 0's parameters, as `shard` says (fully_shard.h);
-  // its names are the module's. Must outlive the wrapper; null: the loop's optimizer is its own.
-  optim::Optimizer* optimizer = nullptr;
-  optim::ShardOptions shard = {};
-};
-
-// What does not depend on the module's type.
-class DataParallelState {
- public:
-  DataParallelState(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<ProcessGroup> group,
-                    const DistributedDataParallelOptions& options);
-
-  DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
-  DataParallelState& operator=(const DataParallelState&) = delete;
-
-  // A forward pass, from its making to its end.
-  class Pass {
-   public:
-    Pass(DataParallelState& state, std::int64_t samples);
-    ~Pass();
-    Pass(const Pass&) = delete;
-    Pass& operator=(const Pass&) = delete;
-
-   private:
-    DataParallelState& state_;
-    const bool is_shard_;
-  };
-  Reducer& reducer() { return *reducer_; }
-  ProcessGroup& group() { return *group_; }
-  const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
-
-  // For join(): what announces each forward pass; null: none does.
-  void set_uneven_inputs(UnevenInputs* inputs);
-  // Collective: this rank's part of a pass for which it has no inputs.
-  void pass_without_inputs(const UnevenInputs::Others& others);
-  // Collective: that rank's parameters and buffers, on every rank.
-  void take_model_of(int rank);
-  // Those that an optimizer divides.
-  void forget_gradients();
-
- private:
-  void before_forward(std::int64_t samples);
-  void end_step();
-  void require_shards_apart() const;
-  std::int64_t guard_passes() const;
-  void require_one_copy(const std::vector<NamedParameter>& parameters) const;
-  void shard_optimizer(const std::vector<NamedParameter>& parameters);
-  void broadcast_parameters(int root);
-  void broadcast_buffers(int root);
-  void note_buffers();
-
-  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
-  const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
-  const DistributedDataParallelOptions options_;
-  std::vector<at::Tensor> parameters_;  // each once
-  std::vector<at::Tensor> buffers_;
-  KeptTensors::Named named_buffers_;
-  KeptTensors kept_buffers_;  // as the last pass left them
-  UnevenInputs* uneven_inputs_ = nullptr;
-  ShardBuffers shard_buffers_;
-  bool buffers_may_differ_ = false;  // a pass since the last broadcast has trained; on all ranks
-  std::unique_ptr<Reducer> reducer_;
-};
-
-// The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
-template <class... Args>
-std::int64_t batch_size_of(const Args&... arguments) {
-  std::int64_t size = 0;
-  [[maybe_unused]] const auto look_at = [&size](const auto& argument) {
-    if constexpr (std::is_base_of_v<at::TensorBase, std::decay_t<decltype(argument)>>) {
-      if (size == 0 && argument.defined() && argument.dim() > 0) size = argument.size(0);
-    }
-  };
-  (look_at(arguments), ...);
-  return size;
-}
-
 template <class Module>
 class DistributedDataParallel {
  public:

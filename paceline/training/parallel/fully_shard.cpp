@@ -67,7 +67,7 @@ std::vector<Place> place_parameters(const torch::nn::Module& module) {
   return places;
 }
 
-// A line for each, which must be the same on every rank, and the end.
+// Returns a line for each parameter, which must be the same on every rank, and the total of bytes.
 std::string describe(const std::vector<Place>& places) {
   std::string text;
   for (const auto& [name, tensor, offset] : places) {
@@ -143,7 +143,7 @@ class Builder {
  private:
   ProcessGroup& host() { return own_host_ ? *own_host_ : group_; }
 
-  // The others wait for this rank.
+  // Aborts the group when the turn fails, because the other ranks wait for this one.
   void take_turn(const std::function<void()>& turn) try { turn(); } catch (...) {
     const std::string reason =
         std::string("build_once could not build the module: ") + current_error().what();
@@ -151,7 +151,7 @@ class Builder {
     fail(ErrorCode::kInvalid, "{}: {}", group_.self(), reason);
   }
 
-  // On the parameters of rank 0, and where they lie.
+  // Gives the ranks the description of rank 0's parameters, and the ranks of a host their copy.
   void agree(const std::string& own) {
     if (firsts_ && host().rank() == 0) require_same(own, broadcast_object(*firsts_, own, 0));
     description_ = broadcast_object(host(), own, 0);
@@ -159,7 +159,7 @@ class Builder {
     copy_ = std::make_shared<OneCopy>(host(), described.bytes, std::move(described.names));
   }
 
-  // Parameters to the copy, whose values are those of rank 0.
+  // Moves the parameters to the copy, whose values are those of rank 0.
   void move(std::vector<Place>& places) {
     const bool is_first = host().rank() == 0;
     for (auto& [name, tensor, offset] : places) {

@@ -21,7 +21,7 @@
 // model computes with the one before. All of them give the bits of DistributedDataParallel with the
 // whole step on every rank.
 //
-// What comes back is a DistributedDataParallel: accumulation, unused and frozen parameters, tied
+// fully_shard() returns a DistributedDataParallel: accumulation, unused and frozen parameters, tied
 // weights, logical shards, join() and the replica guard are as there. Communication hooks need
 // stage 1.
 //
@@ -47,8 +47,8 @@ namespace paceline {
 struct FullyShardOptions {
   int stage = 3;                       // 1, 2 or 3
   std::size_t unit_bytes = 4U << 20U;  // of parameters whose gradients travel together; above 0
-  // Units of your choice instead, such as block->parameters() of each block; the parameters that
-  // are in none get units by size. With stages 2 and 3.
+  // Units of your choice instead, such as block->parameters() of each block; parameters in none of
+  // them get units by size. With stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
   // With stage 3, on several hosts: each host keeps a part of the parameters instead of a copy, and
   // has units whole while operations read them (training/optim/divided_parameters.h).
@@ -91,18 +91,18 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
 //   auto model = fully_shard(net, group, optimizer);  // stage 3
 //
 // The ranks of a host build one after the other, each with its own random numbers as always, so
-// that every rank's generator stands where it would stand; the first one's values are kept, in
-// memory that all of them read, and every other rank's are dropped as soon as it has them. Rank
-// 0's are those of all hosts, as in DistributedDataParallel. So a host never has more than two
-// copies: this one and that of the rank which builds, or of fully_shard(), which moves it.
+// that every rank's generator ends in the usual state. The first rank's values are kept, in memory
+// that all of them read, and every other rank drops its own at once. All hosts have rank 0's
+// values, as in DistributedDataParallel. So a host never has more than two copies: this one and
+// that of the rank which builds, or of fully_shard(), which moves it.
 //
-// Parameters can be read alone until fully_shard() has divided them: a write ends the process after
-// a line that names the parameter (one_copy.h). Buffers are each rank's own.
+// Parameters can only be read until fully_shard() has divided them: a write ends the process after
+// a line that names the parameter (OneCopy). Buffers are each rank's own.
 
-// Builds in each rank's turn and moves the parameters of what `build` returns. Collective; `build`
-// must not communicate. In a group of one nothing moves. When `build` throws on one rank, the group
-// is aborted with its reason. Error(kInvalid) when ranks build different parameters or some that
-// are not dense tensors on the CPU; errors of OneCopy.
+// Builds in each rank's turn and moves the parameters of the module that `build` returns.
+// Collective; `build` must not communicate. In a group of one nothing moves. When `build` throws on
+// one rank, the group is aborted with its reason. Error(kInvalid) when ranks build different
+// parameters or some that are not dense tensors on the CPU; errors of OneCopy.
 void build_in_turns(ProcessGroup& group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build);
 
@@ -115,8 +115,8 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
   return holder.ptr();
 }
 
-// What `make` returns: a std::shared_ptr to a module, or a holder (TORCH_MODULE). As
-// build_in_turns().
+// Returns the result of `make`, a std::shared_ptr to a module or a holder (TORCH_MODULE). Otherwise
+// as build_in_turns().
 template <class Make>
 auto build_once(const std::shared_ptr<ProcessGroup>& group, const Make& make) {
   std::invoke_result_t<const Make&> module{nullptr};

@@ -6,6 +6,29 @@
 #include <ATen/ATen.h>
 
 namespace paceline {
+namespace {
+
+// Whether `tensor` is in the memory of `other` and held in one place only.
+bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
+  return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
+         tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
+}
+
+// Whether only `.grad` refers to the gradient's memory once autograd has dropped `incoming`, which
+// it gave to the accumulator. Autograd makes an incoming tensor `.grad` when nothing else holds it,
+// but that tensor may be a view of what nodes that run later read, of a saved tensor, or of what
+// the user gave to backward(). The storage counts its holders; known are `.grad`, `incoming`, and
+// the tensor that `incoming` is a view of (a linear layer's weight gets a transposed product).
+bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
+  std::size_t known = 1;
+  if (is_sole_alias(incoming, gradient)) {
+    ++known;
+    if (incoming.is_view() && is_sole_alias(incoming._base(), gradient)) ++known;
+  }
+  return gradient.storage().use_count() == known;
+}
+
+}  // namespace
 
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
                                      const std::vector<std::size_t>& order,
@@ -35,6 +58,85 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
   }
   for (auto& bucket : open) closed.push_back(std::move(bucket));
   return closed;
+}
+
+void Gradient::store(const at::Tensor& incoming) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (!place.defined()) {
+    // The sum is written while the pass goes on, and rank by rank in the same order of elements:
+    // the parameter's.
+    if (gradient.strides() != parameter.strides() || !has_memory_alone(gradient, incoming))
+      gradient = at::empty_like(parameter.detach()).copy_(gradient);
+  } else if (!gradient.is_alias_of(place)) {
+    place.copy_(gradient);
+    gradient = place;
+  }
+}
+
+void Gradient::stand_in_for_missing() {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameter.mutable_grad();
+  at::Tensor& goes = place.defined() ? place : stand_in;
+  if (gradient.defined() && place.defined() && gradient.is_alias_of(place)) {
+    gradient = gradient.clone();
+    return;
+  }
+  if (!goes.defined()) goes = at::empty_like(parameter.detach());
+  gradient.defined() ? goes.copy_(gradient) : goes.zero_();
+}
+
+Buckets::Buckets(std::vector<NamedParameter> named) : parameters(std::move(named)) {
+  for (const auto& parameter : parameters) gradients.emplace_back().parameter = parameter.tensor;
+}
+
+void Buckets::plan(std::vector<BucketPlan> plans) {
+  all.clear();
+  for (auto& plan : plans) {
+    for (const std::size_t i : plan.parameters) gradients[i].bucket = all.size();
+    all.emplace_back().plan = std::move(plan);
+  }
+}
+
+void Buckets::forget_plan() {
+  is_planned = false;
+  all.clear();
+  for (Gradient& gradient : gradients) gradient.place = at::Tensor();
+}
+
+void Buckets::lay_out(Bucket& bucket, const at::Tensor& flat) {
+  bucket.flat = flat;
+  for (std::size_t n = 0; n < bucket.plan.parameters.size(); ++n) {
+    Gradient& gradient = gradients[bucket.plan.parameters[n]];
+    gradient.place = bucket.plan.layout.place(flat, n, gradient.parameter);
+  }
+}
+
+void Buckets::begin_pass() {
+  next = 0;
+  for (Gradient& gradient : gradients) gradient.is_ready = false;
+  for (Bucket& bucket : all) {
+    bucket.missing = static_cast<std::size_t>(std::ranges::count_if(
+        bucket.plan.parameters, [this](std::size_t i) { return gradients[i].is_trained; }));
+  }
+}
+
+at::Tensor Buckets::content(const Bucket& bucket) const {
+  if (bucket.flat.defined()) return bucket.flat;
+  const Gradient& gradient = gradients[bucket.plan.parameters.front()];
+  return gradient.stand_in.defined() ? gradient.stand_in : gradient.parameter.mutable_grad();
+}
+
+at::Tensor Buckets::leaving(const Bucket& bucket) const {
+  if (!bucket.wide.defined()) return content(bucket);
+  const at::NoGradGuard no_grad;
+  return bucket.wide.copy_(bucket.flat);
+}
+
+void Buckets::drop_gradients() {
+  for (Gradient& gradient : gradients) {
+    if (gradient.is_trained) gradient.parameter.mutable_grad() = at::Tensor();
+  }
 }
 
 void ShardSum::add(const at::Tensor& gradients, bool may_keep) {

@@ -8,13 +8,13 @@ namespace {
 
 using Doing = UnevenInputs::Doing;
 
-// How a rank takes a step, and what is called before it on a rank with inputs.
+// How a rank takes a step, and how a rank with inputs sets the call before it.
 struct Stepping {
   std::function<void()> take;
   std::function<void(std::function<void()> before)> set_before;
 };
 
-// Model and steps announce what they do while it lives.
+// While it lives, the model's passes and the steps are announced.
 class Joining {
  public:
   Joining(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs)
@@ -34,7 +34,8 @@ class Joining {
   const Stepping& stepping_;
 };
 
-// Does what the ranks with inputs do, until none is left. Returns one that was left last.
+// Takes part in the actions of the ranks with inputs, until none is left. Returns the last such
+// rank.
 int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs) {
   constexpr int kManyPasses = 1000;
   for (int num_passes = 0;;) {
@@ -55,7 +56,7 @@ void join_with(DataParallelState& model, const Stepping& stepping,
                const std::function<void()>& loop, const JoinOptions& options) {
   const int rank = model.group().rank();
   const Reducer& reducer = model.reducer();
-  check(!reducer.has_shards(),
+  check(!reducer.steps().has_shards(),
         "rank {}: join: with logical shards every rank has the same number of passes", rank);
   check(options.divide_by_initial_world_size || !reducer.has_hook(),
         "rank {}: join: a communication hook divides by the number of all ranks: leave "

@@ -10,9 +10,9 @@
 //     }
 //   });
 //
-// A rank whose inputs have ended goes on to take part in what the others do, with gradients of
-// zero, until the last one has ended; then all have the same model. Where the numbers are known
-// before, as they are to DataLoader, batches without weight are cheaper: they need no
+// A rank whose inputs have ended keeps taking part in the others' passes and steps, with gradients
+// of zero, until the last rank's inputs have ended; then all have the same model. Where the numbers
+// are known before, as they are to DataLoader, batches without weight are cheaper: they need no
 // announcements.
 //
 // Where a step is more than the optimizer's (clipping before it, a schedule or an average of the
@@ -31,8 +31,8 @@
 //     }
 //   });
 
-#include <cstddef>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "paceline/training/optim/optimizer.h"
@@ -45,7 +45,7 @@ class Optimizer;
 
 namespace paceline {
 
-// A step as the loop of join() takes it, on ranks without inputs too. It may be collective: all
+// A step of the loop that join() runs, taken on ranks without inputs too. It may be collective: all
 // ranks take it together. Outside of join() it just runs.
 class JoinedStep {
  public:
@@ -54,7 +54,7 @@ class JoinedStep {
     if (before_) before_();
     take_();
   }
-  // join()'s: called before each step; empty: nothing is.
+  // For join(): `before` is called before each step; empty: nothing is.
   void set_before(std::function<void()> before) { before_ = std::move(before); }
 
  private:
@@ -84,16 +84,12 @@ void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), optimizer, loop, options);
 }
-// With an optimizer of LibTorch's, as in PyTorch: a rank without inputs takes no steps, so that
-// what its optimizer keeps, such as momenta, stays as it was. A JoinedStep takes them on every
+// With an optimizer of LibTorch's, as in PyTorch, or null: a rank without inputs takes no steps, so
+// that its optimizer's state, such as momenta, stays as it was. A JoinedStep takes steps on every
 // rank.
-template <class Module>
-void join(DistributedDataParallel<Module>& model, torch::optim::Optimizer* /*optimizer*/,
-          const std::function<void()>& loop, const JoinOptions& options = {}) {
-  join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
-}
-template <class Module>
-void join(DistributedDataParallel<Module>& model, std::nullptr_t /*no optimizer*/,
+template <class Module, class NoOptimizer>
+  requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>
+void join(DistributedDataParallel<Module>& model, NoOptimizer /*optimizer*/,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), static_cast<optim::Optimizer*>(nullptr), loop, options);
 }

@@ -1,16 +1,8 @@
 #pragma once
 
-// Whose all-reduces come first, when one backward pass reaches several modules that share a group
-// (a generator and its discriminator): all of the module's that got a gradient first, then the
-// next module's, and last what modules do once all of them have ended. All-reduces must start in
-// the same order on every rank, and a parameter that one rank does not use would otherwise change
-// it there.
-//
-// The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
-// that order is the same on every rank, so a pass on which ranks differ in which modules they use,
-// or in which comes last in the graph, is an error on all of them (Reducer::require_same_module()).
-//
-// Thread safety: none of an object; of() from any thread.
+// Keeps the ranks in step: LaunchTurns orders the all-reduces of several modules, with_advice()
+// explains calls that do not match, and UnevenInputs tells ranks whose inputs have ended what the
+// others do.
 
 #include <cstdint>
 #include <functional>
@@ -23,12 +15,23 @@
 
 namespace paceline {
 
+// One backward pass can reach several wrapped modules that share a group (a generator and its
+// discriminator). Their all-reduces must start in the same order on every rank, and a parameter
+// that one rank does not use would otherwise change it there. So modules take turns: all buckets of
+// the module whose gradient came first, then the next module's. The end-of-step calls of the
+// modules come last, once all of them have ended.
+//
+// The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
+// that order is the same on every rank, so a pass on which ranks differ in which modules they use,
+// or in which comes last in the graph, is an error on all of them (PassMonitor).
+//
+// Thread safety: none of an object; of() from any thread.
 class LaunchTurns {
  public:
-  // The one of this group.
+  // The turns of this group.
   static std::shared_ptr<LaunchTurns> of(const ProcessGroup& group);
 
-  // How many were given before: the modules' numbers, in the order of their making.
+  // Numbers the group's modules in the order of their construction, from 0.
   std::uint64_t next_number() { return num_numbers_++; }
 
   // A pass that averages reached `who`, which is queued until all its all-reduces have started;
@@ -40,15 +43,15 @@ class LaunchTurns {
   // Its all-reduces have ended. `then`, which may communicate, is called once this is so of all
   // modules that the pass has reached, after theirs that ended before. Empty: nothing is.
   void end(const void* who, std::function<void()> then);
-  // Its pass failed, or it goes away.
+  // Removes `who`: its pass failed, or it is being destroyed.
   void forget(const void* who);
 
  private:
   std::uint64_t num_numbers_ = 0;
   using Entries = std::vector<std::pair<const void*, std::function<void()>>>;
   Entries queue_;
-  std::vector<const void*> reached_;  // by the pass, and not ended
-  Entries ended_;                     // what they do then
+  std::vector<const void*> reached_;  // modules that the pass reached and that have not ended
+  Entries ended_;                     // the calls of those that have ended
 };
 
 // What ranks that do not call forward() and backward() alike are told beside the collectives that
@@ -67,14 +70,6 @@ void in_lockstep(Body body) {
   }
 }
 
-// What ranks with different numbers of inputs tell each other while they train (join.h): before
-// each collective part of a step every rank says what it is about to do, and those whose inputs
-// have ended say so and do the same.
-//
-// Cost: one byte from every rank to every rank, each time.
-//
-// Thread safety: none.
-
 struct JoinOptions {
   // An average divides by the number of all ranks; false: by that of the ranks with inputs.
   bool divide_by_initial_world_size = true;
@@ -83,21 +78,28 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
+// Ranks with different numbers of inputs announce to each other what they do (join.h): before each
+// collective part of a step every rank tells the others its next action, and a rank whose inputs
+// have ended tells that, and joins in the others' action.
+//
+// Cost: one byte from every rank to every rank, each time.
+//
+// Thread safety: none.
 class UnevenInputs {
  public:
   enum class Doing : std::uint8_t { kNothingMore, kAveragingPass, kLocalPass, kStep };
   struct Others {
-    Doing doing = Doing::kNothingMore;  // what those with inputs do
-    int num_active = 0;
-    int first_active = 0;  // a rank that has inputs; when none has: one that had them last
+    Doing doing = Doing::kNothingMore;  // the action of the ranks with inputs
+    int num_active = 0;                 // ranks with inputs
+    int first_active = 0;  // the first of them; when none has inputs, one that had them last
     std::int64_t divisor = 1;
   };
 
   UnevenInputs(std::shared_ptr<ProcessGroup> group, const JoinOptions& options)
       : group_(std::move(group)), options_(options) {}
 
-  // Collective. Error(kInvalid), on every rank, when those with inputs do different things, or one
-  // has no more and that is to be an error.
+  // Collective. Error(kInvalid), on every rank, when ranks with inputs do different things, or when
+  // a rank's inputs have ended and JoinOptions makes that an error.
   Others announce(Doing own);
 
  private:

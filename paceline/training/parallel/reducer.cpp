@@ -1,453 +1,220 @@
 #include "paceline/training/parallel/reducer.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
-#include <functional>
+#include <limits>
+#include <utility>
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "paceline/engine/collectives/group/object_collectives.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
-#include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/vectorised_loops.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
 
-// Whether `tensor` is in the memory of `other` and held in one place only.
-bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
-  return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
-         tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void(const at::Tensor& incoming)> on_gradient)
+      : on_gradient_(std::move(on_gradient)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    on_gradient_(inputs.front());
+    return outputs;
+  }
+
+ private:
+  const std::function<void(const at::Tensor& incoming)> on_gradient_;
+};
+
+// Collective; the same answer on every rank.
+bool tensors_need_no_copy(ProcessGroup& group, c10::Device device, std::size_t bytes) {
+  if (!device.is_cpu()) return true;
+  const at::Tensor probe = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+  return all_reduce_value(group, int{group.is_symmetric(dense_view(probe))}, ReduceOp::kMin) != 0;
 }
 
-// Whether only `.grad` refers to the gradient's memory once autograd has dropped `incoming`, which
-// it gave to the accumulator. Autograd makes an incoming tensor `.grad` when nobody else holds it,
-// but that tensor may be a view of what nodes that run later read, of a saved tensor, or of what
-// the user gave to backward(). Whoever holds the memory is counted in its storage; known are
-// `.grad`, `incoming`, and the tensor that `incoming` is a view of (a linear layer's weight gets a
-// transposed product).
-bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
-  std::size_t known = 1;
-  if (is_sole_alias(incoming, gradient)) {
-    ++known;
-    if (incoming.is_view() && is_sole_alias(incoming._base(), gradient)) ++known;
+std::int64_t bytes_of(const std::vector<NamedParameter>& parameters) {
+  std::int64_t bytes = 0;
+  for (const auto& parameter : parameters) {
+    bytes += static_cast<std::int64_t>(parameter.tensor.nbytes());
   }
-  return gradient.storage().use_count() == known;
-}
-
-bool is_finite(const at::Tensor& dense) {
-  const auto count = static_cast<std::size_t>(dense.numel());
-  const void* const data = dense.data_ptr();
-  switch (dense.scalar_type()) {
-    case at::kFloat:
-      return !has_non_finite_32(static_cast<const std::uint32_t*>(data), count);
-    case at::kDouble:
-      return !has_non_finite_64(static_cast<const std::uint64_t*>(data), count);
-    case at::kHalf:
-      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7c00);
-    case at::kBFloat16:
-      return !has_non_finite_16(static_cast<const std::uint16_t*>(data), count, 0x7f80);
-    default:
-      return true;
-  }
+  return bytes;
 }
 
 }  // namespace
 
-// ---- while the pass goes on
-
-void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
-  if (!incoming.defined()) return;  // of a part that did not use it
-  auto& parameter = parameters_[index];
-  parameter.is_used = true;
-  if (!synchronize_ && !has_shards()) return;
-  if (!in_backward_) begin_backward();
-  if (!is_planned_) note_order(index, parameter.is_ready);
-  if (parameter.is_ready) expect_another(parameter);
-  if (is_planned_ && has_room(parameter.bucket)) store_gradient(parameter, incoming);
-  parameter.is_ready = true;
-  if (is_planned_ || is_alone()) note_non_finite(index);
-  if (!is_planned_) return;
-  if (parameter.is_late) return;
-  --buckets_[parameter.bucket].missing;
-  if (turns_->is_up(this)) launch_complete_buckets();
-}
-
-// What makes a step of logical shards is seen by the loop alone, and must be the same here.
-void Reducer::require_place_in_step() const {
-  if (!has_shards() || synchronize_ == averages()) return;
-  fail(ErrorCode::kInvalid,
-       "{}: with {} logical shards a step is {} backward passes on each of {} ranks, and the "
-       "last one averages; this is pass {} of a step, and it {}. Take batches from a DataLoader "
-       "with as many logical shards, and call set_synchronize(batch.ends_step) before the forward "
-       "pass, as train::run_loop() does",
-       group_->self(), options_.logical_shards, own_shards_.count, group_->world_size(),
-       num_shards_done_ + 1, synchronize_ ? "averages" : "does not");
-}
-
-void Reducer::begin_backward() {
-  check(saw_forward_,
-        "{}: a backward pass reached the parameters, but the forward pass did not run through "
-        "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
-        "module that was given to it",
-        group_->self());
-  require_place_in_step();
-  begin_pass();
-  at_end_of_backward([this] { end_backward(); });
-}
-
-void Reducer::begin_pass() {
-  if (averages()) hook_tensors_.verify_before_pass(kHookTensor, *group_, num_steps_);
-  in_backward_ = true;
-  next_bucket_ = 0;
-  order_.clear();
-  for (auto& bucket : buckets_) {
-    bucket.missing = static_cast<std::size_t>(std::ranges::count_if(
-        bucket.plan.parameters, [this](std::size_t i) { return parameters_[i].is_trained; }));
-    bucket.has_room = false;
-  }
-  for (auto& parameter : parameters_) parameter.is_ready = false;
-  if (!is_alone() && averages()) turns_->enter(this, [this] { launch_complete_buckets(); });
-}
-
-void Reducer::pass_without_inputs() {
-  if (in_backward_) forget_failed_pass();
+Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
+                 const DistributedDataParallelOptions& options, ReducerCallbacks callbacks)
+    : group_(std::move(group)),
+      options_(options),
+      callbacks_(std::move(callbacks)),
+      buckets_(std::move(parameters)),
+      hooks_(buckets_.parameters.size()),
+      device_(one_device_of(buckets_.parameters, group_->rank(),
+                            parse_backend_choice(group_->backend()))),
+      steps_(*group_, options.logical_shards, device_),
+      communicates_(group_->world_size() > 1 || steps_.has_shards()),
+      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeGradientBytes)),
+      turns_(LaunchTurns::of(*group_)),
+      monitor_(*group_, buckets_.parameters, options.non_finite, options.guard_passes,
+               turns_->next_number()),
+      placement_(make_placement(nullptr)),
+      counter_(bytes_of(buckets_.parameters)) {
+  static_assert(kLargeGradientBytes >= SymmetricTensors::kLeastBytes);
   follow_requirements();
-  if (divides() && !is_planned_) plan();
-  drop_gradients();
-  const bool synchronized = std::exchange(synchronize_, true);
-  has_inputs_ = false;
-  begin_pass();
-  end_backward();
-  has_inputs_ = true;
-  synchronize_ = synchronized;
 }
 
-void Reducer::set_divisor(const UnevenInputs::Others& others) {
-  divisor_ = others.divisor;
-  all_have_inputs_ = others.num_active == group_->world_size();
-}
-
-std::int64_t Reducer::divisor() const {
-  if (has_shards()) return options_.logical_shards;
-  return divisor_ > 0 ? divisor_ : group_->world_size();
-}
-
-void Reducer::note_order(std::size_t index, bool again) {
-  if (again) std::erase(order_, index);
-  order_.push_back(index);
-}
-
-// Of a parameter that has had a gradient in this pass.
-void Reducer::expect_another(Parameter& parameter) {
-  if (parameter.is_late) return;
-  check(!is_planned_ || parameter.bucket >= next_bucket_,
-        "{}: parameter {} got another gradient while its first one of this pass was being "
-        "averaged. A parameter that several parts under checkpoint() share must be used so from "
-        "the first pass on. After a pass that an exception ended, the next must begin with "
-        "DistributedDataParallel's forward()",
-        group_->self(), parameter.named.name);
-  parameter.is_late = true;
-  if (is_planned_) ++buckets_[parameter.bucket].missing;
-}
-
-// A gradient that has accumulated in its place is there already. `incoming` may be undefined.
-void Reducer::store_gradient(Parameter& parameter, const at::Tensor& incoming) const {
-  const at::NoGradGuard no_grad;
-  const at::Tensor& tensor = parameter.named.tensor;
-  at::Tensor& gradient = tensor.mutable_grad();
-  if (!parameter.place.defined()) {
-    // The sum is written while the pass goes on, and rank by rank in the same order of elements:
-    // the parameter's.
-    if (gradient.strides() != tensor.strides() || !has_memory_alone(gradient, incoming))
-      gradient = at::empty_like(tensor.detach()).copy_(gradient);
-  } else if (!gradient.is_alias_of(parameter.place)) {
-    parameter.place.copy_(gradient);
-    gradient = parameter.place;
+Reducer::~Reducer() {
+  turns_->forget(this);
+  for (auto& hook : hooks_) {
+    if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
   }
 }
 
-void Reducer::launch_complete_buckets() {
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0)
-    launch(next_bucket_++);
-  if (is_planned_ && next_bucket_ == buckets_.size()) turns_->pass_on(this);
-}
+// ---- before passes
 
-void Reducer::note_non_finite(std::size_t index) {
-  if (options_.non_finite == NonFinite::kIgnore || not_finite_ || !device_.is_cpu()) return;
-  const at::Tensor& gradient = parameters_[index].named.tensor.mutable_grad();
-  if (!gradient.defined()) return;
-  if (options_.non_finite == NonFinite::kReport && gradient.nbytes() >= kLargeBytes) return;
-  if (!is_finite(gradient)) not_finite_ = index;
-}
-
-// Once the last bucket is complete it is known which parameters this rank has used.
-void Reducer::write_report() {
-  PassReport::Own own;
-  for (const auto& parameter : parameters_) own.used.push_back(parameter.is_used);
-  if (guards_replicas()) own.hash = guard_->hash_part(num_steps_);
-  own.module = number_;
-  own.not_finite = not_finite_;
-  own.loss = own_loss_.value_or(0);
-  report_.write(own);
-}
-
-bool Reducer::guards_replicas() const {
-  return guard_ && all_have_inputs_ && (!hook_ || hook_->keeps_replicas_equal());
-}
-
-void Reducer::launch(std::size_t index) {
-  auto& bucket = buckets_[index];
-  if (index + 1 == buckets_.size()) write_report();
-  bucket.round = 0;
-  if (hook_ && !bucket.plan.parameters.empty()) {
-    bucket.work = start_round(index);
-    return;
+void Reducer::follow_requirements() {
+  bool has_changed = false;
+  for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
+    Gradient& gradient = buckets_.gradients[i];
+    const at::Tensor& tensor = gradient.parameter;
+    if (tensor.requires_grad() == gradient.is_trained) continue;
+    has_changed = true;
+    gradient.is_trained = tensor.requires_grad();
+    if (!gradient.is_trained || hooks_[i].accumulator) continue;
+    check(tensor.is_leaf(), "parameter {} is computed from others", buckets_.parameters[i].name);
+    dense_view(tensor);  // throws for a tensor that cannot be communicated in place
+    add_hook(i);
   }
-  if (is_unit(index)) return launch_parts(index);
-  TensorCall call{.op = Op::kAllReduce, .reduce_op = ReduceOp::kMean};
-  call.input = call.output = leaving(bucket);
-  if (has_shards()) bucket.shards.finish(call.input);
-  if (divisor() != group_->world_size()) call.divisor = static_cast<std::uint32_t>(divisor());
-  in_lockstep([&] { bucket.work = start(*group_, call); });
+  check(!has_changed || steps_.num_done() == 0,
+        "{}: parameters were frozen or thawed in the middle of a step of logical shards: do it "
+        "between steps",
+        group_->self());
+  if (has_changed) forget_plan();
 }
 
-// What leaves the rank of a bucket that is complete.
-at::Tensor Reducer::leaving(const Bucket& bucket) const {
-  if (!bucket.wide.defined()) return content(bucket);
-  const at::NoGradGuard no_grad;
-  return bucket.wide.copy_(bucket.flat);
+void Reducer::add_hook(std::size_t index) {
+  auto& hook = hooks_[index];
+  hook.accumulator = torch::autograd::impl::grad_accumulator(buckets_.parameters[index].tensor);
+  hook.key = hook.accumulator->add_post_hook(std::make_unique<GradientHook>(
+      [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-// ---- its end
-
-// After an error the next forward pass forgets this one.
-void Reducer::end_backward() {
-  if (options_.require_all_used && has_inputs_) require_all_ready();
-  std::chrono::duration<double> waited{};
-  const bool averages_now = averages();
-  if (averages_now) note_accumulated();
-  if (is_alone()) {
-    if (averages_now) step_loss_ = own_loss_.value_or(0);
-    if (not_finite_) say_non_finite({.rank = 0, .parameter = *not_finite_});
-  } else {
-    in_lockstep([this] {
-      if (!is_planned_) plan();
-    });
-    const auto begin = std::chrono::steady_clock::now();
-    complete_buckets();
-    averages_now ? average() : add_shard();
-    waited = std::chrono::steady_clock::now() - begin;
+// The one place that asks how gradients are averaged.
+std::unique_ptr<GradientPlacement> Reducer::make_placement(
+    std::shared_ptr<CommunicationHook> hook) {
+  const bool divides = options_.optimizer != nullptr && group_->world_size() > 1;
+  const bool is_wide =
+      steps_.has_shards() && std::ranges::any_of(buckets_.parameters, [](const auto& parameter) {
+        return needs_wide_sums(parameter.tensor.scalar_type());
+      });
+  BucketLimits limits = options_.buckets;
+  if (hook || is_wide) {
+    limits.alone_bytes = std::numeric_limits<std::size_t>::max();
+  } else if (large_need_no_copy_) {
+    limits.alone_bytes = std::min(limits.alone_bytes, kLargeGradientBytes);
   }
-  in_backward_ = false;
-  num_shards_done_ = averages_now ? 0 : num_shards_done_ + 1;
-  if (!averages_now) return;
-  note_hook();
-  for (auto& parameter : parameters_) parameter.is_used = false;
-  not_finite_.reset();
-  own_loss_.reset();
-  ++num_steps_;
-  exposed_seconds_ += waited.count();
-  passes_.end_backward(waited.count(), version_of_parameters());
-  if (is_alone()) return;
-  turns_->end(this, has_inputs_ ? options_.at_end_of_step : std::function<void()>());
-}
-
-// A number that is another one after each step of an optimizer. LibTorch's own optimizers write
-// past its count of writes, so this looks at the beginning of each parameter as well, unless its
-// memory may be on another host.
-std::uint64_t Reducer::version_of_parameters() const {
-  constexpr std::size_t kBeginning = 64;  // bytes
-  const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;
-  std::uint64_t version = 0;
-  for (const auto& parameter : parameters_) {
-    const at::Tensor& tensor = parameter.named.tensor;
-    version += tensor._version();
-    if (may_read && parameter.is_trained && tensor.numel() > 0) {
-      version =
-          XXH3_64bits_withSeed(tensor.data_ptr(), std::min(tensor.nbytes(), kBeginning), version);
-    }
+  if (hook) {
+    check(!steps_.has_shards(),
+          "{}: communication hook {}: with logical shards gradients are added up exactly, and "
+          "travel as they are",
+          group_->self(), hook->name());
+    check(!divides,
+          "{}: communication hook {}: a hook makes averages for every rank, and here each rank "
+          "gets those of its part (fully_shard with stage 2 or 3): take stage 1",
+          group_->self(), hook->name());
+    return std::make_unique<HookedPlacement>(*group_, buckets_, limits, std::move(hook));
   }
-  return version;
-}
-
-// What passes before this one gave parameters that this one does not use.
-void Reducer::note_accumulated() {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].is_used && !parameters_[i].is_ready) note_non_finite(i);
+  if (!divides && !steps_.has_shards())
+    return std::make_unique<GradientPlacement>(*group_, buckets_, limits);
+  if (!divides) return std::make_unique<Sharded<GradientPlacement>>(*group_, buckets_, limits);
+  optim::Optimizer& optimizer = *options_.optimizer;
+  if (!steps_.has_shards()) {
+    return std::make_unique<DividedPlacement>(*group_, buckets_, optimizer, limits,
+                                              DividedPlacement::kSlots);
   }
+  return std::make_unique<Sharded<DividedPlacement>>(*group_, buckets_, optimizer, limits,
+                                                     std::numeric_limits<std::size_t>::max());
 }
 
-// The gradients of a shard that is not the last one.
-void Reducer::add_shard() {
-  const at::NoGradGuard no_grad;
-  report_.clear();
-  for (auto& bucket : buckets_) {
-    if (bucket.plan.parameters.empty()) continue;
-    const bool is_own_copy = bucket.plan.is_alone || bucket.wide.defined();
-    bucket.shards.add(bucket.wide.defined() ? bucket.flat.to(at::kFloat) : content(bucket),
-                      is_own_copy);
+void Reducer::set_hook(std::shared_ptr<CommunicationHook> hook) {
+  const auto names = all_gather_object(*group_, hook ? hook->name() : "none");
+  const auto self = static_cast<std::size_t>(group_->rank());
+  check(std::all_of(names.begin(), names.end(), [&](const auto& n) { return n == names[self]; }),
+        "{}: the ranks chose different communication hooks: {}", group_->self(),
+        fmt::join(names, ", "));
+  const bool is_hook = hook != nullptr;
+  auto placement = make_placement(std::move(hook));
+  forget_plan();
+  placement_ = std::move(placement);
+  has_hook_ = is_hook;
+}
+
+void Reducer::require_own_hook(const optim::Words& words) const {
+  optim::require_same_words(words, {{"name", placement_->hook_name()}}, "communication hook");
+}
+
+void Reducer::set_hook_state(HookState state) {
+  require_own_hook(state.words);
+  forget_plan();
+  placement_->set_hook_state(std::move(state));
+}
+
+// Collective, at the end of a backward pass, or before one
+// (GradientPlacement::plans_before_pass()).
+void Reducer::plan() {
+  require_same_parameters(*group_, buckets_.parameters);
+  auto plans = placement_->plan(order_);
+  const bool is_apart = plans.empty() || plans.back().is_alone ||
+                        plans.back().layout.type() != at::kFloat ||
+                        !placement_->shares_bucket_with_report();
+  if (is_apart) plans.emplace_back();
+  const std::int64_t offset = plans.back().layout.append(monitor_.size());
+  buckets_.plan(std::move(plans));
+  placement_->make_memory();
+  monitor_.set_place(buckets_.all.back().flat.narrow(0, offset, monitor_.size()));
+  buckets_.is_planned = true;
+  if (placement_->plans_before_pass()) return;
+  for (Gradient& gradient : buckets_.gradients) {
+    if (gradient.is_trained && gradient.is_ready) gradient.store({});
   }
-  for (auto& parameter : parameters_) parameter.stand_in = at::Tensor();
-  drop_gradients();
-}
-
-void Reducer::average() {
-  launch_complete_buckets();
-  wait_for_buckets();
-  take_averages_of_others();
-  read_report();
-}
-
-void Reducer::read_report() {
-  if (!device_.is_cpu() && !own_loss_) return;  // reading waits for the device
-  report_.read(divisor());
-  step_loss_ = report_.loss() / static_cast<double>(divisor());
-  if (!device_.is_cpu()) return;
-  require_same_module();
-  if (divides()) tell_optimizer();
-  if (guards_replicas() && !report_.has_equal_hashes()) guard_->report(*group_, num_steps_);
-  if (const auto found = report_.not_finite()) say_non_finite(*found);
-}
-
-// Gradients of modules of the same shape would be averaged with each other.
-void Reducer::require_same_module() const {
-  const auto modules = report_.modules();
-  for (std::size_t rank = 0; rank < modules.size(); ++rank) {
-    check(modules[rank] == number_,
-          "{}: this backward pass was of DistributedDataParallel module {} here and of module "
-          "{} on {} (numbered as they were made): call and differentiate several modules in "
-          "the same order on every rank",
-          group_->self(), number_, modules[rank], group_->name_of_member(rank));
+  for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
+    const Gradient& gradient = buckets_.gradients[i];
+    if (gradient.is_trained && gradient.is_ready) monitor_.note_gradient(i);
   }
 }
 
-void Reducer::say_non_finite(const PassReport::NotFinite& found) {
-  const std::string what = fmt::format("{}'s gradient of parameter {} is not finite in step {}",
-                                       group_->name_of_member(static_cast<std::size_t>(found.rank)),
-                                       parameters_[found.parameter].named.name, num_steps_ + 1);
-  if (options_.non_finite == NonFinite::kError)
-    fail(ErrorCode::kInvalid, "{}: {}", group_->self(), what);
-  const auto count = static_cast<std::uint64_t>(++num_non_finite_);
-  if (group_->rank() != 0 || !std::has_single_bit(count)) return;
-  log::warning(fmt::format("{}{}{}", what, is_alone() ? "" : ", and so is every rank's average",
-                           count > 1 ? fmt::format("; {} steps so far", count) : ""));
-}
-
-void Reducer::require_all_ready() {
-  std::string names;
-  for (const auto& parameter : parameters_) {
-    if (!parameter.is_trained || parameter.is_ready) continue;
-    names += (names.empty() ? "" : ", ") + parameter.named.name;
-  }
-  if (names.empty()) return;
-  const std::string message = fmt::format(
-      "the backward pass gave no gradient to: {}. With require_all_used every parameter must take "
-      "part in the loss on every rank; freeze the others with set_requires_grad(false)",
-      names);
-  group_->abort(message);  // the other ranks wait for a bucket that will not come
-  fail(ErrorCode::kInvalid, "{}: {}", group_->self(), message);
-}
-
-void Reducer::complete_buckets() {
-  if (divides()) return complete_parts();
-  for (auto& parameter : parameters_) {
-    if (parameter.is_trained && !parameter.is_ready) stand_in_for(parameter);
-  }
-  for (auto& bucket : buckets_) bucket.missing = 0;
-}
-
-// Of a parameter without a gradient in this pass goes what earlier passes gave it, or zero. Its
-// `.grad` is elsewhere meanwhile: it stays if no rank has one.
-void Reducer::stand_in_for(Parameter& parameter) {
-  const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-  at::Tensor& goes = parameter.place.defined() ? parameter.place : parameter.stand_in;
-  if (gradient.defined() && parameter.place.defined() && gradient.is_alias_of(parameter.place)) {
-    gradient = gradient.clone();
-    return;
-  }
-  if (!goes.defined()) goes = at::empty_like(parameter.named.tensor.detach());
-  gradient.defined() ? goes.copy_(gradient) : goes.zero_();
-}
-
-void Reducer::wait_for_buckets() {
-  for (bool goes_on = true; goes_on;) {
-    goes_on = false;
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      auto& bucket = buckets_[i];
-      if (!bucket.work) continue;
-      finish(i);
-      if (!hook_ || bucket.plan.parameters.empty()) continue;
-      ++bucket.round;
-      bucket.work = start_round(i);
-      goes_on |= bucket.work != nullptr;
-    }
-  }
-}
-
-void Reducer::finish(std::size_t index) {
-  auto& bucket = buckets_[index];
-  const auto work = std::exchange(bucket.work, nullptr);
-  if (!work) return;
-  in_lockstep([&] { work->wait(); });
-  const at::NoGradGuard no_grad;
-  if (is_unit(index)) return finish_parts(index);
-  if (bucket.wide.defined()) bucket.flat.copy_(bucket.wide);
-}
-
-void Reducer::take_averages_of_others() {
-  if (divides()) return;
-  bool has_read = false;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    auto& parameter = parameters_[i];
-    const at::Tensor average =
-        parameter.place.defined() ? parameter.place : std::exchange(parameter.stand_in, {});
-    if (!parameter.is_trained || parameter.is_ready) continue;
-    if (!std::exchange(has_read, true)) report_.read(1);
-    if (report_.is_used(i)) parameter.named.tensor.mutable_grad() = average;
-  }
-}
-
-void Reducer::note_loss(double loss) { own_loss_ = own_loss_.value_or(0) + loss; }
-
-double Reducer::take_exposed_seconds() {
-  const double for_parameters =
-      options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
-  return std::exchange(exposed_seconds_, 0.0) + for_parameters;
-}
-
-// ---- between passes
-
-void Reducer::verify() const {
-  hook_tensors_.verify(kHookTensor, *group_, num_steps_);
-  if (options_.verify_buffers) options_.verify_buffers();
+void Reducer::forget_plan() {
+  placement_->forget_plan();
+  buckets_.forget_plan();
 }
 
 void Reducer::before_forward(std::int64_t samples) {
   if (torch::autograd::get_current_graph_task_exec_info() != nullptr) return;
   if (in_backward_) forget_failed_pass();
   follow_requirements();
-  if (divides() && !is_planned_) plan();
-  if (has_shards() && num_shards_done_ == 0 && at::GradMode::is_enabled()) forget_gradients();
+  if (placement_->plans_before_pass() && !buckets_.is_planned) plan();
+  if (steps_.has_shards() && steps_.begins_step() && at::GradMode::is_enabled()) forget_gradients();
   saw_forward_ = true;
-  passes_.begin_forward(samples, at::GradMode::is_enabled());
+  counter_.begin_forward(samples, at::GradMode::is_enabled());
 }
 
 void Reducer::forget_failed_pass() {
   in_backward_ = false;
   turns_->forget(this);
   try {
-    for (auto& bucket : buckets_) {
+    for (Bucket& bucket : buckets_.all) {
       if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
-      bucket.received = at::Tensor();
     }
     // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
     // next bucket is as large as the one that begins the next pass here.
@@ -458,27 +225,215 @@ void Reducer::forget_failed_pass() {
          "not go on together; it must have come on every rank, or end this one: {}",
          group_->self(), error.what());
   }
-  for (auto& bucket : buckets_) bucket.shards.clear();
-  num_shards_done_ = 0;
-  not_finite_.reset();
-  own_loss_.reset();
-  for (auto& parameter : parameters_) {
-    parameter.is_used = false;
-    parameter.stand_in = at::Tensor();
+  steps_.forget();
+  monitor_.begin_step();
+  for (Gradient& gradient : buckets_.gradients) {
+    gradient.is_used = false;
+    gradient.stand_in = at::Tensor();
   }
   forget_gradients();
 }
 
-// Also those that the optimizer has been given.
+// Also drops the gradients that the placement has handed on.
 void Reducer::forget_gradients() {
-  if (divides()) options_.optimizer->zero_grad();
-  drop_gradients();
+  placement_->forget();
+  buckets_.drop_gradients();
 }
 
-void Reducer::drop_gradients() {
-  for (auto& parameter : parameters_) {
-    if (parameter.is_trained) parameter.named.tensor.mutable_grad() = at::Tensor();
+// ---- while the pass goes on
+
+void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
+  if (!incoming.defined()) return;  // from a part of the graph that did not use the parameter
+  Gradient& gradient = buckets_.gradients[index];
+  gradient.is_used = true;
+  if (!steps_.collects()) return;
+  if (!in_backward_) begin_backward();
+  const bool is_planned = buckets_.is_planned;
+  if (!is_planned) {
+    if (gradient.is_ready) std::erase(order_, index);
+    order_.push_back(index);
   }
+  if (gradient.is_ready) expect_another(index);
+  if (is_planned && placement_->make_room(gradient.bucket)) gradient.store(incoming);
+  gradient.is_ready = true;
+  if (is_planned || !communicates_) monitor_.note_gradient(index);
+  if (!is_planned || gradient.is_late) return;
+  --buckets_.all[gradient.bucket].missing;
+  if (turns_->is_up(this)) launch_complete_buckets();
+}
+
+void Reducer::begin_backward() {
+  check(saw_forward_,
+        "{}: a backward pass reached the parameters, but the forward pass did not run through "
+        "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
+        "module that was given to it",
+        group_->self());
+  steps_.require_place();
+  begin_pass();
+  at_end_of_backward([this] { end_backward(); });
+}
+
+void Reducer::begin_pass() {
+  if (steps_.averages()) placement_->verify_hook_before_pass(num_steps_);
+  in_backward_ = true;
+  order_.clear();
+  buckets_.begin_pass();
+  placement_->begin_pass();
+  if (communicates_ && steps_.averages())
+    turns_->enter(this, [this] { launch_complete_buckets(); });
+}
+
+void Reducer::pass_without_inputs() {
+  if (in_backward_) forget_failed_pass();
+  follow_requirements();
+  if (placement_->plans_before_pass() && !buckets_.is_planned) plan();
+  buckets_.drop_gradients();
+  const bool synchronized = synchronizes();
+  set_synchronize(true);
+  has_inputs_ = false;
+  begin_pass();
+  end_backward();
+  has_inputs_ = true;
+  set_synchronize(synchronized);
+}
+
+void Reducer::set_divisor(const UnevenInputs::Others& others) {
+  steps_.set_divisor(others.divisor);
+  all_have_inputs_ = others.num_active == group_->world_size();
+}
+
+// The parameter has had a gradient in this pass.
+void Reducer::expect_another(std::size_t index) {
+  Gradient& gradient = buckets_.gradients[index];
+  if (gradient.is_late) return;
+  check(!buckets_.is_planned || gradient.bucket >= buckets_.next,
+        "{}: parameter {} got another gradient while its first one of this pass was being "
+        "averaged. A parameter that several parts under checkpoint() share must be used so from "
+        "the first pass on. After a pass that an exception ended, the next must begin with "
+        "DistributedDataParallel's forward()",
+        group_->self(), buckets_.parameters[index].name);
+  gradient.is_late = true;
+  if (buckets_.is_planned) ++buckets_.all[gradient.bucket].missing;
+}
+
+void Reducer::launch_complete_buckets() {
+  while (buckets_.next < buckets_.all.size() && buckets_.all[buckets_.next].missing == 0)
+    launch(buckets_.next++);
+  if (buckets_.is_planned && buckets_.next == buckets_.all.size()) turns_->pass_on(this);
+}
+
+void Reducer::launch(std::size_t index) {
+  if (index + 1 == buckets_.all.size()) write_report();
+  placement_->make_room(index);
+  placement_->start(index, buckets_.leaving(buckets_.all[index]), steps_.divisor());
+}
+
+// Once the last bucket is complete it is known which parameters this rank has used.
+void Reducer::write_report() {
+  std::vector<bool> used;
+  for (const Gradient& gradient : buckets_.gradients) used.push_back(gradient.is_used);
+  monitor_.write(used, num_steps_, compares_replicas());
+}
+
+bool Reducer::compares_replicas() const {
+  return all_have_inputs_ && placement_->keeps_replicas_equal();
+}
+
+// ---- its end
+
+// After an error the next forward pass forgets this one.
+void Reducer::end_backward() {
+  if (options_.require_all_used && has_inputs_) require_all_ready();
+  std::chrono::duration<double> waited{};
+  const bool averages = steps_.averages();
+  // Gradients that accumulated under no_sync(), of parameters that this pass did not use.
+  for (std::size_t i = 0; averages && i < buckets_.gradients.size(); ++i) {
+    const Gradient& gradient = buckets_.gradients[i];
+    if (gradient.is_used && !gradient.is_ready) monitor_.note_gradient(i);
+  }
+  if (communicates_) {
+    in_lockstep([this] {
+      if (!buckets_.is_planned) plan();
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    averages ? average() : add_shard();
+    waited = std::chrono::steady_clock::now() - begin;
+  } else {
+    monitor_.judge_alone(num_steps_);
+  }
+  in_backward_ = false;
+  steps_.end_pass();
+  if (!averages) return;
+  placement_->note_hook();
+  for (Gradient& gradient : buckets_.gradients) gradient.is_used = false;
+  monitor_.begin_step();
+  ++num_steps_;
+  exposed_seconds_ += waited.count();
+  counter_.end_backward(waited.count(), version_of_parameters());
+  if (!communicates_) return;
+  turns_->end(this, has_inputs_ ? callbacks_.at_end_of_step : std::function<void()>());
+}
+
+void Reducer::require_all_ready() {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
+    const Gradient& gradient = buckets_.gradients[i];
+    if (gradient.is_trained && !gradient.is_ready) names.push_back(buckets_.parameters[i].name);
+  }
+  if (names.empty()) return;
+  const std::string message = fmt::format(
+      "the backward pass gave no gradient to: {}. With require_all_used every parameter must take "
+      "part in the loss on every rank; freeze the others with set_requires_grad(false)",
+      fmt::join(names, ", "));
+  group_->abort(message);  // the other ranks wait for a bucket that will not come
+  fail(ErrorCode::kInvalid, "{}: {}", group_->self(), message);
+}
+
+void Reducer::average() {
+  placement_->complete([this] { launch_complete_buckets(); });
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (std::size_t i = 0; i < buckets_.all.size(); ++i) goes_on |= placement_->finish(i);
+  }
+  placement_->deliver(monitor_);
+  monitor_.read(steps_.divisor(), num_steps_, compares_replicas());
+}
+
+void Reducer::add_shard() {
+  placement_->complete([] {});
+  monitor_.clear();
+  placement_->add_shard();
+  for (Gradient& gradient : buckets_.gradients) gradient.stand_in = at::Tensor();
+  buckets_.drop_gradients();
+}
+
+// Returns a number that changes with each step of an optimizer. LibTorch's own optimizers write
+// past its count of writes, so this looks at the beginning of each parameter as well, unless its
+// memory may be on another host.
+std::uint64_t Reducer::version_of_parameters() const {
+  constexpr std::size_t kBeginning = 64;  // bytes
+  const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;
+  std::uint64_t version = 0;
+  for (const Gradient& gradient : buckets_.gradients) {
+    const at::Tensor& tensor = gradient.parameter;
+    version += tensor._version();
+    if (may_read && gradient.is_trained && tensor.numel() > 0) {
+      version =
+          XXH3_64bits_withSeed(tensor.data_ptr(), std::min(tensor.nbytes(), kBeginning), version);
+    }
+  }
+  return version;
+}
+
+double Reducer::take_exposed_seconds() {
+  const double for_parameters =
+      options_.optimizer != nullptr ? options_.optimizer->take_exposed_seconds() : 0;
+  return std::exchange(exposed_seconds_, 0.0) + for_parameters;
+}
+
+void Reducer::verify() const {
+  placement_->verify_hook(num_steps_);
+  callbacks_.verify_buffers();
 }
 
 }  // namespace paceline

@@ -1,25 +1,29 @@
 #pragma once
 
-// What makes one gradient of all ranks' gradients, as a training loop sees it: Reducer, and
-// whatever else shards or averages them.
+// Averages gradients over the ranks while the backward pass still runs: Reducer; GradientSync is
+// what a training loop knows of it.
+//
+// A hook on each parameter stores its gradient in a bucket (gradient_buckets.h). When a bucket is
+// complete and all earlier ones are under way, it starts on the group's thread, as the placement
+// says (gradient_placement.h); at the end of the pass the calling thread waits for all of them. The
+// last bucket also carries the pass's report (pass_monitor.h). docs/life_of_a_step.md follows a
+// step.
+//
+// Thread safety: backward passes of one reducer come one at a time, from one thread.
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/engine/core/logical_shards.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/gradient_placement.h"
 #include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/pass_report.h"
-#include "paceline/training/parallel/replica_guard.h"
+#include "paceline/training/parallel/pass_monitor.h"
+#include "paceline/training/parallel/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {
@@ -32,9 +36,9 @@ class GradientSync {
   virtual void set_synchronize(bool synchronize) = 0;
   virtual bool synchronizes() const = 0;
   // Seconds that passes have spent waiting for communication since the last call: backward passes
-  // for gradients, both for parameters that other hosts have.
+  // for gradients, forward and backward passes for parameters that other hosts have.
   virtual double take_exposed_seconds() = 0;
-  // So many steps were taken before, by a run that goes on: for what is said of a step.
+  // A resumed run has taken `step` steps before; messages number the next ones from there.
   virtual void begin_at(std::int64_t step) { (void)step; }
 };
 
@@ -54,26 +58,55 @@ class NoSync {
   const bool before_;
 };
 
-// Averages gradients over the ranks while the backward pass still runs.
-//
-// Small gradients travel together: each has a place in a bucket, and buckets lie in the group's
-// symmetric memory. When autograd has finished such a gradient, a hook copies it to its place and
-// makes `.grad` that place. A large gradient is reduced where autograd left it, if that needs no
-// copy (over sockets; on one host where tensors are symmetric, see SymmetricTensors); otherwise it
-// goes into a bucket too. Where anything else refers to that memory, which autograd may still read,
-// `.grad` becomes a copy of its own first. When a bucket is complete and all earlier ones are under
-// way, its all-reduce, which averages, starts on the group's thread. At the end of the backward
-// pass the calling thread waits for all of them.
-//
+struct DistributedDataParallelOptions {
+  BucketLimits buckets;
+  // A parameter that requires a gradient and gets none in a pass is an error on every rank, with
+  // its name, at the end of that pass, before any replica has taken a step.
+  bool require_all_used = false;
+  // Rank 0's buffers (BatchNorm's statistics) to everybody at the end of each backward pass that
+  // averages. So evaluation is with the same model on every rank and communicates nothing: ranks
+  // may have any number of samples, also none. After forward passes that no such backward pass
+  // followed, all ranks get them before the next one that is not within no_sync().
+  bool broadcast_buffers = true;
+  // Every parameter is compared between the replicas in one of so many steps, and a difference is a
+  // DamagedState (engine/core/error.h); 0: never. The same on every rank. Buffers are compared on
+  // each rank with what its last pass left, before the next one (KeptTensors); 0: not. For replicas
+  // that differ on purpose, as between the averages of PeriodicAverager, take 0.
+  std::int64_t guard_passes = 100;
+  // Rank 0 logs which rank's gradient of which parameter was not finite; kError throws
+  // Error(kInvalid) on every rank instead, before any replica has taken a step.
+  NonFinite non_finite = NonFinite::kReport;
+  // The number of logical shards of each step, the same on every rank; 0: none. The model then has
+  // the same bits for every number of ranks that fits (engine/core/logical_shards.h), given the
+  // same threads a rank. The loop calls set_synchronize(batch.ends_step) of the reducer before each
+  // pass, as train::run_loop() does.
+  std::int64_t logical_shards = job_logical_shards();
+  // Divided among the ranks, once they have rank 0's parameters, as `shard` says (fully_shard.h);
+  // its names are the module's. Must outlive the wrapper; null: the loop's optimizer is its own.
+  optim::Optimizer* optimizer = nullptr;
+  optim::ShardOptions shard = {};
+};
+
+// The wrapper's part in a pass.
+struct ReducerCallbacks {
+  // After each pass that averages, once all modules of the group that it reached are done; not in a
+  // group of one without logical shards, nor after pass_without_inputs(). It may communicate.
+  std::function<void()> at_end_of_step;
+  // Throws when the module's buffers are not what the last pass left.
+  std::function<void()> verify_buffers;
+};
+
 // Buckets are planned at the end of the first backward pass, in the order in which rank 0's
-// gradients came, and again when other parameters require gradients than before: such a pass
-// communicates at its end only.
+// gradients arrived, and again when other parameters require gradients than before: such a pass
+// communicates at its end only. Where an optimizer divides gradients they are planned before the
+// pass.
+//
+// A large gradient is reduced where autograd left it, if that needs no copy (over sockets; on one
+// host where tensors are symmetric, see SymmetricTensors); otherwise it goes into a bucket too.
 //
 // A parameter without a gradient in a pass counts as zero where other ranks have one, and its
-// `.grad` stays as it was where none has. Which ranks used it travels with the last bucket, in the
-// pass's report (pass_report.h), as do hashes of the replicas (replica_guard.h), whose gradient was
-// not finite, and the loss. A parameter that gets several gradients in a pass, from passes within
-// it (checkpoint()), is averaged at its end.
+// `.grad` stays as it was where none has. A parameter that gets several gradients in a pass, from
+// passes within it (checkpoint()), is averaged at its end.
 //
 // Gradients in CUDA memory are reduced by the group's backend for it, from buckets beside them, in
 // the order of streams: at the end of the backward pass the current stream is behind all of them.
@@ -82,250 +115,123 @@ class NoSync {
 // this rank; the last one averages the sum over all shards of all ranks. A step's gradients replace
 // those of the step before.
 //
-// Where an optimizer divides gradients among the ranks (ReducerOptions::optimizer), its units are
-// the buckets, and each is reduced to the parts of the ranks that update them. Small gradients pass
-// through a few slots of memory, which buckets take in turn; a gradient for which there is no slot
-// yet stays where autograd left it. Once a bucket has left, its `.grad`s are undefined: what a pass
-// holds at a time is a few buckets, not the model's gradients. (With logical shards, which a rank
-// adds up first, each bucket has memory of its own.)
-//
 // A backward pass before the first call of before_forward() is an error: the module ran past the
 // wrapper, which shares its buffers.
-//
-// Thread safety: backward passes of one reducer come one at a time, from one thread.
-
-// What happens when a gradient is not finite. kReport looks at those of less than 512 KiB, which
-// costs next to nothing. It finds a loss that is not finite, because then the gradients of most
-// parameters are not, small ones among them; it misses a large gradient that alone is not, until
-// the weights that it has spoilt make the loss so. kError looks at all.
-enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
-
-struct ReducerOptions {
-  BucketLimits buckets;
-  // A parameter that requires a gradient and gets none in a pass is an error on every rank, with
-  // its name, at the end of that pass, before any replica has taken a step.
-  bool require_all_used = false;
-  // Every parameter of the replicas is compared in one of so many passes; 0: never.
-  std::int64_t guard_passes = 0;
-  // Which rank's gradient of which parameter was not finite is said, by rank 0; kError: it is an
-  // Error(kInvalid) on every rank, before any replica has taken a step.
-  NonFinite non_finite = NonFinite::kReport;
-  std::int64_t logical_shards = 0;  // of a step, the same on every rank; 0: none
-  // After each pass that averages, once all modules of the group that it reached are done; not in a
-  // group of one without logical shards, nor after pass_without_inputs(). It may communicate.
-  std::function<void()> at_end_of_step = {};
-  // Throws when the module's buffers are not what the last pass left; for verify(). Empty: there
-  // is nothing to look at.
-  std::function<void()> verify_buffers = {};
-  // Gets each rank's part of the averages, where it divides them. Must outlive the reducer; null:
-  // every rank gets all of them.
-  optim::Optimizer* optimizer = nullptr;
-};
-
 class Reducer : public GradientSync {
  public:
   // Collective. Requires: the same parameters on every rank; those that require gradients are
-  // dense, and the optimizer's. Error(kInvalid) when they are not all on one device, kUnsupported
-  // when the group's backend does not reach it. With logical
-  // shards also kInvalid when the ranks do not fit them, or compute with different numbers of
-  // threads, and kUnsupported unless the engine adds up.
+  // dense. `options.optimizer` gets each rank's part of the averages; null: every rank gets all of
+  // them. Error(kInvalid) when the parameters are not all on one device, kUnsupported when the
+  // group's backend does not reach it; errors of StepPasses.
   Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter> parameters,
-          const ReducerOptions& options);
+          const DistributedDataParallelOptions& options, ReducerCallbacks callbacks);
   // Takes the hooks out; gradients stay valid.
   ~Reducer() override;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before every forward pass, of so many samples. Nothing else to do, unless an exception ended
-  // the backward pass before it: that pass is then forgotten once its buckets under way are there,
-  // and all gradients are dropped, because some are averages and some are not. Collective in that
-  // case, and all ranks must have come to it so: a rank whose own pass went on waits for gradients
-  // that no longer come, which is an Error on every rank, and the group is finished. Does nothing
-  // within a backward pass (recomputation).
-  // With logical shards it drops the gradients of the step before.
+  // Call it before every forward pass, of `samples` samples. If an exception ended the last
+  // backward pass, it waits for the buckets that had started, forgets that pass and drops all
+  // gradients, because some are averages and some are not. That is collective, and the same must be
+  // so on every rank: a rank whose own pass went on waits for gradients that no longer come, which
+  // is an Error on every rank, and the group is finished. Within a backward pass (recomputation) it
+  // does nothing. With logical shards it drops the gradients of the step before.
   void before_forward(std::int64_t samples = 0);
 
   // Collective, between passes; null: the plain average again. Error(kInvalid), on every rank, when
   // the ranks' hooks have different names.
   void set_hook(std::shared_ptr<CommunicationHook> hook);
-  bool has_hook() const { return hook_ != nullptr; }
+  bool has_hook() const { return has_hook_; }
   // For checkpoints, between passes; local. The tensors are the hook's own memory.
-  HookState hook_state() const;
-  // Error(kInvalid) that shows both when `words` are of a hook of another name.
+  HookState hook_state() const { return placement_->hook_state(); }
+  // Error(kInvalid) that shows both names when `words` are of another hook.
   void require_own_hook(const optim::Words& words) const;
-  // What hook_state() gave, of the same parameters: the hook goes on from there. Requires a hook.
-  // The same words on every rank; error as above.
+  // The hook goes on from what hook_state() gave, of the same parameters. Requires a hook, and the
+  // same words on every rank; error as above.
   void set_hook_state(HookState state);
 
-  // For join(). Of the averages of the next pass: what those with inputs give is divided by it.
+  // For join(): the next pass's averages divide the sum of the ranks with inputs by
+  // `others.divisor`.
   void set_divisor(const UnevenInputs::Others& others);
-  // Collective: this rank's part of a pass for which it has no inputs. Its gradients are then the
+  // Collective: takes part in a pass for which this rank has no inputs. Its gradients are then the
   // averages.
   void pass_without_inputs();
 
   // With logical shards: false for every pass of a step but its last one.
-  void set_synchronize(bool synchronize) override { synchronize_ = synchronize; }
-  bool synchronizes() const override { return synchronize_; }
+  void set_synchronize(bool synchronize) override { steps_.set_synchronize(synchronize); }
+  bool synchronizes() const override { return steps_.synchronizes(); }
   // Call it before a backward pass with the loss that the pass begins with, times the weight of its
   // batch.
-  void note_loss(double loss);
-  // The loss of the last pass that averaged and of those that led to it: the mean over the ranks,
-  // or the logical shards, of what was noted, on every rank. It costs no call of its own.
-  double step_loss() const { return step_loss_; }
+  void note_loss(double loss) { monitor_.note_loss(loss); }
+  // The loss of the last step: the mean over the ranks, or the logical shards, of the losses that
+  // were noted, on every rank. It costs no call of its own.
+  double step_loss() const { return monitor_.step_loss(); }
   double take_exposed_seconds() override;
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
-  // Between passes; local. DamagedState when the module's buffers, or what the hook keeps, are not
-  // what the last pass left. A pass looks at both itself before it uses them.
+  // Between passes; local. Throws DamagedState when the module's buffers, or the hook's tensors,
+  // are not as the last pass left them. A pass compares both itself before it uses them.
   void verify() const;
-  // The number of steps that have averaged, or that begin_at() told.
+  // The number of steps that have averaged, those that begin_at() gave among them.
   std::int64_t num_steps() const { return num_steps_; }
 
   // 0 before they are planned, and in a group of one without logical shards.
-  std::size_t num_buckets() const { return buckets_.size(); }
-  // What of each step this rank computes, and how many passes of the step have ended.
-  const ShardBlock& own_shards() const { return own_shards_; }
-  std::int64_t num_shards_done() const { return num_shards_done_; }
-  bool has_shards() const { return options_.logical_shards > 0; }
-  std::int64_t logical_shards() const { return options_.logical_shards; }
+  std::size_t num_buckets() const { return buckets_.all.size(); }
+  const StepPasses& steps() const { return steps_; }
+  std::int64_t logical_shards() const { return steps_.logical_shards(); }
   ProcessGroup& group() const { return *group_; }
 
  private:
-  struct Bucket {
-    BucketPlan plan;
-    at::Tensor flat;          // undefined for a gradient that is reduced where it lies
-    std::size_t missing = 0;  // gradients that are not there yet
-    WorkPtr work;
-    // Of gradients that are divided:
-    bool has_room = false;  // in this pass
-    at::Tensor received;    // this rank's part; undefined: it comes to the optimizer's at once
-    bool adds = false;      // it to what an earlier pass has brought
-    int round = 0;          // of the hook's
-    ShardSum shards;
-    at::Tensor wide;  // travels for 16-bit gradients in logical shards: their sums are float32
-  };
-  struct Parameter {
-    NamedParameter named;
-    std::size_t bucket = 0;
-    at::Tensor place;     // of its gradient, in the bucket; undefined outside
-    at::Tensor stand_in;  // travels for a large gradient that this rank has not got
+  // A hook behind a parameter's accumulator.
+  struct AutogradHook {
     GradientAccumulator accumulator;
-    std::uintptr_t hook = 0;
-    bool is_trained = false;  // requires a gradient, as far as buckets know
-    bool is_ready = false;    // has its gradient of this pass
-    bool is_used = false;     // has had one since the last pass that averaged
-    bool is_late = false;     // gets several in a pass
+    std::uintptr_t key = 0;
   };
 
-  // Whether gradients of this pass leave the rank, or are added to those of its other shards.
-  bool is_alone() const { return group_->world_size() == 1 && !has_shards(); }
-  bool averages() const {
-    return has_shards() ? num_shards_done_ + 1 == own_shards_.count : synchronize_;
-  }
+  // Before passes.
+  void follow_requirements();
+  void add_hook(std::size_t index);
+  std::unique_ptr<GradientPlacement> make_placement(std::shared_ptr<CommunicationHook> hook);
+  void plan();
+  void forget_plan();
+  void forget_failed_pass();
+  void forget_gradients();
 
-  // reducer.cpp: a backward pass.
+  // In a backward pass.
   void on_gradient(std::size_t index, const at::Tensor& incoming);
   void begin_backward();
   void begin_pass();
-  void require_place_in_step() const;
-  void note_non_finite(std::size_t index);
-  void note_order(std::size_t index, bool again);
-  void expect_another(Parameter& parameter);
-  void store_gradient(Parameter& parameter, const at::Tensor& incoming) const;
+  void expect_another(std::size_t index);
   void launch_complete_buckets();
   void launch(std::size_t index);
-  at::Tensor leaving(const Bucket& bucket) const;
   void write_report();
-  void read_report();
+  bool compares_replicas() const;
   void end_backward();
-  std::uint64_t version_of_parameters() const;
-  void note_accumulated();
-  void add_shard();
-  void average();
   void require_all_ready();
-  void complete_buckets();
-  static void stand_in_for(Parameter& parameter);
-  void wait_for_buckets();
-  void finish(std::size_t index);
-  void take_averages_of_others();
-  bool guards_replicas() const;
-  std::int64_t divisor() const;
-  void require_same_module() const;
-  void say_non_finite(const PassReport::NotFinite& found);
-  void forget_failed_pass();
-  void forget_gradients();
-  void drop_gradients();
-
-  // reducer_plan.cpp: what buckets there are.
-  void require_same_shards() const;
-  void follow_requirements();
-  void add_hook(std::size_t index);
-  void forget_plan();
-  void plan();
-  std::vector<std::size_t> agreed_order();
-  void make_bucket(BucketPlan plan);
-  at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
-  at::Tensor content(const Bucket& bucket) const;
-
-  // reducer_parts.cpp: gradients that are divided among the ranks.
-  bool divides() const { return options_.optimizer != nullptr && group_->world_size() > 1; }
-  std::vector<BucketPlan> plan_units();
-  void make_slots();
-  bool has_room(std::size_t index) { return !is_unit(index) || make_room(index); }
-  bool make_room(std::size_t index);
-  bool is_unit(std::size_t bucket) const { return divides() && bucket < units_.size(); }
-  at::Tensor part_of(std::size_t index);
-  void launch_parts(std::size_t index);
-  void finish_parts(std::size_t index);
-  void complete_parts();
-  void tell_optimizer();
-
-  // reducer_hook.cpp: the communication hook.
-  void prepare_hook();
-  GradientBucket view_of(std::size_t index) const;
-  std::string name_of(const GradientBucket& bucket, const KeptTensor& kept) const;
-  std::vector<std::size_t> order_of_hook() const;
-  void note_hook();
-  WorkPtr start_round(std::size_t index);
-  [[noreturn]] void fail_in_hook(std::size_t index, const char* why);
-
-  // The name of a tensor of hook_tensors_ in messages.
-  static constexpr const char* kHookTensor = "the communication hook's tensor";
-  // From here on the copy into a bucket costs more than an all-reduce of its own.
-  static constexpr std::size_t kLargeBytes = 512 << 10;
+  void average();
+  void add_shard();
+  std::uint64_t version_of_parameters() const;
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
-  const ReducerOptions options_;
-  const ShardBlock own_shards_;
-  const c10::Device device_;                  // of all parameters
-  const bool large_need_no_copy_;             // gradients from kLargeBytes on
+  const DistributedDataParallelOptions options_;
+  const ReducerCallbacks callbacks_;
+  Buckets buckets_;
+  std::vector<AutogradHook> hooks_;  // [parameter]
+  const c10::Device device_;         // of all parameters
+  StepPasses steps_;
+  const bool communicates_;                   // false: a rank alone, without logical shards
+  const bool large_need_no_copy_;             // to be reduced: gradients of kLargeGradientBytes
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
-  const std::uint64_t number_;                // among this group's modules
-  std::shared_ptr<CommunicationHook> hook_;   // owners: the user and this; null: the average
-  std::optional<HookState> kept_by_hook_;     // until the next plan
-  KeptTensors hook_tensors_;                  // as the last pass left them
-  std::vector<Parameter> parameters_;
-  bool is_planned_ = false;
-  std::vector<std::size_t> order_;  // of gradients, in a pass without buckets
-  std::vector<Bucket> buckets_;
-  std::vector<optim::GradientUnit> units_;  // [bucket], but the last one: gradients are divided
-  std::vector<at::Tensor> slots_;           // bytes; bucket i uses slot i modulo their number
-  PassReport report_;                       // in the last bucket
-  std::optional<ReplicaGuard> guard_;
-  std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
-  std::int64_t num_non_finite_ = 0;        // steps with one
-  std::optional<double> own_loss_;         // noted in this step
-  double step_loss_ = 0;
-  std::int64_t num_steps_ = 0;   // that have averaged, or that begin_at() told
-  std::size_t next_bucket_ = 0;  // the first that is not under way
-  PassCounter passes_;
-  std::int64_t divisor_ = 0;          // of a pass's averages; 0: the ranks, or the shards
-  bool all_have_inputs_ = true;       // in this pass
-  bool has_inputs_ = true;            // this rank has
-  std::int64_t num_shards_done_ = 0;  // of this step
+  PassMonitor monitor_;                       // its report is in the last bucket
+  std::unique_ptr<GradientPlacement> placement_;
+  bool has_hook_ = false;
+  std::vector<std::size_t> order_;  // in which gradients arrived, in a pass without buckets
+  PassCounter counter_;
+  std::int64_t num_steps_ = 0;   // steps that have averaged, with those that begin_at() gave
+  bool all_have_inputs_ = true;  // all ranks have inputs in this pass
+  bool has_inputs_ = true;       // this rank has
   bool saw_forward_ = false;
   bool in_backward_ = false;
-  bool synchronize_ = true;
   double exposed_seconds_ = 0;
 };
 

@@ -120,7 +120,8 @@ std::int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(XXH3_64bits(tensor.data_ptr(), tensor.nbytes()));
 }
 
-// By rank: whether its hash is not that of most; all of them where no hash is that of most.
+// Returns for each rank whether its hash differs from the majority's; true for all without a
+// majority.
 std::vector<bool> odd_ones(std::span<const std::int64_t> hashes) {
   std::map<std::int64_t, std::size_t> count;
   for (const std::int64_t hash : hashes) ++count[hash];

@@ -15,13 +15,13 @@
 namespace paceline {
 namespace {
 
-// What a backward pass needs beside tensors.
+// The values that a backward pass needs beside tensors.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   double count = 0;  // elements of a feature on all ranks
 };
 
-// Calls `communicate`, and adds to its error which layer it was and what ranks must do.
+// Calls `communicate`, and adds to its error the layer's name and what ranks must do.
 template <class Communicate>
 auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* pass,
              const Communicate& communicate) {
@@ -57,7 +57,7 @@ struct Statistics {
   double count = 0;
 };
 
-// This rank's: means, variances, and the count of elements of a feature.
+// This rank's means, variances, and the count of elements of a feature.
 at::Tensor own_statistics(const at::Tensor& input) {
   const std::int64_t features = input.size(1);
   at::Tensor row = at::zeros({2 * features + 1}, at::kDouble);
@@ -69,7 +69,7 @@ at::Tensor own_statistics(const at::Tensor& input) {
   return row;
 }
 
-// In rank order (Chan et al., 1979), so that the bits depend on nothing but the ranks' numbers.
+// Merges in rank order (Chan et al., 1979), so that the bits depend only on the ranks' numbers.
 Statistics merged(const at::Tensor& rows, std::int64_t features) {
   Statistics all{at::zeros({features}, at::kDouble), at::zeros({features}, at::kDouble)};
   auto* const mean = all.mean.data_ptr<double>();

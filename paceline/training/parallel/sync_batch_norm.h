@@ -61,8 +61,8 @@ class SyncBatchNormImpl
 };
 TORCH_MODULE(SyncBatchNorm);
 
-// What makes these layers for a model (models::Layers::norm): each with `options`, but for the
-// number of features.
+// Returns a function that makes these layers for a model (models::Layers::norm): each with
+// `options` and its own number of features.
 std::function<torch::nn::AnyModule(std::int64_t num_features)> sync_batch_norm(
     std::shared_ptr<ProcessGroup> group, const torch::nn::BatchNormOptions& options = {1});
 

@@ -15,7 +15,7 @@
 
 #include "paceline/training/optim/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/pass_report.h"
+#include "paceline/training/parallel/pass_monitor.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/thread_ranks.h"

@@ -1,0 +1,203 @@
+#pragma once
+
+// How the gradients of a bucket get memory, leave the rank and come back. GradientPlacement
+// averages them for every rank, DividedPlacement gives each rank the part that its optimizer
+// updates, HookedPlacement leaves the average to a communication hook, and Sharded adds up a rank's
+// logical shards before either of the first two.
+//
+// A placement knows nothing of autograd: its user (reducer.h) stores gradients, starts buckets in
+// their order and waits for them.
+//
+// Thread safety: none.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/training/optim/optimizer.h"
+#include "paceline/training/parallel/communication_hook.h"
+#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/pass_monitor.h"
+
+namespace paceline {
+
+class GradientPlacement {
+ public:
+  // `buckets` must outlive it.
+  GradientPlacement(ProcessGroup& group, Buckets& buckets, const BucketLimits& limits)
+      : group_(group), buckets_(buckets), limits_(limits) {}
+  virtual ~GradientPlacement() = default;
+  GradientPlacement(const GradientPlacement&) = delete;
+  GradientPlacement& operator=(const GradientPlacement&) = delete;
+
+  // Whether buckets are planned before a backward pass, not at the end of the first.
+  virtual bool plans_before_pass() const { return false; }
+  // Whether the pass's report may be in a bucket of gradients.
+  virtual bool shares_bucket_with_report() const { return true; }
+  // Collective: which gradients travel together. `order`: that in which this rank's arrived.
+  virtual std::vector<BucketPlan> plan(std::vector<std::size_t> order);
+  // Collective: gives the planned buckets, the report's among them, their memory.
+  virtual void make_memory();
+  // The plan is about to be dropped.
+  virtual void forget_plan() {}
+
+  virtual void begin_pass() {}
+  // Tries to get memory for the bucket's gradients; on success also stores those that arrived
+  // earlier.
+  virtual bool make_room(std::size_t bucket) { return (void)bucket, true; }
+  // Makes the gradients that this pass did not produce stand in; no bucket misses any then.
+  // `go_on` starts the buckets that are complete.
+  virtual void complete(const std::function<void()>& go_on);
+  // Starts a complete bucket, of which `leaving` is sent.
+  virtual void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor);
+  // Waits for a bucket, if it is under way, and takes its result; true: another round has started.
+  bool finish(std::size_t bucket);
+  // After all buckets: hands on the averages of gradients that this rank did not produce, as the
+  // pass's report tells.
+  virtual void deliver(PassMonitor& monitor);
+  // Instead of start() and finish(): keeps the gradients of a logical shard that is not the last.
+  virtual void add_shard() {}
+  // Drops the remains of an unfinished step.
+  virtual void forget() {}
+
+  // The communication hook, where there is one: its name, and what it keeps (HookState).
+  virtual std::string hook_name() const { return "none"; }
+  virtual bool keeps_replicas_equal() const { return true; }
+  virtual HookState hook_state() const { return {}; }
+  virtual void set_hook_state(HookState state) { (void)state; }
+  // Notes the hook's tensors after a pass, and compares them before the next one (KeptTensors).
+  // `step`: the number of steps taken.
+  virtual void note_hook() {}
+  virtual void verify_hook(std::int64_t step) const { (void)step; }
+  virtual void verify_hook_before_pass(std::int64_t step) { (void)step; }
+
+ protected:
+  // Takes the result of a bucket, and starts its next round where there is another.
+  virtual void take(std::size_t bucket);
+  at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
+
+  ProcessGroup& group_;
+  Buckets& buckets_;
+  const BucketLimits limits_;
+};
+
+// The units of an optimizer are the buckets, and each is reduced to the parts of the ranks that
+// update them. Small gradients pass through a few slots of memory, which buckets take in turn; a
+// gradient for which there is no slot yet stays where autograd left it. Once a bucket has left, its
+// `.grad`s are undefined.
+class DividedPlacement : public GradientPlacement {
+ public:
+  // Buckets that have memory at a time: one that fills, and those that are being reduced.
+  static constexpr std::size_t kSlots = 4;
+
+  // `optimizer` must outlive it.
+  DividedPlacement(ProcessGroup& group, Buckets& buckets, optim::Optimizer& optimizer,
+                   const BucketLimits& limits, std::size_t most_slots)
+      : GradientPlacement(group, buckets, limits), optimizer_(optimizer), most_slots_(most_slots) {}
+
+  bool plans_before_pass() const override { return true; }
+  bool shares_bucket_with_report() const override { return false; }
+  std::vector<BucketPlan> plan(std::vector<std::size_t> order) override;
+  void make_memory() override;
+  void begin_pass() override;
+  bool make_room(std::size_t bucket) override;
+  void complete(const std::function<void()>& go_on) override;
+  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+  void deliver(PassMonitor& monitor) override;
+  void forget() override;
+
+ protected:
+  void take(std::size_t bucket) override;
+
+ private:
+  struct Unit {
+    optim::GradientUnit of_optimizer;
+    bool has_room = false;  // in this pass
+    // This rank's part before it is copied to the optimizer; undefined: the reduce-scatter writes
+    // there directly.
+    at::Tensor received;
+    // `received` is added to the part that an earlier pass (accumulation) left, instead of
+    // replacing it.
+    bool adds = false;
+  };
+  at::Tensor part_of(const Unit& unit) {
+    return optimizer_.gradient_part(unit.of_optimizer.number);
+  }
+
+  optim::Optimizer& optimizer_;
+  const std::size_t most_slots_;
+  std::vector<Unit> units_;        // [bucket], but for the last bucket, which has the report only
+  std::vector<at::Tensor> slots_;  // bytes; bucket i uses slot i modulo their number
+};
+
+// The hook's tensors outlive the buckets: they are copied out of one plan and into the next.
+class HookedPlacement : public GradientPlacement {
+ public:
+  HookedPlacement(ProcessGroup& group, Buckets& buckets, const BucketLimits& limits,
+                  std::shared_ptr<CommunicationHook> hook)
+      : GradientPlacement(group, buckets, limits), hook_(std::move(hook)) {}
+
+  // A hook does not see the report, which goes to every rank.
+  bool shares_bucket_with_report() const override { return false; }
+  std::vector<BucketPlan> plan(std::vector<std::size_t> order) override;
+  void make_memory() override;
+  void forget_plan() override;
+  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+
+  std::string hook_name() const override { return hook_->name(); }
+  bool keeps_replicas_equal() const override { return hook_->keeps_replicas_equal(); }
+  HookState hook_state() const override;
+  void set_hook_state(HookState state) override;
+  void note_hook() override;
+  void verify_hook(std::int64_t step) const override;
+  void verify_hook_before_pass(std::int64_t step) override;
+
+ protected:
+  void take(std::size_t bucket) override;
+
+ private:
+  GradientBucket view_of(std::size_t bucket) const;
+  std::string name_of(const GradientBucket& bucket, const KeptTensor& kept) const;
+  std::vector<std::size_t> kept_order() const;
+  void restore_kept(const std::vector<GradientBucket>& views);
+  void start_round(std::size_t bucket);
+  [[noreturn]] void fail_in_hook(std::size_t bucket, const char* why);
+
+  const std::shared_ptr<CommunicationHook> hook_;  // owners: the user and this
+  std::optional<HookState> kept_;                  // until the next plan
+  KeptTensors tensors_;                            // as the last pass left them
+  std::vector<int> rounds_;                        // [bucket], in this pass
+};
+
+// Whether gradients of this type are added up as float32.
+inline bool needs_wide_sums(at::ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16;
+}
+
+// Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` takes the
+// sum. Every unit of a DividedPlacement must have a slot of its own then.
+template <class Kind>
+class Sharded : public Kind {
+ public:
+  using Kind::Kind;
+
+  void make_memory() override;
+  void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor) override;
+  void add_shard() override;
+  void forget() override;
+
+ private:
+  std::vector<ShardSum> sums_;  // [bucket]
+};
+
+extern template class Sharded<GradientPlacement>;
+extern template class Sharded<DividedPlacement>;
+
+}  // namespace paceline

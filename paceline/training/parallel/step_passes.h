@@ -1,0 +1,56 @@
+#pragma once
+
+// Which of a step's backward passes this one is, and what averages are divided by. Without logical
+// shards (engine/core/logical_shards.h) a step ends with the first pass outside of no_sync(); with
+// them it is one pass for each shard of this rank, and the last one averages.
+//
+// Thread safety: none.
+
+#include <cstdint>
+
+#include <c10/core/Device.h>
+
+#include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/logical_shards.h"
+
+namespace paceline {
+
+class StepPasses {
+ public:
+  // Collective; `logical_shards`: 0 without. Error(kInvalid) when the ranks do not fit the shards,
+  // have different numbers of them, or compute with different numbers of threads; kUnsupported for
+  // shards unless the engine adds up. `device`: that of the parameters.
+  StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::Device device);
+
+  bool has_shards() const { return logical_shards_ > 0; }
+  std::int64_t logical_shards() const { return logical_shards_; }
+  // The number of this step's passes that have ended, with shards.
+  std::int64_t num_done() const { return num_done_; }
+
+  void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
+  bool synchronizes() const { return synchronize_; }
+  // Whether this pass averages gradients, or at least adds them to those of other shards. False:
+  // they accumulate in `.grad`.
+  bool collects() const { return has_shards() || synchronize_; }
+  bool averages() const { return has_shards() ? num_done_ + 1 == own_count_ : synchronize_; }
+  bool begins_step() const { return has_shards() ? num_done_ == 0 : synchronize_; }
+  // Error(kInvalid) when the loop's set_synchronize() does not fit the number of passes.
+  void require_place() const;
+
+  // For join(); without shards the number of ranks at first.
+  void set_divisor(std::int64_t divisor) { divisor_ = divisor; }
+  std::int64_t divisor() const { return has_shards() ? logical_shards_ : divisor_; }
+
+  void end_pass() { num_done_ = averages() ? 0 : num_done_ + 1; }
+  void forget() { num_done_ = 0; }
+
+ private:
+  const ProcessGroup& group_;
+  const std::int64_t logical_shards_;
+  std::int64_t own_count_ = 1;  // shards of this rank
+  std::int64_t num_done_ = 0;
+  std::int64_t divisor_;
+  bool synchronize_ = true;
+};
+
+}  // namespace paceline
