@@ -1,8 +1,8 @@
 #pragma once
 
-// A call under way, as its caller sees it. Its result is written once, before done() is true.
-//
-// Thread safety: all methods.
+// The calls of this worker at one other: one call under way (PendingCall), and the Caller that
+// sends requests, reads replies (caller_replies.cpp), and makes the connection anew when it is lost
+// (caller_connect.cpp).
 
 #include <atomic>
 #include <chrono>
@@ -41,6 +41,9 @@ struct CallTarget {
   bool needs_credit = true;
 };
 
+// A call under way, as its caller sees it. Its result is written once, before done() is true.
+//
+// Thread safety: all methods.
 class PendingCall {
  public:
   PendingCall(const CallTarget& target, OutgoingPointer request, Deadline deadline)
@@ -92,7 +95,6 @@ using PendingPointer = std::shared_ptr<PendingCall>;
 // (Pool::send_soon). So calls in a row share a system call.
 //
 // Thread safety: all methods.
-
 class Caller final : public Pool::Source,
                      public Pool::Sender,
                      public Connection::Receiver,

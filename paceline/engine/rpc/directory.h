@@ -1,6 +1,9 @@
 #pragma once
 
-// What everybody knows of a worker.
+// Which workers there are: an entry for each name in the job's store, and a list of changes that
+// every worker reads. No worker keeps the list. A worker enters and leaves by itself; each watches
+// the next one in the order of names, so a worker whose process is gone, or that has been silent
+// for a lease, is written down as lost, and no worker watches all.
 
 #include <chrono>
 #include <cstddef>
@@ -30,13 +33,6 @@ struct WorkerInfo {
   WorkerState state{};
   bool operator==(const WorkerInfo&) const = default;
 };
-
-// Which workers there are: an entry for each name in the job's store, and a list of changes that
-// everybody reads. Nobody keeps the list. A worker enters and leaves by itself; each watches the
-// next one in the order of names, so that a worker whose process is gone, or that has been silent
-// for a lease, is written down as lost, and nobody watches all.
-//
-// Thread safety: all methods. Each may wait for the store and throws its errors.
 
 // How a caller introduces itself.
 struct Hello {
@@ -77,6 +73,7 @@ struct WorkerEntry {
 // Whether its process has ended; false also for one that cannot be seen from here.
 bool is_gone(const WorkerEntry& entry);
 
+// Thread safety: all methods. Each may wait for the store and throws its errors.
 class Directory {
  public:
   Directory(std::shared_ptr<Store> store, LeaseTime lease)

@@ -1,8 +1,7 @@
 #pragma once
 
-// What a handler may ask about the call that it answers.
-//
-// Thread safety: all methods.
+// The callee's side of a call: a request as its handler sees it (Context, Incoming), how methods
+// are served (Method), and the objects that methods belong to (Objects).
 
 #include <atomic>
 #include <cstddef>
@@ -25,6 +24,9 @@
 
 namespace paceline::rpc {
 
+// What a handler may ask about the call that it answers.
+//
+// Thread safety: all methods.
 class Context {
  public:
   Context(std::string caller, Deadline deadline)
@@ -54,10 +56,6 @@ class Context {
   const std::string caller_;
   const Deadline deadline_;
 };
-
-// A request that has arrived: what its handler reads, runs in and answers.
-//
-// Thread safety: answer() and cancel(); everything else belongs to the thread that runs it.
 
 class Guest;
 class Incoming;
@@ -94,12 +92,15 @@ struct Method {
   std::uint64_t class_number = 0;  // of kCreate and kObject
 };
 
-// So many calls at a time, in their order. Guarded by whoever has it.
+// A queue of calls of which a limited number runs at a time, in order. Its owner's mutex guards it.
 struct Lane {
   int num_running = 0;
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
 
+// A request that has arrived: what its handler reads, runs in and answers.
+//
+// Thread safety: answer() and cancel(); everything else belongs to the thread that runs it.
 class Incoming final : public Context,
                        public Pool::Task,
                        public std::enable_shared_from_this<Incoming> {
@@ -120,7 +121,6 @@ class Incoming final : public Context,
 
   // Of a method of kObject, or, when the handler of kCreate has made it.
   std::shared_ptr<void> object;
-  std::uint64_t object_number() const { return frame_.object; }
 
   std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const override;
   void keep_own(std::uint64_t class_number, ObjectNumber number,
@@ -146,7 +146,6 @@ class Incoming final : public Context,
 // An object whose last hold has ended is destroyed once the calls that came before have run.
 //
 // Thread safety: all methods. None runs code of the objects: what dies is handed out.
-
 class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;

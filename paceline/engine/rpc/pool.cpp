@@ -251,17 +251,24 @@ void Pool::serve() {
         housekeeping_();
         keeps_house_ = false;
       }
-    } else if (event.kind == Event::Kind::kSource) {
-      std::shared_ptr<Source> source;
-      {
-        const std::lock_guard lock(mutex_);
-        const auto found = sources_.find(event.source);
-        if (found != sources_.end()) source = found->second;
-      }
-      if (source && event.is_end) source->is_closed_there_ = true;
-      if (source) attend(source);
-      if (source && source->lets_stay() && may_stay(source)) stay_with(source);
+      continue;
     }
+    if (event.source == 0) continue;
+    std::shared_ptr<Source> source;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = sources_.find(event.source);
+      if (found != sources_.end()) source = found->second;
+    }
+    if (!source) continue;
+    if (event.kind == Event::Kind::kTakenOver) {
+      source->watch_input(true);
+      go_on(*source);
+      continue;
+    }
+    if (event.is_end) source->is_closed_there_ = true;
+    attend(source);
+    if (source->lets_stay() && may_stay(source)) stay_with(source);
   }
   ring(wake_.get());  // the next one ends as well
   const std::lock_guard lock(mutex_);
@@ -291,32 +298,54 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   const std::lock_guard lock(mutex_);
   num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
   last_source_ = source->id_;
-  if (num_in_row_ < kInRow || is_one_staying_ || !tasks_.empty() || stops_) return false;
+  if (num_in_row_ < kInRow || stayed_with_ || !tasks_.empty() || stops_) return false;
   if (num_waiting_ == 0 && !bring_another_locked()) return false;  // to wait for all others
-  is_one_staying_ = true;
+  stayed_with_ = source;
   set_active_locked(false);
   return true;
 }
 
 void Pool::stay_with(const std::shared_ptr<Source>& source) {
+  using Stay = Source::Stay;
+  bool is_taken_over = false;
   if (source->num_events_.fetch_add(1) == 0) {
     source->watch_input(false);
     bool stays = true;
     while (stays && !stops_) {
+      source->stay_ = Stay::kReads;
       is_in_ready = true;
       stays = source->wait_until_ready();
       is_in_ready = false;
+      source->stay_ = Stay::kRuns;
       add_received();
       run_tasks();
+      auto expected = Stay::kRuns;
+      is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
+      if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
       stays = stays && tasks_.empty();  // somebody must look after what may not run yet
     }
-    source->watch_input(true);
-    go_on(*source);  // events that came meanwhile
+    if (!is_taken_over) {
+      source->stay_ = Stay::kNone;
+      source->watch_input(true);
+      go_on(*source);  // events that came meanwhile
+    }
   }
+  if (is_taken_over) return;
   const std::lock_guard lock(mutex_);
-  is_one_staying_ = false;
+  stayed_with_.reset();
   num_in_row_ = 0;
+}
+
+// Takes the source from a thread that stays with it and has been running one task since the last
+// look. That thread's count of the source's events passes to this one.
+bool Pool::take_over_locked() {
+  if (!stayed_with_ || std::exchange(turns_at_look_, num_turns_) != num_turns_) return false;
+  auto expected = Source::Stay::kRuns;
+  if (!stayed_with_->stay_.compare_exchange_strong(expected, Source::Stay::kNone)) return false;
+  excuse_sleepers_locked();
+  num_in_row_ = 0;
+  return true;
 }
 
 std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
@@ -370,7 +399,7 @@ Pool::Event Pool::wait_for_event() {
     due = take_due_locked(false);
     const bool is_quiet = tasks_.empty() && due_.empty() && due.empty();
     num_quiet_looks_ = is_quiet ? num_quiet_looks_ + 1 : 0;
-    looks = num_quiet_looks_ < kMostQuietLooks && num_looking_ == 0;
+    looks = (num_quiet_looks_ < kMostQuietLooks || stayed_with_) && num_looking_ == 0;
     ++num_waiting_;
     if (looks) ++num_looking_;
     follows = num_active_ > 0 && std::exchange(turns_seen, num_turns_) != num_turns_;
@@ -388,6 +417,10 @@ Pool::Event Pool::wait_for_event() {
     const std::lock_guard lock(mutex_);
     --num_waiting_;
     if (looks) --num_looking_;
+    if (count == 0 && take_over_locked()) {
+      set_active_locked(true);
+      return {Event::Kind::kTakenOver, std::exchange(stayed_with_, {})->id_};
+    }
     if (count > 0) {
       set_active_locked(true);
       ++num_turns_;

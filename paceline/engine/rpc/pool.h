@@ -20,7 +20,9 @@
 //
 // A thread that has served the same source several times in a row stays with it: it waits in a read
 // of that socket and leaves the rest to the thread that waits for all. A caller that makes one call
-// after another so finds its handler's thread as quickly as a program that only reads would be.
+// after another so finds its handler's thread as quickly as a program that only reads would be. The
+// other thread looks every 100 microseconds meanwhile: if a task of the one that stays takes
+// longer, it takes the source over, because other callers may use the same connection.
 //
 // Thread safety: all methods. The threads share the pool, so it may end on one of them.
 
@@ -84,8 +86,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
    private:
     friend class Pool;
     std::atomic<bool> is_closed_there_{false};
+    enum class Stay : std::uint8_t { kNone, kReads, kRuns };  // what the thread that stays does
     std::uint64_t id_ = 0;  // never used twice, as numbers of descriptors are
     std::atomic<int> num_events_{0};
+    std::atomic<Stay> stay_{Stay::kNone};
   };
 
   // Housekeeping is done about ten times a second by one of the threads; it must not throw.
@@ -131,7 +135,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
  private:
   struct Event {
-    enum class Kind : std::uint8_t { kNone, kWake, kTime, kSource } kind{};
+    enum class Kind : std::uint8_t { kNone, kWake, kTime, kSource, kTakenOver } kind{};
     std::uint64_t source = 0;
     bool is_end = false;  // of the source's connection
   };
@@ -162,6 +166,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void go_on(Source& source);
   bool may_stay(const std::shared_ptr<Source>& source);
   void stay_with(const std::shared_ptr<Source>& source);
+  bool take_over_locked();
 
   const int max_threads_;
   const std::function<void()> housekeeping_;
@@ -181,7 +186,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   int max_running_;                                     // now
   std::uint64_t last_source_ = 0;                       // whose event was the last one
   int num_in_row_ = 0;                                  // of its events
-  bool is_one_staying_ = false;                         // a thread
+  std::shared_ptr<Source> stayed_with_;                 // by a thread; null: by none
+  std::uint64_t turns_at_look_ = 0;                     // num_turns_ when somebody last looked
   int num_looking_ = 0;                   // of those that wait, also look at the queue
   int num_resting_ = 0, num_called_ = 0;  // threads; of those that rested and are to wait again
   int num_active_ = 0;           // threads that handle events, but those that stay or are blocked

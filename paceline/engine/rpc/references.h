@@ -1,18 +1,19 @@
 #pragma once
 
-// References to objects on other workers: who holds what.
+// References to objects on other workers: the rules of holds, as state machines (ObjectHolds,
+// ReferenceCounts), and the table that carries them out by calls (ReferenceTable).
 //
 // Every holder has its own hold with the owner of the object; an object without holds is destroyed.
 // Hold and release are calls of kOnce of the holder's session with the owner, so they arrive once
-// and in order, and all holds of a session end with it (lease.h). Within a worker any number of
-// copies of a reference share one hold.
+// and in order, and all holds of a session end with it (protocol/session.h). Within a worker any
+// number of copies of a reference share one hold.
 //
 // Passing a reference on. The sender keeps its hold until the call that carries the reference has
 // ended. The receiver asks the owner for a hold of its own before it runs the handler, so when the
 // reply arrives it has one. If the outcome of the call is unknown, the sender keeps its hold for
 // one more lease: for so long the receiver has time to ask.
 //
-// Thread safety: none.
+// Thread safety: none, but of ReferenceTable.
 
 #include <cstdint>
 #include <functional>
@@ -111,14 +112,6 @@ class ReferenceCounts {
   PassNumber last_pass_ = 0;
 };
 
-// The references that this worker has to objects of others, and of its own: carries out what
-// ReferenceCounts says, by calls of the built-in methods "hold" and "release". Releases are
-// collected for up to a tenth of a second, so letting go of a reference never waits.
-//
-// Locks: a caller's mutex may be held when this one is taken, not the other way round.
-//
-// Thread safety: all methods.
-
 class ReferenceTable;
 
 // One copy of a reference; the RemoteRefs of a program share it.
@@ -149,6 +142,13 @@ struct ObjectStates {
 inline constexpr std::string_view kHoldMethod = "paceline.hold",
                                   kReleaseMethod = "paceline.release";
 
+// The references that this worker has to objects of others, and of its own: carries out what
+// ReferenceCounts says, by calls of the built-in methods "hold" and "release". Releases are
+// collected for up to a tenth of a second, so letting go of a reference never waits.
+//
+// Locks: a caller's mutex may be held when this one is taken, not the other way round.
+//
+// Thread safety: all methods.
 class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
  public:
   using FindCaller = std::function<std::shared_ptr<Caller>(const std::string& owner)>;

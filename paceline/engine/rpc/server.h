@@ -99,7 +99,6 @@ class Server : public std::enable_shared_from_this<Server> {
   void request(const GuestPointer& guest, const Frame& frame, Payload payload);
   void acknowledge(const GuestPointer& guest, const Frame& frame, const Payload& payload);
   void refuse(const GuestPointer& guest, SessionNumber session);
-  bool bind(const GuestPointer& guest, const SessionPointer& session);
   Frame credit(FrameKind kind, SessionNumber session) const;
 
   void dispatch(const std::shared_ptr<Incoming>& call);
@@ -140,7 +139,6 @@ class Server : public std::enable_shared_from_this<Server> {
 // it belongs to the job, and nothing else of it is read before.
 //
 // Thread safety: send(); everything else belongs to the thread that receives.
-
 class Guest final : public Pool::Source,
                     public Pool::Sender,
                     public Connection::Receiver,

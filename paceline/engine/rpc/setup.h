@@ -1,10 +1,7 @@
 #pragma once
 
-// What others see of a worker's calls from outside: their numbers and times (telemetry/
-// call_gauge.h), and spans of the timeline. Without anybody who can look, a call costs a
-// comparison.
-//
-// Thread safety: const methods; a mark belongs to its call.
+// What all parts of a worker share: its name, limits and keys (Setup), and the counters and spans
+// that show its calls to others (CallStats).
 
 #include <algorithm>
 #include <atomic>
@@ -27,7 +24,8 @@
 
 namespace paceline::rpc {
 
-// The times of one call at one end, by record_time(); 0: not yet, or nobody can look.
+// The times of one call at one end, by record_time(); 0: not yet, or neither gauge nor timeline is
+// on.
 struct CallMark {
   CallCounter counter{};
   std::uint64_t begun = 0, started = 0;
@@ -42,9 +40,13 @@ struct CallName {
   std::uint64_t number = 0;
 };
 
+// Shows a worker's calls to others: numbers and times in a gauge (telemetry/call_gauge.h), and
+// spans of the timeline. If neither is on, a call costs a comparison.
+//
+// Thread safety: const methods; a mark belongs to its call.
 class CallStats {
  public:
-  CallStats() = default;  // nobody can look
+  CallStats() = default;  // neither gauge nor timeline
   CallStats(std::shared_ptr<CallGauge> gauge, std::shared_ptr<Timeline> timeline)
       : gauge_(std::move(gauge)), timeline_(std::move(timeline)) {}
 

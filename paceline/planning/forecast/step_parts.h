@@ -5,7 +5,7 @@
 //
 // Communication is closed forms over the costs of links, fast enough for a search over meshes of
 // 100,000 ranks. The engine's own planner
-// (engine/collectives/planning/planner.h) chooses among algorithms; these are the costs of the ones
+// (engine/collectives/selection/planner.h) chooses among algorithms; these are the costs of the ones
 // that it chooses for large buffers: sums in shared memory within a host, each host's bytes once
 // over its link.
 //

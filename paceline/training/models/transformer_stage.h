@@ -4,7 +4,7 @@
 // the last one the layers that make logits. Parameters have the names that they have in the whole
 // model, and the values of a whole model made from the same random numbers. GPT and BERT use the
 // embedding's weight again for the logits, so the first and the last stage each have a copy:
-// training/pipeline/tied_weights.h keeps the copies of two ranks equal; join_ends() replaces those
+// training/pipeline/stage_weights.h keeps the copies of two ranks equal; join_ends() replaces those
 // of one rank by one tensor.
 //
 //   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));

@@ -3,7 +3,7 @@
 // which things can come. In each state: what a holder counts on exists. At the end: what nobody
 // holds is gone. What is searched are the library's tables (paceline/engine/rpc/references.h);
 // sessions keep the order of their messages, and a holder stops counting on its lease before the
-// owner ends it, as session_search_test.cpp and lease.h have it.
+// owner ends it, as session_search_test.cpp and protocol/session.h have it.
 
 #include <array>
 #include <deque>

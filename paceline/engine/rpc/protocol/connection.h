@@ -1,10 +1,10 @@
 #pragma once
 
 // One connection between two workers: frames in both directions over a stream socket that has been
-// authenticated, or over rings of shared memory (rings.h) beside it. Nothing here waits, except
-// receive() if it is allowed to: what finds no room now is kept and sent later. Small messages are
-// copied. Large ones go through memory that the two workers share (area.h), or are sent from where
-// they lie.
+// authenticated, or over rings of shared memory (shm_channel.h) beside it. Nothing here waits,
+// except receive() if it is allowed to: what finds no room now is kept and sent later. Small
+// messages are copied. Large ones go through memory that the two workers share (shm_channel.h), or
+// are sent from where they lie.
 //
 // Two lanes share the socket. A message of more than kPartBytes travels in parts, and frames of the
 // urgent lane (renewals) go between two of them. So signs of life never wait for the end of a

@@ -1,6 +1,7 @@
 #pragma once
 
-// What travels between two workers: frames, each a header and perhaps a message.
+// What travels between two workers: frames, each a header and perhaps a message; messages on their
+// way out (Outgoing) and in (Payload), and those of a worker to itself (LocalMessages).
 // docs/formats/calls.md has the layout.
 //
 // A worker calls another over a connection of its own, so every connection has a caller's end and a
@@ -40,8 +41,8 @@ enum class FrameKind : std::uint8_t {
   kCredit,  // so many of what this connection told (`number`, in bytes `method`) have been handled
   // from either
   kPart = 129,  // of the message that was announced last
-  kArea,        // comes with a descriptor: the sender's area (area.h)
-  kRings,       // comes with a descriptor: what follows goes through it (rings.h)
+  kArea,        // comes with a descriptor: the sender's area (shm_channel.h)
+  kRings,       // comes with a descriptor: what follows goes through it (shm_channel.h)
 };
 
 // How the callee answers a request.
@@ -61,8 +62,8 @@ struct Frame {
   // `flags`
   static constexpr std::uint8_t kInParts = 1;   // the message follows in frames of kPart
   static constexpr std::uint8_t kUrgent = 2;    // on the lane of its own
-  static constexpr std::uint8_t kInMemory = 4;  // the message is a ticket (local_messages.h)
-  static constexpr std::uint8_t kInArea = 8;    // the message says where it lies (area.h)
+  static constexpr std::uint8_t kInMemory = 4;  // the message is a ticket (LocalMessages)
+  static constexpr std::uint8_t kInArea = 8;    // the message says where it lies (shm_channel.h)
 
   FrameKind kind{};
   Effect effect{};
@@ -92,18 +93,16 @@ Frame decode_frame(std::span<const std::byte, kFrameBytes> bytes);
 // A method's name as it travels: the lower half of XXH3-128.
 std::uint64_t method_id(std::string_view name);
 
-// Messages on their way: out (with the object that they were made of, to whose memory they may
-// refer) and in.
+// Its address stands for the type within this process.
+template <class T>
+inline constexpr char kTypeTag = 0;
+
+// A message on its way out, with the object that it was made of, to whose memory it may refer.
 //
 // A message to this worker itself keeps its object: only a ticket for it goes through the socket,
 // and the handler sees the caller's object.
 //
 // Thread safety: const methods are safe.
-
-// Its address stands for the type within this process.
-template <class T>
-inline constexpr char kTypeTag = 0;
-
 class Outgoing {
  public:
   virtual ~Outgoing() = default;
@@ -172,7 +171,7 @@ class Payload {
     if (size > sizeof small_) large_ = std::make_unique_for_overwrite<Word[]>(size / 8 + 1);
   }
   explicit Payload(OutgoingPointer in_memory) : in_memory_(std::move(in_memory)) {}
-  // Bytes of the other end (area.h), whose owner learns when they are read.
+  // Bytes of the other end (shm_channel.h), whose owner learns when they are read.
   Payload(std::shared_ptr<const std::byte> in_area, std::size_t size)
       : size_(size), in_area_(std::move(in_area)) {}
 
@@ -204,7 +203,6 @@ class Payload {
 // Messages of a worker to itself: the objects wait here while their tickets are on the way.
 //
 // Thread safety: all functions.
-
 class LocalMessages {
  public:
   // A ticket for the message, which take() redeems once.

@@ -66,7 +66,7 @@ enum class FieldKind : std::uint8_t {
 // "int64", "list", ...; "unknown kind 77" for what no build of Paceline sends.
 std::string to_string(FieldKind kind);
 
-class ReferenceHandle;  // reference_table.h
+class ReferenceHandle;  // references.h
 class ReferenceTable;
 
 template <class T>

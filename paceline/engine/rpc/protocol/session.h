@@ -279,7 +279,6 @@ class CalleeLease {
   void heard(LeaseTime now) { expires_ = now + lease_; }
   // From this moment on the session and everything that depends on it is gone.
   bool has_expired(LeaseTime now) const { return now >= expires_; }
-  LeaseTime expires() const { return expires_; }
 
  private:
   LeaseTime lease_, expires_;

@@ -1,8 +1,11 @@
 #pragma once
 
-// The bytes of a connection between workers of one host: two rings in memory that both ends share,
-// one for each direction. The caller makes them and hands them over the socket (kRings), which then
-// carries doorbells only: single bytes that say "look again", and descriptors.
+// Shared memory between workers of one host: rings for the bytes of a connection (Rings), and areas
+// for large messages, which travel by reference (SentArea, ReceivedArea).
+//
+// The bytes of a connection go through two rings, one for each direction. The caller makes them and
+// hands them over the socket (kRings), which then carries doorbells only: single bytes that say
+// "look again", and descriptors.
 //
 // Who rings:
 //
