@@ -68,7 +68,6 @@ std::string killed_summary(const std::vector<int>& ranks, const std::string& lim
 // first.
 bool may_be_fellow(const RankEnd& first, const RankEnd& later);
 
-
 struct FileSystemRoom {
   std::uint64_t total_bytes = 0, free_bytes = 0;
 };

@@ -5,9 +5,9 @@
 //
 // Communication is closed forms over the costs of links, fast enough for a search over meshes of
 // 100,000 ranks. The engine's own planner
-// (engine/collectives/selection/planner.h) chooses among algorithms; these are the costs of the ones
-// that it chooses for large buffers: sums in shared memory within a host, each host's bytes once
-// over its link.
+// (engine/collectives/selection/planner.h) chooses among algorithms; these are the costs of the
+// ones that it chooses for large buffers: sums in shared memory within a host, each host's bytes
+// once over its link.
 //
 // CPU time, which no overlap hides, is kept apart from time on the wire.
 //
