@@ -35,7 +35,7 @@ Caller::Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
       max_message_(setup_->max_message),
       pause_(kShortestPause) {}
 
-// ---- what a program asks for ----
+// ---- calls of the program ----
 
 void Caller::check_size(const CallTarget& target, const Outgoing& request) const {
   const std::size_t size = request.writer().size();
@@ -96,7 +96,7 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   calls_.emplace_hint(calls_.end(), call->number_, call);
   carry_out(steps_);
   if (!connection_) want_connection_locked(0ms);
-  // Nobody waited for the call before: perhaps nobody waits for this one either.
+  // No thread waited for the call before: perhaps none will wait for this one either.
   if (connection_ && !is_watched_ && !was_waited_for_) watch_locked(true);
   if (std::exchange(was_waited_for_, false) || calls_.size() < kMany) {
     send(lock);
@@ -144,7 +144,7 @@ void Caller::give_up(const PendingPointer& call) {
   carry_out(steps_);
 }
 
-// ---- what the session says ----
+// ---- carrying out the session's steps ----
 
 // Requires: the mutex is held.
 void Caller::carry_out(const CallerSession::Steps& steps) {
@@ -251,8 +251,8 @@ void Caller::queue_what_waits_locked() {
   }
 }
 
-// Leaves what is queued, of which `size` bytes are new, for a moment. Releases the lock. Requires:
-// it is held.
+// Leaves the queued messages, of which `size` bytes are new, unsent for a moment. Releases the
+// lock. Requires: it is held.
 void Caller::send_soon(Lock& lock, std::size_t size) {
   queue_what_waits_locked();
   const bool is_first = left_bytes_ == 0;
@@ -267,14 +267,14 @@ void Caller::send() {
   if (left_bytes_ > 0) send(lock);
 }
 
-// Sends what is queued. Releases the lock. Requires: it is held.
+// Sends the queued messages. Releases the lock. Requires: it is held.
 void Caller::send(Lock& lock) {
   queue_what_waits_locked();
   const ConnectionPointer connection = connection_;
   left_bytes_ = 0;
   lock.unlock();
   if (!connection) return;
-  if (!connection->flush()) return connection->shut_down();  // whoever reads sees the end
+  if (!connection->flush()) return connection->shut_down();  // the reading thread sees the end
   if (!connection->has_unsent()) return;
   lock.lock();
   if (connection == connection_ && !is_sending_) update_events_locked();
@@ -318,7 +318,7 @@ void Caller::count_end(PendingCall& call, bool failed) const {
                     failed);
 }
 
-// Those of one caller are in the order in which they began.
+// The calls of one caller are in the order in which they began.
 void Caller::collect_open(std::vector<OpenCall>& open) const {
   const std::uint64_t now = record_time();
   const Lock lock(mutex_);

@@ -29,7 +29,7 @@
 
 namespace paceline::rpc {
 
-// What is to be called, and how.
+// The method of a call, and how it is called.
 struct CallTarget {
   std::string_view method;  // must outlive the call: a literal
   std::uint64_t method_number = 0;
@@ -63,7 +63,8 @@ class PendingCall {
   static constexpr std::uint32_t kDone = 1, kNudged = 2, kSleeps = 4;
   // Requires: the result is there, and a pointer keeps the call.
   void end();
-  // By the one thread that waits: until it is done, somebody nudges it or the time has passed.
+  // Called by the one thread that waits: returns when the call is done, another thread nudges it,
+  // or the time has passed.
   void sleep(std::chrono::nanoseconds limit);
   void nudge();
 
@@ -115,11 +116,11 @@ class Caller final : public Pool::Source,
                       std::function<void(CallEnd)> when_ended = {});
   // CallError(kSystem), not executed, when too much of what was told before is under way.
   void tell(const CallTarget& target, OutgoingPointer request);
-  // Until the call is done or the deadline has passed.
+  // Returns when the call is done or the deadline has passed.
   void wait(PendingCall& call, Deadline deadline);
-  // Reads what has arrived, if no other thread does.
+  // Reads what has arrived, unless another thread is reading.
   void pump();
-  // What the program gets instead of a reply that is of another type.
+  // The error for a reply that is of another type than the program expects.
   CallError unreadable_reply(const PendingCall& call, const std::string& why) const;
   // Ends a call that is not done, as its deadline would.
   void give_up(const PendingPointer& call);
@@ -127,13 +128,13 @@ class Caller final : public Pool::Source,
   // Whether the callee still keeps what belongs to this worker's session; true also before the
   // first one.
   bool lease_counts() const;
-  // Of the callee that was connected last; empty before.
+  // The incarnation of the callee that was connected last; empty before.
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
   // Bytes that a message may have, as far as the callee's own limit is known.
   std::size_t max_message() const;
-  // Adds the calls that have been under way for long, as far as somebody can look.
+  // Adds the calls that have been under way for long, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;
 
   // Deadlines, renewals and new connections; about ten times a second.

@@ -153,7 +153,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   if (lost) session_lost_();
 }
 
-// What began before the callee's own limit was known.
+// Calls that began before the callee's own limit was known.
 void Caller::end_what_is_too_large_locked() {
   std::erase_if(to_tell_, [&](const auto& told) {
     const std::size_t size = told.second->writer().size();
@@ -198,7 +198,7 @@ void Caller::disconnect(const ConnectionPointer& connection, const std::string& 
   why_ = why;
   why_code_ = ErrorCode::kPeerLost;
   has_room_.notify_all();
-  // Also without calls: the session is to live on.
+  // Connects even without calls, so that the session lives on.
   want_connection_locked(kShortestPause);
 }
 

@@ -89,7 +89,7 @@ void Caller::pump() {
 void Caller::hand_over() {
   const bool has_missed = has_missed_.exchange(false);
   const Lock lock(mutex_);
-  if (!connection_) return;  // there is nothing to read, and whoever waits sleeps
+  if (!connection_) return;  // there is nothing to read, and waiting threads sleep
   while (!waiting_.empty()) {
     const PendingPointer next = std::move(waiting_.back());
     waiting_.pop_back();
@@ -103,7 +103,7 @@ void Caller::hand_over() {
 }
 
 void Caller::ready() {
-  // What waits to be sent goes on also while another thread waits for a reply.
+  // Sending goes on also while another thread waits for a reply.
   ConnectionPointer connection;
   {
     const Lock lock(mutex_);
@@ -120,7 +120,7 @@ void Caller::ready() {
   }
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) {
-    has_missed_ = true;  // whoever reads looks at it afterwards, unless it has just stopped
+    has_missed_ = true;  // the reading thread looks at it afterwards, unless it has just stopped
     if (!receiving.try_lock()) return;
   }
   if (!receive(connection, nullptr)) return;
@@ -231,7 +231,7 @@ void Caller::take(const Frame& frame, Payload payload) {
       fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");
   }
   carry_out(steps_);
-  // What was wrong with the way to the callee is over.
+  // The connection works again, so earlier failures do not count any more.
   if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
   send(lock);
   if (lost) session_lost_();

@@ -86,7 +86,7 @@ class Directory {
   std::optional<WorkerEntry> find(const std::string& name);
   // All entries, also of those that have left.
   std::vector<WorkerEntry> all();
-  // What to say of a name that nobody has, with the one that was perhaps meant.
+  // The error text for a name that no worker has, with the name that was perhaps meant.
   std::string nobody(const std::string& name);
 
   // About once a second: shows that `self` lives, looks after the next worker, and returns what has

@@ -144,7 +144,7 @@ std::size_t Objects::num_objects() const {
   return objects_.size();
 }
 
-// What a handler does with the objects of its own worker: finds one, or leaves one behind for the
+// A handler and the objects of its own worker: it finds one, or leaves one behind for the
 // caller.
 
 std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumber number) const {

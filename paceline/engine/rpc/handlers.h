@@ -36,14 +36,14 @@ class Context {
 
   // The name of the worker that called.
   const std::string& caller() const { return caller_; }
-  // By when the caller wants the reply; never, for what was told.
+  // The moment by which the caller wants the reply; never, for a told message.
   Deadline deadline() const { return deadline_; }
-  // True once nobody waits for the reply any more: a long handler may stop.
+  // True once the caller no longer waits for the reply: a long handler may stop.
   bool is_cancelled() const {
     return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
   }
 
-  // What find_object() and keep_object() of remote_ref.h do.
+  // Behind find_object() and keep_object() of remote_ref.h.
   virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
   virtual void keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> object) = 0;
@@ -119,7 +119,7 @@ class Incoming final : public Context,
   bool is_for_self() const { return payload_.in_memory() != nullptr; }
   std::shared_ptr<ReferenceTable> references() const;
 
-  // Of a method of kObject, or, when the handler of kCreate has made it.
+  // The object of a kObject method; of a kCreate method once its handler has made it.
   std::shared_ptr<void> object;
 
   std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const override;
@@ -145,14 +145,15 @@ class Incoming final : public Context,
 // calls at it, which run one at a time in the order in which they arrived, the constructor first.
 // An object whose last hold has ended is destroyed once the calls that came before have run.
 //
-// Thread safety: all methods. None runs code of the objects: what dies is handed out.
+// Thread safety: all methods. None runs code of the objects: objects that die are handed out.
 class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;
 
   // A new object of a class, whose constructor runs later. False if there is one of this number.
   bool create(ObjectNumber number, std::uint64_t class_number, SessionNumber holder);
-  // As create(), of an object that exists. The object stays untouched if this returns false.
+  // As create(), for an object that exists already. The object stays untouched if this returns
+  // false.
   bool keep(ObjectNumber number, std::uint64_t class_number, SessionNumber holder,
             std::shared_ptr<void>&& object);
 
@@ -175,7 +176,7 @@ class Objects {
   void end_session(SessionNumber holder, Dead& dead);
   // The calls that wait for others at their objects. They do not run any more.
   std::vector<std::shared_ptr<Incoming>> take_waiting();
-  // Also those whose calls have not ended.
+  // Counts objects whose constructors have not ended, too.
   void forget_all();
   std::size_t num_objects() const;
 

@@ -323,7 +323,8 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
       if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
-      stays = stays && tasks_.empty();  // somebody must look after what may not run yet
+      stays = stays &&
+              tasks_.empty();  // the tasks that may not run yet need a thread that looks after them
     }
     if (!is_taken_over) {
       source->stay_ = Stay::kNone;
@@ -363,7 +364,7 @@ std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
   return task;
 }
 
-// As many as this thread may. False if there was none.
+// Runs as many tasks as this thread may. False if there was none.
 bool Pool::run_tasks() {
   bool has_run = false;
   Senders due;
@@ -504,7 +505,7 @@ bool Pool::stop(Deadline deadline) {
       if (std::find(ended_.begin(), ended_.end(), thread.get_id()) == ended_.end()) thread.detach();
     }
   }
-  return all_ended;  // those that have ended are joined here
+  return all_ended;  // threads that have ended are joined here
 }
 
 }  // namespace paceline::rpc

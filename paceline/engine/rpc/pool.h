@@ -52,7 +52,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual ~Task() = default;
     virtual void run() = 0;  // must not throw
   };
-  // Something that sends what is queued.
+  // Something that sends its queued messages.
   class Sender {
    public:
     virtual ~Sender() = default;
@@ -79,8 +79,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual void watch_input(bool /*watched*/) {}
 
    protected:
-    // The other end has closed the connection, perhaps behind its last bytes: whoever reads must
-    // read up to the end, because no other event announces it.
+    // The other end has closed the connection, perhaps behind its last bytes: the reading thread
+    // must read up to the end, because no other event announces it.
     bool is_closed_there() const { return is_closed_there_; }
 
    private:
@@ -141,7 +141,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   };
   struct Runner {
     pid_t thread = 0;
-    bool is_asleep = false;  // when somebody looked: it does not count
+    bool is_asleep = false;  // at the last look: it does not count
   };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 
@@ -180,14 +180,14 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::deque<std::shared_ptr<Task>> tasks_;
   Senders due_;  // to send
   std::chrono::steady_clock::time_point due_since_;
-  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks, and when somebody last looked
+  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks, and their number at the last look
   std::chrono::steady_clock::time_point moved_at_;      // the queue, as far as that was seen
   const int usual_running_;                             // tasks at a time
   int max_running_;                                     // now
   std::uint64_t last_source_ = 0;                       // whose event was the last one
   int num_in_row_ = 0;                                  // of its events
   std::shared_ptr<Source> stayed_with_;                 // by a thread; null: by none
-  std::uint64_t turns_at_look_ = 0;                     // num_turns_ when somebody last looked
+  std::uint64_t turns_at_look_ = 0;                     // num_turns_ at the last look
   int num_looking_ = 0;                   // of those that wait, also look at the queue
   int num_resting_ = 0, num_called_ = 0;  // threads; of those that rested and are to wait again
   int num_active_ = 0;           // threads that handle events, but those that stay or are blocked

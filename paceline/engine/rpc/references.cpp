@@ -161,7 +161,7 @@ HandlePointer ReferenceTable::receive(const ObjectId& id) {
 
 void ReferenceTable::ask(const std::string& owner, const ReferenceCounts::Step& hold) {
   const std::lock_guard asking(asking_);
-  // What was let go of before must be released before.
+  // References dropped earlier must be released earlier.
   send_releases(owner, true);
   try {
     const auto caller = find_caller_(owner);

@@ -130,7 +130,7 @@ class ReferenceHandle {
 };
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
-// What the built-in methods take and give.
+// Requests and replies of the built-in methods.
 struct ObjectList {
   std::vector<ObjectNumber> numbers;
   static auto fields(auto& self) { return std::tie(self.numbers); }
@@ -169,12 +169,12 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   // A call carries the references: their holds are kept until the function returned has been
   // called with its end. Error(kInvalid) for references of another worker.
   std::function<void(CallEnd)> pass(const std::vector<HandlePointer>& references);
-  // A reply or what is told does: their holds are kept for one lease.
+  // A reply or a told message carries them: their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
   // The owner keeps nothing of this worker any more.
   void lose(const std::string& owner);
-  // Releases, and answers for which nobody waits; about ten times a second.
+  // Releases, and answers that no thread waits for; about ten times a second.
   void look();
   std::size_t num_objects() const;
 

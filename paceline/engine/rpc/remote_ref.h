@@ -92,7 +92,8 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
-// Whether others may create objects of the class: not those that only methods leave behind.
+// Whether other workers may create objects of the class. False for objects that only methods leave
+// behind.
 template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
@@ -100,7 +101,7 @@ inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
 // "counter.add", as it travels and as errors name it; kept for ever.
 std::string_view full_method_name(std::string_view class_name, std::string_view method);
 
-// What is called for one of a class's methods.
+// The function behind one of a class's methods.
 template <RemoteClass T, auto Function>
 const CallTarget& object_target() {
   static const CallTarget target = [] {

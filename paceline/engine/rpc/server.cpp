@@ -421,7 +421,7 @@ void Server::begin_to_leave() {
       for (const auto& [call, incoming] : session->running) incoming->cancel();
     }
   }
-  // Those that run may be what ends the worker, and would wait for these.
+  // A running handler may be ending the worker, and would wait for these calls.
   for (const auto& call : waiting) {
     ended_one();
     call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker leaves"));

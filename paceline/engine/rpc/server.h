@@ -35,7 +35,7 @@ namespace paceline::rpc {
 
 class Guest;
 
-// What the callee keeps of a reply to a call of kOnce.
+// A reply to a kOnce call, kept by the callee until the caller has acknowledged it.
 struct StoredReply {
   ReplyStatus status{};
   OutgoingPointer message{};
@@ -75,14 +75,15 @@ class Server : public std::enable_shared_from_this<Server> {
   // all connections.
   void begin_to_leave();
   void close();
-  // After the pool has stopped: what would have waited for ever.
+  // After the pool has stopped: drops the calls that would wait for ever.
   void forget_waiting();
-  // Until handlers and what waits for one have ended, but for a handler that calls this.
+  // Returns when all handlers, and the calls that wait for one, have ended; a handler that calls
+  // this does not wait for itself.
   bool wait_for_handlers(Deadline deadline);
   // Methods whose handlers run, for messages.
   std::vector<std::string> running_methods() const;
   std::size_t num_objects() const { return objects_.num_objects(); }
-  // Adds the calls that arrived long ago and have no answer, as far as somebody can look.
+  // Adds the calls that arrived long ago and have no answer, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;
 
  private:
@@ -92,7 +93,7 @@ class Server : public std::enable_shared_from_this<Server> {
   using SessionPointer = std::shared_ptr<CalleeRecord>;
   using GuestPointer = std::shared_ptr<Guest>;
 
-  // Of one connection, in order, by the thread that receives.
+  // Each takes a frame of one connection, in order, on the thread that receives.
   void take(const GuestPointer& guest, const Frame& frame, Payload payload);
   void open(const GuestPointer& guest, const Frame& frame, const Payload& payload);
   void resume(const GuestPointer& guest, const Frame& frame, const Payload& payload);
@@ -135,7 +136,7 @@ class Server : public std::enable_shared_from_this<Server> {
   bool is_closed_ = false;
 };
 
-// The callee's end of a connection, from the moment at which somebody knocks: it proves first that
+// The callee's end of a connection, from accept() on: the caller proves first that
 // it belongs to the job, and nothing else of it is read before.
 //
 // Thread safety: send(); everything else belongs to the thread that receives.
@@ -155,7 +156,7 @@ class Guest final : public Pool::Source,
 
   // Requires: it is known.
   Connection& connection() { return *connection_; }
-  // Sends what is queued; what the socket does not take goes on by itself.
+  // Sends the queued frames; the pool sends later what the socket does not take now.
   void send() override;
   bool is_known() const { return is_known_.load(std::memory_order_acquire); }
   // A stranger that takes longer than this is turned away.
@@ -163,7 +164,8 @@ class Guest final : public Pool::Source,
 
   // The session that this connection carries.
   std::shared_ptr<CalleeRecord> session{};
-  // Of what this connection told: what has been handled, and what of it the caller knows.
+  // Messages and bytes told over this connection: how many have been handled, and how many of these
+  // the caller knows of.
   std::atomic<std::uint64_t> num_handled{0}, bytes_handled{0};
   std::atomic<std::uint64_t> num_reported{0}, bytes_reported{0};
 

@@ -28,7 +28,7 @@ Guest::Guest(std::shared_ptr<Server> server, Fd socket, bool is_encrypted)
                      is_encrypted ? HandshakeHalf::Keys::kAgree : HandshakeHalf::Keys::kNone);
 }
 
-// Takes what has arrived of the handshake.
+// Takes the bytes of the handshake that have arrived.
 void Guest::greet() {
   std::array<std::byte, 128> buffer;
   while (!handshake_->done()) {
@@ -102,7 +102,7 @@ void Guest::take(const Frame& frame, Payload payload) {
 }
 
 void Guest::send() {
-  if (!connection_->flush()) return connection_->shut_down();  // whoever reads sees the end
+  if (!connection_->flush()) return connection_->shut_down();  // the reading thread sees the end
   if (connection_->has_unsent() != is_sending_) update_events();
 }
 

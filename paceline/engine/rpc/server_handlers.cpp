@@ -131,7 +131,7 @@ void Server::after(const std::shared_ptr<Incoming>& call) {
   if (next) pool_->run_next(std::move(next));
 }
 
-// What objects do when they end may take its time.
+// Destructors of objects may take long.
 void Server::bury(Objects::Dead dead) {
   if (dead.empty()) return;
   pool_->run([dead = std::make_shared<Objects::Dead>(std::move(dead))] {});

@@ -93,7 +93,7 @@ class CallStats {
   std::shared_ptr<Timeline> timeline_;
 };
 
-// What all parts of a worker share.
+// Shared by all parts of a worker.
 
 struct Setup {
   WorkerEntry self;
@@ -117,7 +117,7 @@ LeaseTime boot_time();
 
 inline constexpr std::chrono::milliseconds kNameless(50);  // between two looks for a name
 
-// What both ends of a connection at `callee` mean by it, for the handshake.
+// The context in which both ends prove the secret: calls at this incarnation of `callee`.
 std::string connection_context(const WorkerEntry& callee, bool is_encrypted);
 // Whether a connection is encrypted: the workers of a host trust its kernel.
 bool is_encrypted(const WorkerEntry& callee, const WorkerEntry& caller);

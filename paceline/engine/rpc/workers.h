@@ -60,12 +60,12 @@ struct JoinOptions {
   // Runs before other workers see this one: serves what they may call at once.
   std::function<void(Workers&)> prepare{};
   std::string role{};  // empty: that of the launcher (`paceline run --roles`), else "worker"
-  // Of the job. Without them, those of the launcher (`paceline run`).
+  // The job's. If they are not set, the launcher's (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
   std::string address{};  // for other hosts; empty: of the first interface that is not loopback
   std::string host{};     // a part of the host that counts as another one, as in LinkOptions
-  bool encrypt = false;   // what goes to other hosts; also by PACELINE_ENCRYPT=1. All or none.
+  bool encrypt = false;   // connections to other hosts; also PACELINE_ENCRYPT=1. All workers alike.
   std::chrono::milliseconds deadline = kDefaultDeadline;  // of calls that have none
   std::size_t max_message = std::size_t{256} << 20;       // bytes
   // Credit that this worker gives each other: calls under way, and bytes of their requests.
