@@ -22,9 +22,6 @@
 
 namespace paceline {
 
-// From here on the copy into a bucket costs more than an all-reduce of its own.
-inline constexpr std::size_t kLargeGradientBytes = 512 << 10;
-
 struct BucketLimits {
   std::size_t first_bytes = 1 << 20;
   std::size_t cap_bytes = 25 << 20;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <span>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -11,19 +10,12 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/lockstep.h"
 #include "paceline/training/tensor/collectives.h"
+#include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_memory.h"
+#include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
 namespace {
-
-using Numbers = std::unordered_map<const void*, std::size_t>;
-
-Numbers numbers_of(const std::vector<at::Tensor>& tensors) {
-  Numbers numbers;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    numbers.emplace(tensors[i].unsafeGetTensorImpl(), i);
-  return numbers;
-}
 
 std::vector<at::Tensor> tensors_of(const std::vector<NamedParameter>& parameters) {
   std::vector<at::Tensor> tensors;
@@ -134,7 +126,7 @@ void GradientPlacement::deliver(PassMonitor& monitor) {
 
 // Plans the units in which at least one parameter requires a gradient.
 std::vector<BucketPlan> DividedPlacement::plan(std::vector<std::size_t> /*order*/) {
-  const Numbers numbers = numbers_of(tensors_of(buckets_.parameters));
+  const auto numbers = numbers_by_tensor(tensors_of(buckets_.parameters));
   const auto& of_optimizer = optimizer_.parameters();
   std::vector<BucketPlan> plans;
   units_.clear();
@@ -156,7 +148,7 @@ std::vector<BucketPlan> DividedPlacement::plan(std::vector<std::size_t> /*order*
     plans.push_back(std::move(plan));
     units_.emplace_back().of_optimizer = std::move(unit);
   }
-  const Numbers known = numbers_of(of_optimizer);
+  const auto known = numbers_by_tensor(of_optimizer);
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     const Gradient& gradient = buckets_.gradients[i];
     check(!gradient.is_trained || known.contains(gradient.parameter.unsafeGetTensorImpl()),
@@ -418,7 +410,7 @@ void Sharded<Kind>::make_memory() {
   sums_ = std::vector<ShardSum>(this->buckets_.all.size());
   for (Bucket& bucket : this->buckets_.all) {
     const FlatLayout& layout = bucket.plan.layout;
-    if (needs_wide_sums(layout.type())) bucket.wide = this->make_flat(layout.count(), at::kFloat);
+    if (is_16_bit(layout.type())) bucket.wide = this->make_flat(layout.count(), at::kFloat);
   }
 }
 

@@ -176,11 +176,6 @@ class HookedPlacement : public GradientPlacement {
   std::vector<int> rounds_;                        // [bucket], in this pass
 };
 
-// Whether gradients of this type are added up as float32.
-inline bool needs_wide_sums(at::ScalarType type) {
-  return type == at::kHalf || type == at::kBFloat16;
-}
-
 // Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` takes the
 // sum. Every unit of a DividedPlacement must have a slot of its own then.
 template <class Kind>

@@ -78,7 +78,7 @@ void PassMonitor::note_gradient(std::size_t parameter) {
   if (non_finite_ == NonFinite::kIgnore || not_finite_ || !is_on_cpu_) return;
   const at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined()) return;
-  if (non_finite_ == NonFinite::kReport && gradient.nbytes() >= kLargeGradientBytes) return;
+  if (non_finite_ == NonFinite::kReport && gradient.nbytes() >= kAloneBytes) return;
   if (!is_finite(gradient)) not_finite_ = parameter;
 }
 

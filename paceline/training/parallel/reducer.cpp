@@ -64,13 +64,13 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, std::vector<NamedParameter
                             parse_backend_choice(group_->backend()))),
       steps_(*group_, options.logical_shards, device_),
       communicates_(group_->world_size() > 1 || steps_.has_shards()),
-      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kLargeGradientBytes)),
+      large_need_no_copy_(tensors_need_no_copy(*group_, device_, kAloneBytes)),
       turns_(LaunchTurns::of(*group_)),
       monitor_(*group_, buckets_.parameters, options.non_finite, options.guard_passes,
                turns_->next_number()),
       placement_(make_placement(nullptr)),
       counter_(bytes_of(buckets_.parameters)) {
-  static_assert(kLargeGradientBytes >= SymmetricTensors::kLeastBytes);
+  static_assert(kAloneBytes >= SymmetricTensors::kLeastBytes);
   follow_requirements();
 }
 
@@ -116,13 +116,13 @@ std::unique_ptr<GradientPlacement> Reducer::make_placement(
   const bool divides = options_.optimizer != nullptr && group_->world_size() > 1;
   const bool is_wide =
       steps_.has_shards() && std::ranges::any_of(buckets_.parameters, [](const auto& parameter) {
-        return needs_wide_sums(parameter.tensor.scalar_type());
+        return is_16_bit(parameter.tensor.scalar_type());
       });
   BucketLimits limits = options_.buckets;
   if (hook || is_wide) {
     limits.alone_bytes = std::numeric_limits<std::size_t>::max();
   } else if (large_need_no_copy_) {
-    limits.alone_bytes = std::min(limits.alone_bytes, kLargeGradientBytes);
+    limits.alone_bytes = std::min(limits.alone_bytes, kAloneBytes);
   }
   if (hook) {
     check(!steps_.has_shards(),

@@ -220,7 +220,7 @@ class Reducer : public GradientSync {
   const c10::Device device_;         // of all parameters
   StepPasses steps_;
   const bool communicates_;                   // false: a rank alone, without logical shards
-  const bool large_need_no_copy_;             // to be reduced: gradients of kLargeGradientBytes
+  const bool large_need_no_copy_;             // to be reduced: gradients of kAloneBytes
   const std::shared_ptr<LaunchTurns> turns_;  // owners: this group's reducers
   PassMonitor monitor_;                       // its report is in the last bucket
   std::unique_ptr<GradientPlacement> placement_;

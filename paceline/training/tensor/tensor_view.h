@@ -106,7 +106,8 @@ class FlatLayout {
   std::int64_t count_ = 0;
 };
 
-// A gradient of so many bytes is communicated alone, where it lies; smaller ones share an array.
+// A gradient of so many bytes is communicated alone, where it lies, because the copy into a shared
+// array would cost more than a collective of its own; smaller ones share an array.
 inline constexpr std::size_t kAloneBytes = 512 << 10;
 
 // The bytes of all elements.
