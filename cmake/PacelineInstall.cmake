@@ -7,9 +7,9 @@ install(TARGETS ${PACELINE_TARGETS} EXPORT PacelineTargets COMPONENT dev)
 install(EXPORT PacelineTargets NAMESPACE Paceline:: DESTINATION ${package_dir} COMPONENT dev)
 
 # The public headers: the two that users include, and what these include in turn. A build without LibTorch installs the engine's.
-set(public_headers paceline/engine.h)
+set(public_headers paceline/engine.h paceline/files.h paceline/launcher.h paceline/planning.h)
 if(PACELINE_WITH_LIBTORCH)
-  list(APPEND public_headers paceline/paceline.h)
+  list(APPEND public_headers paceline/training.h paceline/paceline.h)
 endif()
 set(unread ${public_headers})
 while(unread)

@@ -1,7 +1,7 @@
 #pragma once
 
-// The half of Paceline that needs no LibTorch: groups of ranks and their collectives, rendezvous,
-// launching, checkpoints, calls between workers.
+// The wing that connects ranks: groups and their collectives, rendezvous, calls between workers.
+// Needs no LibTorch, as files.h, launcher.h and planning.h.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"
@@ -14,15 +14,6 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 #include "paceline/engine/rpc/workers.h"
-#include "paceline/files/checkpoint/checkpoint_directory.h"
-#include "paceline/files/checkpoint/checkpoint_team.h"
-#include "paceline/files/checkpoint/checkpoint_writer.h"
-#include "paceline/files/checkpoint/memory_checkpoint.h"
-#include "paceline/launcher/spawn/spawn.h"
-#include "paceline/planning/schedules/named_plans.h"
-#include "paceline/planning/schedules/picture.h"
-#include "paceline/planning/schedules/plan.h"
-#include "paceline/planning/schedules/search.h"
-#include "paceline/planning/schedules/simulate.h"
+#include "paceline/engine/telemetry/metrics_log.h"
 
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints docs/api.md: every public class and function of the headers that paceline.h and engine.h include.
+"""Prints docs/api.md: every public class and function of the headers that the wings' front doors include.
 
     tools/api_page.py > docs/api.md
     tools/api_page.py --check      exits with 1 and a diff when docs/api.md is not what this prints
@@ -14,7 +14,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
-UMBRELLAS = ("paceline/engine.h", "paceline/paceline.h")
+DOORS = ("paceline/engine.h", "paceline/files.h", "paceline/launcher.h", "paceline/planning.h", "paceline/training.h")
 # Included by those headers: the types that their functions take and return.
 ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/call.h",
         "paceline/engine/collectives/group/group_options.h", "paceline/engine/collectives/group/operations.h",
@@ -37,28 +37,17 @@ Every public class and function, a line each: the names of its parameters and th
 header. The headers have the rest: costs, errors and thread safety. This page is made by `tools/api_page.py`; a test
 compares it with the headers.
 
-`#include <paceline/paceline.h>` is everything; `#include <paceline/engine.h>` is the half without LibTorch. Collective
-calls are made by all ranks of a group, in the same order. Errors are thrown as `paceline::Error`
+`#include <paceline/paceline.h>` is everything. Each wing has a header of its own; all but `training.h` do without
+LibTorch. Collective calls are made by all ranks of a group, in the same order. Errors are thrown as `paceline::Error`
 ([errors.md](errors.md)).
 """
 
 
 def headers():
-    """(umbrella, its headers in the order of their paths) for each umbrella; a header is listed once."""
-    seen = set(UMBRELLAS)
-    also = set(ALSO)
-    engine = engine_wings()
-    for umbrella in UMBRELLAS:
-        paths = set(INCLUDE.findall((ROOT / umbrella).read_text())) - seen
-        is_engine = umbrella == UMBRELLAS[0]
-        paths |= {path for path in also if (path.split("/")[1] in engine) == is_engine} - seen
-        seen |= paths
-        yield umbrella, sorted(paths)
-
-
-def engine_wings():
-    above = (ROOT / "paceline/LAYERS").read_text().split("# --- LibTorch")[0]
-    return set(re.findall(r"^([a-z_]+)\s*:", above, re.M))
+    """(front door, its wing's headers in the order of their paths) for each wing."""
+    for door in DOORS:
+        paths = set(INCLUDE.findall((ROOT / door).read_text()))
+        yield door, sorted(paths | {path for path in ALSO if path.startswith(door.removesuffix(".h") + "/")})
 
 
 def sentence(comment):
@@ -289,8 +278,8 @@ def wrapped(indent, text):
 
 def page():
     lines = [OPENING.rstrip()]
-    for umbrella, paths in headers():
-        lines += ["", f"## {umbrella}"]
+    for door, paths in headers():
+        lines += ["", f"## {door}"]
         for path in paths:
             header = Header(path)
             name = path[len("paceline/"):]

@@ -1,0 +1,15 @@
+#pragma once
+
+// A pipeline's schedules: named, searched, checked, simulated, drawn. Needs no LibTorch.
+
+#if __cplusplus < 202002L
+#error "Paceline needs C++20: compile with -std=c++20"
+#else
+
+#include "paceline/planning/schedules/named_plans.h"
+#include "paceline/planning/schedules/picture.h"
+#include "paceline/planning/schedules/plan.h"
+#include "paceline/planning/schedules/search.h"
+#include "paceline/planning/schedules/simulate.h"
+
+#endif
