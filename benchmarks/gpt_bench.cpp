@@ -28,7 +28,7 @@
 #include "paceline/planning/schedules/search.h"
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/transformer_stage.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/pipeline/pipeline.h"

@@ -25,7 +25,7 @@ ALSO = ("paceline/engine/collectives/buffer.h", "paceline/engine/collectives/cal
         "paceline/files/images/image.h", "paceline/files/images/image_files.h",
         "paceline/files/images/image_pipeline.h", "paceline/training/optim/lr_schedules.h",
         "paceline/training/optim/optimizer.h", "paceline/training/optim/optimizer_shards.h",
-        "paceline/training/optim/update_rules.h",
+        "paceline/training/optim/rules/update_rules.h",
         "paceline/training/parallel/communication_hook.h", "paceline/training/remote/distributed_optimizer.h",
         "paceline/training/train/training_state.h")
 INCLUDE = re.compile(r'^#include "(paceline/[^"]+)"', re.M)

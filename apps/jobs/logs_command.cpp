@@ -12,8 +12,8 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/launcher/output/line_formatter.h"
 #include "paceline/launcher/process/process.h"
 

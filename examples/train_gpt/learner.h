@@ -14,8 +14,8 @@
 #include "paceline/training/models/gpt.h"
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/optimizer.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/loop.h"
-#include "paceline/training/train/weights_file.h"
 
 #include "examples/train_gpt/options.h"
 

@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/text/tokenizer.h"
 #include "paceline/files/text/unicode.h"
 #include "paceline/training/data/dataset_files.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "paceline/engine/collectives/group/process_group.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/join.h"
 
 #include "tests/harness/process_ranks.h"

@@ -15,7 +15,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/training/data/distributed_sampler.h"
 #include "paceline/training/models/cnn.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
 #include "tests/harness/process_ranks.h"

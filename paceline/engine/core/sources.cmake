@@ -9,7 +9,7 @@ set(SOURCES
   number_text.cpp
   option_text.cpp
   simd.cpp
-  system/files.cpp
+  system/safe_files.cpp
   system/host.cpp
   system/io.cpp
   system/resource_limits.cpp

@@ -15,8 +15,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/engine/rendezvous/slurm.h"
 

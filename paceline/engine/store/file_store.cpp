@@ -20,9 +20,9 @@
 #include "paceline/engine/core/awake_clock.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/engine/store/store.h"
 

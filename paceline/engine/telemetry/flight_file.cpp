@@ -13,8 +13,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/engine/telemetry/record_file.h"
 
 namespace paceline {

@@ -19,9 +19,9 @@
 
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline {
 

@@ -14,8 +14,8 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {

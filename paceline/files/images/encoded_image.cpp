@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline::images {
 

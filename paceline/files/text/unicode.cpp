@@ -8,7 +8,7 @@
 #include <utf8proc.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline::text {
 

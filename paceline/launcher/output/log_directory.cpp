@@ -26,8 +26,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/deadline.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/launcher/output/line_formatter.h"
 
 namespace paceline::launcher {

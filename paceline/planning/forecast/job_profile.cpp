@@ -8,7 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/planning/schedules/named_plans.h"
 
 namespace paceline::planning {

@@ -11,7 +11,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/current_error.h"
-#include "paceline/training/tensor/object_collectives.h"
+#include "paceline/training/tensor/tensor_lists.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {

@@ -14,8 +14,8 @@
 #include <zlib.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline::data {
 
@@ -146,7 +146,7 @@ class Reader {
     return (std::int64_t{b[0]} << 24) | (b[1] << 16) | (b[2] << 8) | b[3];
   }
 
-  // Tells what the file is instead, if its first bytes show that (engine/core/system/files.h).
+  // Tells what the file is instead, if its first bytes show that (engine/core/system/safe_files.h).
   std::string_view mistaken(std::span<const std::uint8_t> first) {
     std::array<std::byte, 256> head{};
     std::ranges::copy(std::as_bytes(first), head.begin());

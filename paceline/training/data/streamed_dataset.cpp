@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/images/sample_random.h"
 #include "paceline/training/data/dataset_files.h"
 

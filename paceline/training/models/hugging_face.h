@@ -2,7 +2,7 @@
 
 // Converts weights from and to the names and shapes of Hugging Face's transformers, as
 // GPT2LMHeadModel and BertForMaskedLM save them, with or without the prefixes "transformer." and
-// "bert.". training/train/weights_file.h reads and writes the files.
+// "bert.". training/train/checkpoints/weights_file.h reads and writes the files.
 //
 // Every tensor of a file is used, must equal what the model computes itself, or is an error:
 //

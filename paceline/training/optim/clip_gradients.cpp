@@ -8,8 +8,8 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {
 namespace {

@@ -9,8 +9,8 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -7,8 +7,8 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 
 namespace paceline::optim {
 

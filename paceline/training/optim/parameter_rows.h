@@ -15,7 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "paceline/training/optim/optimizer_shards.h"
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

@@ -1,19 +1,19 @@
 set(SOURCES
-  block_kernels.cpp
+  rules/block_kernels.cpp
   clip_gradients.cpp
   divided_parameters.cpp
   exponential_moving_average.cpp
   grad_scaler.cpp
   guarded_state.cpp
-  kernels.cpp
+  rules/kernels.cpp
   lr_schedules.cpp
   optimizer.cpp
   parameter_home.cpp
   parameter_norms.cpp
   parameter_rows.cpp
   state_words.cpp
-  tensor_blocks.cpp
-  update_rules.cpp)
+  rules/tensor_blocks.cpp
+  rules/update_rules.cpp)
 set(LIBRARIES fmt::fmt)
-set_source_files_properties(paceline/training/optim/kernels.cpp paceline/training/optim/block_kernels.cpp PROPERTIES
+set_source_files_properties(paceline/training/optim/rules/kernels.cpp paceline/training/optim/rules/block_kernels.cpp PROPERTIES
   COMPILE_OPTIONS "-O3;-fno-math-errno;-fno-trapping-math" SKIP_PRECOMPILE_HEADERS ON)

@@ -7,7 +7,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
-#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/parallel/sync_batch_norm.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"

@@ -13,8 +13,8 @@
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
-#include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/parallel/replica_guard.h"
 
 namespace paceline {

@@ -37,7 +37,7 @@
 
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
 
 namespace torch::optim {
 class Optimizer;

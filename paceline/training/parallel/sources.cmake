@@ -4,17 +4,17 @@ set(SOURCES
   data_parallel.cpp
   distributed_data_parallel.cpp
   fully_shard.cpp
-  gradient_buckets.cpp
-  gradient_placement.cpp
+  reducer/gradient_buckets.cpp
+  reducer/gradient_placement.cpp
   join.cpp
-  lockstep.cpp
-  pass_monitor.cpp
-  reducer.cpp
+  reducer/lockstep.cpp
+  reducer/pass_monitor.cpp
+  reducer/reducer.cpp
   replica_guard.cpp
-  step_passes.cpp
+  reducer/step_passes.cpp
   sync_batch_norm.cpp
-  vectorised_loops.cpp)
+  reducer/vectorised_loops.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
 # Loops that only -O3 vectorises, with the same bits on every processor: no fused multiply-add.
-set_source_files_properties(paceline/training/parallel/vectorised_loops.cpp PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
+set_source_files_properties(paceline/training/parallel/reducer/vectorised_loops.cpp PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
   SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)

@@ -9,7 +9,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/object_collectives.h"
+#include "paceline/training/tensor/tensor_lists.h"
 
 namespace paceline {
 

@@ -3,7 +3,7 @@ set(SOURCES
   c10d_gloo.cpp
   collectives.cpp
   compute_settings.cpp
-  object_collectives.cpp
+  tensor_lists.cpp
   random.cpp
   tensor_marks.cpp
   tensor_memory.cpp

@@ -10,7 +10,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/timing.h"
 #include "paceline/planning/forecast/memory_plan.h"
-#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/pipeline/measure_layers.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"

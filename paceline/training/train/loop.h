@@ -36,7 +36,7 @@
 #include "paceline/engine/telemetry/phase_times.h"
 #include "paceline/training/data/data_loader.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {

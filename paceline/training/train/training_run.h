@@ -32,12 +32,12 @@
 #include "paceline/engine/telemetry/metrics_log.h"
 #include "paceline/planning/forecast/job_profile.h"
 #include "paceline/training/data/data_loader.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 #include "paceline/training/train/evaluate.h"
 #include "paceline/training/train/loop.h"
 #include "paceline/training/train/run_report.h"
 #include "paceline/training/train/training_step.h"
-#include "paceline/training/train/weights_file.h"
 
 namespace paceline::train {
 

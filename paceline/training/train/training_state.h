@@ -9,7 +9,7 @@
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/lr_schedules.h"
 #include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 
 namespace paceline::train {
 

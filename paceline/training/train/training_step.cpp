@@ -7,7 +7,7 @@
 #include "paceline/training/models/layers.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 
 namespace paceline::train {

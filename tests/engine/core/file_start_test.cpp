@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 #include "tests/harness/expect_error.h"
 

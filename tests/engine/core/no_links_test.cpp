@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 #include "tests/harness/fresh_directory.h"
 

@@ -8,8 +8,8 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/kernels.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/kernels.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/training/optim/odd_parameters.h"
 

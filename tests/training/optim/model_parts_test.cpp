@@ -11,7 +11,7 @@
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

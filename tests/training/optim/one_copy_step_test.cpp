@@ -8,7 +8,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

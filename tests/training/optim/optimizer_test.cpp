@@ -10,7 +10,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/memory_pages.h"
 

@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/optim/odd_parameters.h"

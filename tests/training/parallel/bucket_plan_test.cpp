@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
 
 namespace paceline {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 
 #include "tests/harness/borrowed_group.h"

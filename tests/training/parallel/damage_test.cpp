@@ -13,7 +13,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/optim/exponential_moving_average.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/parallel/fully_shard.h"

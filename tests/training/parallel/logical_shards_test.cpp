@@ -10,7 +10,7 @@
 
 #include "paceline/training/models/resnet.h"
 #include "paceline/training/optim/clip_gradients.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"

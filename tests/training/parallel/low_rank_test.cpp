@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/training/parallel/vectorised_loops.h"
+#include "paceline/training/parallel/reducer/vectorised_loops.h"
 
 namespace paceline {
 namespace {

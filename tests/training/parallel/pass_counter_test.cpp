@@ -13,9 +13,9 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
-#include "paceline/training/parallel/pass_monitor.h"
+#include "paceline/training/parallel/reducer/pass_monitor.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/thread_ranks.h"

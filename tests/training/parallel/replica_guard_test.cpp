@@ -15,7 +15,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
 #include "tests/harness/borrowed_group.h"

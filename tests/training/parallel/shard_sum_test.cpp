@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/random_seed.h"

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/tensor/object_collectives.h"
+#include "paceline/training/tensor/tensor_lists.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/thread_ranks.h"

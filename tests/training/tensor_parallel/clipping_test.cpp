@@ -13,7 +13,7 @@
 #include "paceline/training/autograd/parallel_branches.h"
 #include "paceline/training/optim/clip_gradients.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/tensor_parallel/parallel_linear.h"

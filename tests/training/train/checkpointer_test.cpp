@@ -1,4 +1,4 @@
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include <csignal>
 #include <filesystem>

@@ -14,7 +14,7 @@
 
 #include "paceline/planning/schedules/named_plans.h"
 #include "paceline/training/data/dataset.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/pipeline/pipeline.h"
 #include "paceline/training/train/evaluate.h"

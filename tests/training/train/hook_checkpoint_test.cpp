@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "paceline/training/optim/clip_gradients.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"

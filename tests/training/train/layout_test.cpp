@@ -17,9 +17,9 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/training/models/transformer_stage.h"
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/tensor_parallel/tensor_parallel_layers.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"

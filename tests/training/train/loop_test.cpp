@@ -7,7 +7,7 @@
 
 #include "paceline/training/data/dataset.h"
 #include "paceline/training/optim/grad_scaler.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/fully_shard.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/train/evaluate.h"

@@ -13,7 +13,7 @@
 #include "paceline/training/models/efficient_net.h"
 #include "paceline/training/models/hugging_face.h"
 #include "paceline/training/models/resnet.h"
-#include "paceline/training/train/weights_file.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 namespace paceline::train {
 namespace {

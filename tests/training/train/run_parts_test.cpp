@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "paceline/training/optim/lr_schedules.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 #include "paceline/training/train/training_state.h"
 
 #include "tests/harness/process_ranks.h"

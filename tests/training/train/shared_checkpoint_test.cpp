@@ -13,8 +13,8 @@
 #include <torch/torch.h>
 
 #include "paceline/engine/core/bytes.h"
-#include "paceline/training/optim/update_rules.h"
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/optim/rules/update_rules.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/load_checkpoint.h"

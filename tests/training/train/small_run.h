@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "paceline/training/data/image_dataset.h"
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 #include "paceline/training/parallel/distributed_data_parallel.h"
 #include "paceline/training/tensor/random.h"
 #include "paceline/training/train/loop.h"

@@ -1,4 +1,4 @@
-#include "paceline/training/train/weights_file.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 
 #include <thread>
 

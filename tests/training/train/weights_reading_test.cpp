@@ -10,7 +10,7 @@
 
 #include <torch/torch.h>
 
-#include "paceline/training/train/weights_file.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"

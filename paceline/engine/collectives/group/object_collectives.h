@@ -3,7 +3,7 @@
 // Strings of any length, between ranks: names, settings, JSON, anything that a program writes as
 // text or bytes. The lengths travel first, so that ranks need not know them. For messages and small
 // objects: they are copied, and every rank keeps what it gets in memory.
-// paceline/training/tensor/object_collectives.h has the same for lists of tensors.
+// paceline/training/tensor/tensor_lists.h has the same for lists of tensors.
 //
 // Errors are those of collectives. Too long an object is Error(kInvalid) on every rank, with the
 // rank that gave it, and the group goes on.

@@ -21,8 +21,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/system/fd.h"
-#include "paceline/engine/core/system/files.h"
 #include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline {
 

@@ -19,11 +19,11 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/parallel/gradient_buckets.h"
-#include "paceline/training/parallel/gradient_placement.h"
-#include "paceline/training/parallel/lockstep.h"
-#include "paceline/training/parallel/pass_monitor.h"
-#include "paceline/training/parallel/step_passes.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
+#include "paceline/training/parallel/reducer/pass_monitor.h"
+#include "paceline/training/parallel/reducer/step_passes.h"
 #include "paceline/training/tensor/libtorch_version.h"
 
 namespace paceline {

@@ -1,4 +1,4 @@
-#include "paceline/training/train/weights_file.h"
+#include "paceline/training/train/checkpoints/weights_file.h"
 
 #include <cmath>
 #include <cstring>
@@ -17,7 +17,7 @@
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 #include "paceline/files/checkpoint/file_system.h"
 #include "paceline/files/checkpoint/safetensors.h"
 #include "paceline/training/tensor/tensor_view.h"

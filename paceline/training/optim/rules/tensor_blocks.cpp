@@ -1,4 +1,4 @@
-#include "paceline/training/optim/tensor_blocks.h"
+#include "paceline/training/optim/rules/tensor_blocks.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <ATen/Parallel.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/rules/kernels.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {

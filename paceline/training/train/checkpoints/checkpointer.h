@@ -19,8 +19,8 @@
 #include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/files/checkpoint/memory_checkpoint.h"
 #include "paceline/training/optim/optimizer.h"
-#include "paceline/training/train/run_boxes.h"
-#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/checkpoints/run_boxes.h"
+#include "paceline/training/train/checkpoints/run_snapshot.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {

@@ -1,4 +1,4 @@
-#include "paceline/engine/core/system/files.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "paceline/training/train/run_boxes.h"
+#include "paceline/training/train/checkpoints/run_boxes.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,6 +16,7 @@
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::train {
+
 namespace {
 
 using models::Division;

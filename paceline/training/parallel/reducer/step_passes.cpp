@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/step_passes.h"
+#include "paceline/training/parallel/reducer/step_passes.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "paceline/training/train/checkpointer.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/training/parallel/replica_guard.h"
 #include "paceline/training/tensor/collectives.h"
-#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/checkpoints/run_snapshot.h"
 
 namespace paceline::train {
 

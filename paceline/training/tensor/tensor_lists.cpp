@@ -1,4 +1,4 @@
-#include "paceline/training/tensor/object_collectives.h"
+#include "paceline/training/tensor/tensor_lists.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,11 +1,11 @@
-#include "paceline/training/optim/update_rules.h"
+#include "paceline/training/optim/rules/update_rules.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/rules/kernels.h"
 
 namespace paceline::optim {
 

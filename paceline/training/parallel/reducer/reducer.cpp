@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/reducer.h"
+#include "paceline/training/parallel/reducer/reducer.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +20,7 @@
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
+
 namespace {
 
 class GradientHook : public torch::autograd::FunctionPostHook {

@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
 
 #include <algorithm>
 #include <array>

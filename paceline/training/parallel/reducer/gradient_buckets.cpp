@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 namespace paceline {
+
 namespace {
 
 // Whether `tensor` is in the memory of `other` and held in one place only.

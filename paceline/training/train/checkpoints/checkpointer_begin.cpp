@@ -7,8 +7,8 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/json_text.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/training/train/checkpointer.h"
-#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/run_snapshot.h"
 
 namespace paceline::train {
 

@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/pass_monitor.h"
+#include "paceline/training/parallel/reducer/pass_monitor.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,8 +11,8 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
-#include "paceline/training/parallel/gradient_buckets.h"
-#include "paceline/training/parallel/vectorised_loops.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/vectorised_loops.h"
 
 namespace paceline {
 

@@ -1,10 +1,11 @@
-#include "paceline/training/optim/kernels.h"
+#include "paceline/training/optim/rules/kernels.h"
 
 #include <cmath>
 
 #include "paceline/engine/core/simd.h"
 
 namespace paceline::optim {
+
 namespace {
 
 inline std::uint32_t word(float value) { return std::bit_cast<std::uint32_t>(value); }

@@ -1,4 +1,4 @@
-#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/checkpoints/run_snapshot.h"
 
 #include <map>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/vectorised_loops.h"
+#include "paceline/training/parallel/reducer/vectorised_loops.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,7 @@
 #include "paceline/engine/core/simd.h"
 
 namespace paceline {
+
 namespace {
 
 // The number of values between two checks whether one was found.

@@ -1,4 +1,4 @@
-#include "paceline/training/parallel/gradient_placement.h"
+#include "paceline/training/parallel/reducer/gradient_placement.h"
 
 #include <algorithm>
 #include <map>
@@ -8,13 +8,14 @@
 #include <ATen/ATen.h>
 
 #include "paceline/engine/core/check.h"
-#include "paceline/training/parallel/lockstep.h"
+#include "paceline/training/parallel/reducer/lockstep.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_memory.h"
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline {
+
 namespace {
 
 std::vector<at::Tensor> tensors_of(const std::vector<NamedParameter>& parameters) {

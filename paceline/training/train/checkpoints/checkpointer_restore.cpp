@@ -14,10 +14,11 @@
 #include "paceline/engine/core/log.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_view.h"
-#include "paceline/training/train/checkpointer.h"
-#include "paceline/training/train/run_snapshot.h"
+#include "paceline/training/train/checkpoints/checkpointer.h"
+#include "paceline/training/train/checkpoints/run_snapshot.h"
 
 namespace paceline::train {
+
 namespace {
 
 constexpr std::int64_t kNone = -1;  // no step

@@ -23,8 +23,8 @@
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
-#include "paceline/training/parallel/gradient_buckets.h"
-#include "paceline/training/parallel/pass_monitor.h"
+#include "paceline/training/parallel/reducer/gradient_buckets.h"
+#include "paceline/training/parallel/reducer/pass_monitor.h"
 
 namespace paceline {
 
