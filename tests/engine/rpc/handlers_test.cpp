@@ -20,6 +20,10 @@ class Gate {
     is_open_ = true;
     opened_.notify_all();
   }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+  }
   bool wait() {
     std::unique_lock lock(mutex_);
     return opened_.wait_for(lock, 20s, [this] { return is_open_; });
@@ -84,6 +88,34 @@ TEST(Handlers, a_method_may_limit_its_threads_and_its_queue) {
   gate.open();
   for (auto& future : futures) future.get();
   EXPECT_EQ(most, 2);
+}
+
+// A thread of the callee that has served a connection several times in a row stays with it, and
+// must give it up while it runs a long handler.
+TEST(Handlers, a_handler_that_sleeps_does_not_hold_up_other_calls_of_its_connection) {
+  Job job;
+  const auto callee = job.join("callee");
+  Gate gate;
+  std::atomic<bool> is_waiting{false};
+  callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
+  callee->serve<Wait>([&](const Nothing&, Context&) {
+    is_waiting = true;
+    EXPECT_TRUE(gate.wait());
+    return Nothing{};
+  });
+  const auto caller = job.join("caller");
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 30; ++i) EXPECT_EQ(caller->call<Add>("callee", {i, 1}).get().sum, i + 1);
+    is_waiting = false;
+    auto waits = caller->call<Wait>("callee");
+    ASSERT_TRUE(soon([&] { return is_waiting.load(); }));
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_EQ(caller->call<Add>("callee", {i, 2}, {.deadline = 10s}).get().sum, i + 2) << round;
+    }
+    gate.open();
+    waits.get();
+    gate.close();
+  }
 }
 
 TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
