@@ -63,8 +63,7 @@ TEST_F(BrokenRings, a_writer_that_is_too_far_ahead_or_behind_is_refused) {
   for (const std::uint64_t written : {std::uint64_t{5} + Rings::kBytes + 1, std::uint64_t{4},
                                       std::uint64_t{0}, ~std::uint64_t{0}}) {
     set(kWritten, written);
-    harness::expect_error(ErrorCode::kCorrupt, {"broke the rules of its shared memory"},
-                          [&] { read(); });
+    expect_error(ErrorCode::kCorrupt, {"broke the rules of its shared memory"}, [&] { read(); });
   }
   set(kWritten, 5);
   EXPECT_EQ(read(), "") << "the reader has not moved";
@@ -82,9 +81,9 @@ TEST_F(BrokenRings, a_reader_that_claims_what_was_not_written_gets_nothing) {
 }
 
 TEST_F(BrokenRings, a_file_of_another_size_or_without_a_seal_is_refused) {
-  harness::expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"},
-                        [] { Rings::of_file(make_sealed_file(kFileBytes - 4096)); });
-  harness::expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"}, [] {
+  expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"},
+               [] { Rings::of_file(make_sealed_file(kFileBytes - 4096)); });
+  expect_error(ErrorCode::kCorrupt, {"shared memory cannot be used"}, [] {
     Fd file(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     ASSERT_EQ(::ftruncate(file.get(), kFileBytes), 0);
     Rings::of_file(std::move(file));
