@@ -30,7 +30,7 @@ Cores whole_cores(const Topology& topology) {
   return cores;
 }
 
-std::string size_text(std::uint64_t bytes) {
+std::string memory_text(std::uint64_t bytes) {
   constexpr std::uint64_t kKiB = 1024, kMiB = kKiB * 1024, kGiB = kMiB * 1024;
   if (bytes >= 10 * kGiB) return fmt::format("{} GiB", (bytes + kGiB / 2) / kGiB);
   if (bytes >= kGiB) return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
@@ -86,7 +86,7 @@ class Mapper {
   std::string node_name(int number) const {
     for (const NumaNode& node : topology_.numa_nodes) {
       if (node.number == number && node.bytes > 0)
-        return fmt::format("NUMA node {}, {}", number, size_text(node.bytes));
+        return fmt::format("NUMA node {}, {}", number, memory_text(node.bytes));
     }
     return fmt::format("NUMA node {}", number);
   }
@@ -94,7 +94,7 @@ class Mapper {
   std::string cache_name(int number) const {
     if (number >= static_cast<int>(topology_.caches.size())) return "";
     const Cache& cache = topology_.caches[number];
-    return fmt::format("L{} {}", cache.level, size_text(cache.bytes));
+    return fmt::format("L{} {}", cache.level, memory_text(cache.bytes));
   }
 
   const Topology& topology_;
