@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "paceline/engine/collectives/kernels/elements.h"
 #include "paceline/engine/core/simd.h"
 #include "paceline/training/optim/rules/kernels.h"
 
 #define PACELINE_KERNEL optim_elements
+#include "paceline/engine/collectives/kernels/elements.h"
 #undef PACELINE_KERNEL
 
 namespace paceline::optim {
