@@ -5,7 +5,8 @@ without tests. --again: a second run of what failed; what passed in it is listed
 
 A reason is planned when a line of tests/planned_skips matches it. Exit code 1 when one is not, when a test failed or when no test ran.
 
---may-repeat: prints nothing; exit code 0 when the failed tests may have a second run: at most MOST_REPEATED, and none with a sanitizer's report.
+--may-repeat: prints nothing; exit code 0 when the failed tests may have a second run: at most MOST_REPEATED, none with a sanitizer's report,
+and no program of GoogleTest that crashed or hung, which it did if its output has no last line.
 """
 
 import pathlib
@@ -15,6 +16,7 @@ import xml.etree.ElementTree as ElementTree
 
 MOST_REPEATED = 3
 SANITIZER = re.compile(r"Sanitizer|runtime error: ")
+GTEST_END = re.compile(r"^\[=+\] .* ran\.", re.MULTILINE)
 PLANNED = pathlib.Path(__file__).parent.parent / "tests" / "planned_skips"
 
 
@@ -40,8 +42,9 @@ def has_failed(case):
 
 
 def may_repeat(files):
-    failed = [case for case in cases_of(files) if has_failed(case)]
-    return 0 < len(failed) <= MOST_REPEATED and not any(SANITIZER.search(case.findtext("system-out", "")) for case in failed)
+    outputs = [case.findtext("system-out", "") for case in cases_of(files) if has_failed(case)]
+    crashed = any("[ RUN      ]" in output and not GTEST_END.search(output) for output in outputs)
+    return 0 < len(outputs) <= MOST_REPEATED and not crashed and not any(SANITIZER.search(output) for output in outputs)
 
 
 def main(arguments):
