@@ -141,11 +141,12 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
 }
 
 void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
-                  const std::string& peer_name, const std::string& group_name) {
+                  const PeerName& peer, const std::string& group_name) {
   if (mine == theirs) return;
   if (mine.group != theirs.group) {
-    fail(ErrorCode::kInvalid, "{}: {} sent a message of another group or generation to group {}",
-         self, peer_name, group_name);
+    fail(ErrorCode::kInvalid, {.ranks = {peer.in_world}},
+         "{}: {} sent a message of another group or generation to group {}", self, peer.text,
+         group_name);
   }
   Fingerprint reshaped = theirs;
   reshaped.shape = mine.shape;
@@ -157,10 +158,10 @@ void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std:
   } else if (mine.layout != theirs.layout && mine.divisor() == theirs.divisor()) {
     cure = ", with the same list of counts";
   }
-  fail(ErrorCode::kInvalid,
+  fail(ErrorCode::kInvalid, {.ranks = {peer.in_world}},
        "{}: collectives do not match in group {}: this rank called {}, {} called {}; every "
        "rank must make the same calls in the same order{}",
-       self, group_name, mine.describe(), peer_name, theirs.describe(), cure);
+       self, group_name, mine.describe(), peer.text, theirs.describe(), cure);
 }
 
 }  // namespace paceline

@@ -102,9 +102,13 @@ static_assert(sizeof(Fingerprint) == 32);
 Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
                              std::uint32_t generation, std::uint64_t group);
 
-// Throws Error(kInvalid) that shows both sides when they differ; `peer_name` is as Mesh::describe
-// gives it.
+// Another rank of a group, as errors name it.
+struct PeerName {
+  std::string text;  // as Mesh::describe gives it
+  int in_world = 0;
+};
+// Throws Error(kInvalid) that shows both sides when they differ.
 void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
-                  const std::string& peer_name, const std::string& group_name);
+                  const PeerName& peer, const std::string& group_name);
 
 }  // namespace paceline

@@ -17,7 +17,7 @@ std::optional<Error> copy_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& cause) {
-    return Error(cause.code(), std::string(cause.what()));
+    return cause.reworded(std::string(cause.what()));
   } catch (...) {
     return Error(ErrorCode::kSystem, describe_current_exception());
   }
@@ -57,9 +57,11 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
     recorder = begun_->recorder;
   }
   const std::string group = begun_ ? begun_->group : "";
+  const std::string operation = begun_ ? std::string(name_of(begun_->fingerprint.op)) : "";
   lock.unlock();  // reading the records takes a while
-  fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and continues{}", what,
-       timeout.count(), told_by_records(recorder.get(), group));
+  fail(ErrorCode::kTimeout, {.operation = operation, .group = group, .deadline = timeout},
+       "{} is not complete after {} ms, and continues{}", what, timeout.count(),
+       told_by_records(recorder.get(), group));
 }
 
 void Work::begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,

@@ -117,7 +117,7 @@ std::string random_hex(std::size_t count) {
 
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 2};
+constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 3};
 constexpr std::size_t kVersionByte = 7;
 constexpr std::byte kAccepted{1};
 

@@ -25,6 +25,12 @@ template <class... Args>
 }
 
 template <class... Args>
+[[noreturn]] void fail(ErrorCode code, ErrorContext context, fmt::format_string<Args...> format,
+                       Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...), std::move(context));
+}
+
+template <class... Args>
 void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]] {
     fail(ErrorCode::kInvalid, format, std::forward<Args>(args)...);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <optional>
 
 namespace paceline {
 
@@ -34,6 +35,11 @@ class Deadline {
   Clock::time_point moment() const { return moment_; }
   // When it was set, or up to 10 ms before; of never() it is never.
   Clock::time_point set_at() const { return set_at_; }
+  // The time that it gave, to within 20 ms; none for never().
+  std::optional<std::chrono::milliseconds> timeout() const {
+    if (moment_ == Clock::time_point::max()) return {};
+    return std::chrono::round<std::chrono::milliseconds>(moment_ - set_at_);
+  }
 
   // What is left, never negative.
   std::chrono::nanoseconds remaining() const {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 #include <typeinfo>
+#include <utility>
 
 #include <cxxabi.h>
 #include <sys/resource.h>
@@ -35,8 +36,41 @@ const char* to_string(ErrorCode code) {
   return "unknown";
 }
 
-Error::Error(ErrorCode code, const std::string& message)
-    : std::runtime_error(message), code_(code) {}
+namespace {
+
+bool is_empty(const ErrorContext& context) {
+  return context.operation.empty() && context.group.empty() && context.ranks.empty() &&
+         !context.deadline;
+}
+
+}  // namespace
+
+Error::Error(ErrorCode code, const std::string& message, ErrorContext context)
+    : std::runtime_error(message), code_(code) {
+  if (!is_empty(context)) context_ = std::make_shared<const ErrorContext>(std::move(context));
+}
+
+std::string Error::operation() const { return context_ ? context_->operation : ""; }
+
+std::string Error::group() const { return context_ ? context_->group : ""; }
+
+std::vector<int> Error::ranks() const { return context_ ? context_->ranks : std::vector<int>(); }
+
+std::optional<std::chrono::milliseconds> Error::deadline() const {
+  return context_ ? context_->deadline : std::nullopt;
+}
+
+Error Error::reworded(const std::string& message) const {
+  return Error(code_, message, context_ ? *context_ : ErrorContext());
+}
+
+Error Error::with(ErrorContext context) const {
+  if (!operation().empty()) context.operation = operation();
+  if (!group().empty()) context.group = group();
+  if (!ranks().empty()) context.ranks = ranks();
+  if (deadline()) context.deadline = deadline();
+  return Error(code_, what(), std::move(context));
+}
 
 Error system_error(const std::string& what) { return system_error(what, errno); }
 
@@ -91,7 +125,7 @@ bool begins_with_rank(std::string_view text) {
 Error said_by(const std::string& who, const std::string& doing, const Error& error) {
   const std::string text = error.what();
   if (begins_with_rank(text)) return error;
-  return Error(error.code(), who + ": " + doing + ": " + text);
+  return error.reworded(who + ": " + doing + ": " + text);
 }
 
 int exit_code_of(const std::exception& error) {

@@ -1,14 +1,19 @@
 #pragma once
 
 // The one exception of the library. Its code says what the *caller* can do; its message says what
-// happened, on which rank, in which operation, and what to do about it.
+// happened, on which rank, in which operation, and what to do about it. Its context holds the same
+// facts for a program that acts on them: docs/errors.md has examples.
 //
 // Public calls throw Error. Threads that the library owns and destructors never let one escape:
 // they store it, and the next public call throws it.
 
+#include <chrono>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace paceline {
 
@@ -25,13 +30,34 @@ enum class ErrorCode {
 // "invalid", "timeout", ...: the code as it is printed.
 const char* to_string(ErrorCode code);
 
+// What an error is about. A field that does not apply is empty.
+struct ErrorContext {
+  std::string operation;   // the call that failed: "all_reduce", "recv", a method of rpc
+  std::string group;       // the group's name: "world"
+  std::vector<int> ranks;  // the ranks that caused it, as numbers of the world: those that did not
+                           // arrive, were lost, made another call, or aborted the group
+  std::optional<std::chrono::milliseconds> deadline;  // the timeout that passed
+};
+
+// Copies share the context, so copying does not throw. Thread safety: as std::runtime_error.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message);
+  Error(ErrorCode code, const std::string& message, ErrorContext context = {});
+
   ErrorCode code() const { return code_; }
+  std::string operation() const;
+  std::string group() const;
+  std::vector<int> ranks() const;
+  std::optional<std::chrono::milliseconds> deadline() const;
+
+  // This error with another message.
+  Error reworded(const std::string& message) const;
+  // This error; `context` fills the fields that were empty.
+  Error with(ErrorContext context) const;
 
  private:
   ErrorCode code_;
+  std::shared_ptr<const ErrorContext> context_;  // null: every field is empty
 };
 
 // Error(kCorrupt) about the state of this job itself: ranks whose parameters should be equal have

@@ -17,16 +17,29 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The values of "outcome"; the message follows the last two.
+// The values of "outcome". The last two are followed by the ranks that caused the error, separated
+// by commas, a colon, and the message.
 constexpr char kReady[] = "ready";
-constexpr char kTimedOut[] = "timeout: ";
-constexpr char kRefused[] = "invalid: ";
+constexpr std::string_view kTimedOut = "timeout ";
+constexpr std::string_view kRefused = "invalid ";
 
-void throw_unless_ready(const std::string& outcome) {
+std::string outcome_of(const Error& error) {
+  return fmt::format("{}{}:{}", error.code() == ErrorCode::kTimeout ? kTimedOut : kRefused,
+                     fmt::join(error.ranks(), ","), error.what());
+}
+
+void throw_unless_ready(std::string_view outcome) {
   if (outcome == kReady) return;
   const bool timed_out = outcome.starts_with(kTimedOut);
+  outcome.remove_prefix(std::min(outcome.size(), kTimedOut.size()));
+  const auto colon = outcome.find(':');
+  ErrorContext context;
+  for (const std::string_view rank : split(outcome.substr(0, colon), ',')) {
+    if (const auto number = parse_number<int>(rank)) context.ranks.push_back(*number);
+  }
   throw Error(timed_out ? ErrorCode::kTimeout : ErrorCode::kInvalid,
-              outcome.substr(std::min(outcome.size(), sizeof kTimedOut - 1)));
+              std::string(outcome.substr(std::min(colon, outcome.size() - 1) + 1)),
+              std::move(context));
 }
 
 // The value of a claimed place: for people up to the bar, the host's identity after it. The random
@@ -92,7 +105,8 @@ void Arrival::check_world_size() {
   const Error error(ErrorCode::kInvalid,
                     fmt::format("rank {} ({}) was started with world size {}, others with {}: all "
                                 "ranks need the same WORLD_SIZE",
-                                who_.rank, claimant(own_claim()), mine, agreed));
+                                who_.rank, claimant(own_claim()), mine, agreed),
+                    {.ranks = {who_.rank}});
   give_up(error);
   throw error;
 }
@@ -104,14 +118,14 @@ void Arrival::claim_place() {
   const Error error(ErrorCode::kInvalid,
                     fmt::format("rank {} is claimed twice: by {} and by {}. Give every process its "
                                 "own RANK",
-                                who_.rank, claimant(taken_by), claimant(mine)));
+                                who_.rank, claimant(taken_by), claimant(mine)),
+                    {.ranks = {who_.rank}});
   give_up(error);
   throw error;
 }
 
 std::string Arrival::give_up(const Error& error) {
-  const auto kind = error.code() == ErrorCode::kTimeout ? kTimedOut : kRefused;
-  return store_->compare_set(key("outcome"), "", kind + std::string(error.what()));
+  return store_->compare_set(key("outcome"), "", outcome_of(error));
 }
 
 std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::milliseconds timeout,
@@ -130,7 +144,8 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
       return give_up(
           {ErrorCode::kTimeout,
            fmt::format("{}, which did not arrive within {} ms: were all {} processes started?",
-                       text, timeout.count(), who_.world_size)});
+                       text, timeout.count(), who_.world_size),
+           {.ranks = missing, .deadline = timeout}});
     }
     log::warning(text);
   }

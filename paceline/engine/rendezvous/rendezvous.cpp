@@ -163,10 +163,10 @@ std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secre
   try {
     return std::make_unique<TcpStoreServer>(listen_tcp_as_host(endpoint), secret);
   } catch (const Error& error) {
-    fail(error.code(),
-         "rank 0 cannot host the job's store: {}. Is another job, or a second process with rank 0, "
-         "at {}?",
-         error.what(), to_string(endpoint));
+    throw error.reworded(
+        fmt::format("rank 0 cannot host the job's store: {}. Is another job, or a second process "
+                    "with rank 0, at {}?",
+                    error.what(), to_string(endpoint)));
   }
 }
 
@@ -199,7 +199,8 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
       }
     }
     if (vigil.sees_passed(deadline)) {
-      fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
+      fail(ErrorCode::kTimeout, {.ranks = {0}, .deadline = timeout},
+           "rank 0 was not found within {} ms by {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }
     std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, it is not announced
@@ -327,7 +328,7 @@ std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnviro
     if (!attendance.at_rank_zero) throw;
     if (error.code() == ErrorCode::kPeerLost) return nullptr;
     if (error.code() != ErrorCode::kTimeout) throw;
-    fail(ErrorCode::kTimeout,
+    fail(ErrorCode::kTimeout, {.ranks = {0}, .deadline = timeout},
          "rank {} waited {} ms for rank 0, which has not left the group before this one: destroy "
          "every group there too",
          who.rank, timeout.count());

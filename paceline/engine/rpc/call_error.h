@@ -1,9 +1,12 @@
 #pragma once
 
-// How a call failed. Its code() says what the caller can do, as everywhere, and executed() whether
-// the handler ran, which decides whether it may be called again.
+// How a call failed. Its code() says what the caller can do, as everywhere; executed() tells
+// whether the handler ran, which decides whether it may be called again; operation() is the
+// method's name.
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,19 +23,17 @@ enum class Executed : std::uint8_t {
 class CallError : public Error {
  public:
   CallError(ErrorCode code, Executed executed, std::string worker, std::string method,
-            const std::string& message)
-      : Error(code, message),
+            const std::string& message, std::optional<std::chrono::milliseconds> deadline = {})
+      : Error(code, message, {.operation = std::move(method), .deadline = deadline}),
         executed_(executed),
-        worker_(std::move(worker)),
-        method_(std::move(method)) {}
+        worker_(std::move(worker)) {}
 
   Executed executed() const { return executed_; }
   const std::string& worker() const { return worker_; }  // that was called
-  const std::string& method() const { return method_; }
 
  private:
   Executed executed_;
-  std::string worker_, method_;
+  std::string worker_;
 };
 
 // A call over a reference to an object that cannot be used any more. Nothing was executed.

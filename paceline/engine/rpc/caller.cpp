@@ -82,7 +82,8 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
                               setup_->self.name, target.method, name_,
                               is_closed_ ? "this worker has left"
                                          : fmt::format("{} to it were under way until the deadline",
-                                                       counted(calls_.size(), "call"))));
+                                                       counted(calls_.size(), "call"))),
+                  is_closed_ ? std::nullopt : deadline.timeout());
     if (when_ended) when_ended(CallEnd::kNotExecuted);
     call->end();
     return call;
@@ -226,12 +227,15 @@ CallError Caller::error_of(const CallTarget& target, Deadline deadline, CallEnd 
   const bool is_late = deadline.expired();
   const bool did_not_run = end == CallEnd::kNotExecuted;
   return {
-      is_late ? ErrorCode::kTimeout : why_code_, did_not_run ? Executed::kNo : Executed::kUnknown,
-      name_, std::string(target.method),
+      is_late ? ErrorCode::kTimeout : why_code_,
+      did_not_run ? Executed::kNo : Executed::kUnknown,
+      name_,
+      std::string(target.method),
       fmt::format("{}: {} of worker {} failed: {}{}; {}", setup_->self.name, target.method, name_,
                   is_late ? "no reply before its deadline" : why_,
                   is_late && !why_.empty() ? " (" + why_ + ")" : "",
-                  did_not_run ? "it was not executed" : "it is unknown whether it was executed")};
+                  did_not_run ? "it was not executed" : "it is unknown whether it was executed"),
+      is_late ? deadline.timeout() : std::nullopt};
 }
 
 void Caller::queue_acknowledgements_locked() {

@@ -10,31 +10,44 @@ namespace paceline {
 
 namespace {
 
-// One byte with the ErrorCode, two with the text's length, then the text.
-constexpr std::size_t kHeader = 3;
-constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader;
+// One byte with the ErrorCode, two with the text's length, one with the number of ranks; then the
+// text, and four bytes for each rank.
+constexpr std::size_t kHeader = 4;
+constexpr std::size_t kMostRanks = 64;
+constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
 constexpr char kGoodbye = 0x7f;  // in place of the ErrorCode; no length and no text follow
 
 bool begins_with_code(std::span<const char> bytes) {
   return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
 }
 
-// The length of a notice's text. Requires: the whole header.
-std::size_t length_in(std::span<const char> bytes) {
-  return static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) |
-         static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8;
-}
+// The lengths of a notice. Requires: the whole header.
+struct NoticeLengths {
+  explicit NoticeLengths(std::span<const char> bytes)
+      : text(static_cast<std::size_t>(static_cast<unsigned char>(bytes[1])) |
+             static_cast<std::size_t>(static_cast<unsigned char>(bytes[2])) << 8),
+        ranks(static_cast<unsigned char>(bytes[3])) {}
+
+  bool are_allowed() const { return text <= kMaxText && ranks <= kMostRanks; }
+  std::size_t whole() const { return kHeader + text + ranks * sizeof(std::int32_t); }
+
+  std::size_t text, ranks;
+};
 
 }  // namespace
 
 std::string encode_notice(const Error& cause) {
   std::string text = cause.what();
   text.resize(std::min(text.size(), kMaxText));
-  std::string notice;
-  notice.push_back(static_cast<char>(cause.code()));
-  notice.push_back(static_cast<char>(text.size() & 0xff));
-  notice.push_back(static_cast<char>(text.size() >> 8));
-  return notice + text;
+  std::vector<int> ranks = cause.ranks();
+  ranks.resize(std::min(ranks.size(), kMostRanks));
+  ByteWriter notice;
+  notice.put(static_cast<std::uint8_t>(cause.code()));
+  notice.put(static_cast<std::uint16_t>(text.size()));
+  notice.put(static_cast<std::uint8_t>(ranks.size()));
+  notice.put_bytes(as_bytes(text));
+  for (const int rank : ranks) notice.put(static_cast<std::int32_t>(rank));
+  return to_string(notice.bytes());
 }
 
 std::string encode_goodbye() { return std::string(1, kGoodbye); }
@@ -43,16 +56,24 @@ bool is_whole_notice(std::span<const char> bytes) {
   if (bytes.empty()) return false;
   if (!begins_with_code(bytes)) return true;  // the goodbye, or no notice at all
   if (bytes.size() < kHeader) return false;
-  return length_in(bytes) > kMaxText || bytes.size() - kHeader >= length_in(bytes);
+  const NoticeLengths lengths(bytes);
+  return !lengths.are_allowed() || bytes.size() >= lengths.whole();
 }
 
 std::optional<Notice> decode_notice(std::span<const char> bytes) {
   if (!is_whole_notice(bytes)) return {};
-  if (bytes[0] == kGoodbye) return Notice{.goodbye = true, .code = {}, .text = {}};
-  if (!begins_with_code(bytes) || length_in(bytes) > kMaxText) return {};
-  return Notice{.goodbye = false,
+  if (bytes[0] == kGoodbye) return Notice{.goodbye = true, .code = {}, .text = {}, .ranks = {}};
+  if (!begins_with_code(bytes)) return {};
+  const NoticeLengths lengths(bytes);
+  if (!lengths.are_allowed()) return {};
+  Notice notice{.goodbye = false,
                 .code = static_cast<ErrorCode>(bytes[0]),
-                .text = std::string(bytes.subspan(kHeader).data(), length_in(bytes))};
+                .text = std::string(bytes.subspan(kHeader).data(), lengths.text),
+                .ranks = {}};
+  ByteReader reader(as_bytes(std::string_view(bytes.data(), bytes.size()))
+                        .subspan(kHeader + lengths.text, lengths.ranks * sizeof(std::int32_t)));
+  while (reader.remaining() > 0) notice.ranks.push_back(reader.get<std::int32_t>());
+  return notice;
 }
 
 namespace {

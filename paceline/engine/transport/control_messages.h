@@ -21,9 +21,9 @@
 
 namespace paceline {
 
-inline constexpr std::size_t kMaxNoticeBytes = 1027;
+// A notice carries the first 64 ranks that an error blames, and the first 1024 bytes of its text.
+inline constexpr std::size_t kMaxNoticeBytes = 4 + 64 * 4 + 1024;
 
-// Text beyond 1024 bytes is cut.
 std::string encode_notice(const Error& cause);
 std::string encode_goodbye();
 
@@ -31,6 +31,7 @@ struct Notice {
   bool goodbye = false;
   ErrorCode code{};
   std::string text;
+  std::vector<int> ranks;  // Error::ranks() of the rank that sent it
 };
 // False while the bytes are only the beginning of a notice.
 bool is_whole_notice(std::span<const char> bytes);

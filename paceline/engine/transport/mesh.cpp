@@ -135,6 +135,11 @@ int Mesh::in_world(int rank) const {
   return members_.empty() ? rank : members_[static_cast<std::size_t>(rank)];
 }
 
+std::vector<int> Mesh::in_world(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = in_world(rank);
+  return ranks;
+}
+
 std::string Mesh::name_of(int rank) const { return rank_name(rank, in_world(rank)); }
 
 void Mesh::set_failure(Error failure) {
@@ -160,11 +165,11 @@ std::vector<int> Mesh::throw_if_failed() {
 
 // Ranks that wait in another group need not learn of it from this rank's end.
 void Mesh::throw_failure(std::unique_lock<std::mutex> lock) {
-  const Error failure(failure_->code(), std::string(failure_->what()));
+  const Error failure = failure_->reworded(std::string(failure_->what()));
   const bool news = !std::exchange(told_domain_, true);
   lock.unlock();
   if (news && domain_) domain_->tell(*this, failure.what());
-  throw Error(failure.code(), std::string(failure.what()));
+  throw failure.reworded(std::string(failure.what()));
 }
 
 void Mesh::join(std::shared_ptr<FailureDomain> domain) {
@@ -336,9 +341,12 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
   // Every rank needs a new group after a death, so its code is passed on; any other failure was the
   // other rank's.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
-  set_failure(Error(somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
-                    fmt::format("{}: group {} was aborted by {}: {}", self_, name_, describe(peer),
-                                notice ? notice->text : "(its notice cannot be read)")));
+  set_failure(Error(
+      somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,
+      fmt::format("{}: group {} was aborted by {}: {}", self_, name_, describe(peer),
+                  notice ? notice->text : "(its notice cannot be read)"),
+      {.group = name_,
+       .ranks = notice && !notice->ranks.empty() ? notice->ranks : std::vector{in_world(peer)}}));
 }
 
 Error Mesh::lost(int peer, const std::string& how) const {
@@ -348,7 +356,8 @@ Error Mesh::lost(int peer, const std::string& how) const {
       fmt::format("{}: {} of group {} {}{}; see the output of rank {}", self_, describe(peer),
                   name_, how,
                   reason.empty() ? "" : " (another group had failed there: " + reason + ")",
-                  in_world(peer)));
+                  in_world(peer)),
+      {.group = name_, .ranks = {in_world(peer)}});
 }
 
 }  // namespace paceline

@@ -136,6 +136,7 @@ class Mesh {
   const std::string& self() const { return self_; }
   const std::vector<int>& members() const { return members_; }
   int in_world(int rank) const;
+  std::vector<int> in_world(std::vector<int> ranks) const;
   std::string name_of(int rank) const;
   std::string describe(int rank) const;
 

@@ -79,8 +79,8 @@ at::Tensor run_branch(const ProcessGroup& group, const Branch& branch, const Ten
     return result;
   } catch (...) {
     const Error error = current_error();
-    throw Error(error.code(), fmt::format("{}: branch '{}' failed on inputs ({}): {}", group.self(),
-                                          branch.name, shapes_of(inputs), error.what()));
+    throw error.reworded(fmt::format("{}: branch '{}' failed on inputs ({}): {}", group.self(),
+                                     branch.name, shapes_of(inputs), error.what()));
   }
 }
 

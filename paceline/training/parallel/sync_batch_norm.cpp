@@ -28,10 +28,10 @@ auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* p
   try {
     return communicate();
   } catch (const Error& error) {
-    throw Error(error.code(),
-                fmt::format("{} (rank {}: {} pass of SyncBatchNorm, {} features: every rank must "
-                            "run the layer equally often, also with an empty batch)",
-                            error.what(), group.rank(), pass, num_features));
+    throw error.reworded(
+        fmt::format("{} (rank {}: {} pass of SyncBatchNorm, {} features: every rank must "
+                    "run the layer equally often, also with an empty batch)",
+                    error.what(), group.rank(), pass, num_features));
   }
 }
 

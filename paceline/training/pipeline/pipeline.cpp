@@ -167,9 +167,9 @@ struct Pipeline::Run {
       return outputs;
     } catch (...) {
       const Error error = current_error();
-      throw Error(error.code(), fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
-                                            group.self(), to_string(action), action.stage,
-                                            plan.num_stages(), shapes_of(inputs), error.what()));
+      throw error.reworded(fmt::format("{}: {}: stage {} of {} failed on inputs {}: {}",
+                                       group.self(), to_string(action), action.stage,
+                                       plan.num_stages(), shapes_of(inputs), error.what()));
     }
   }
 
@@ -314,7 +314,7 @@ void Pipeline::guarded(const std::function<void()>& body) {
     const bool is_known = error.code() == ErrorCode::kAborted ||
                           error.code() == ErrorCode::kPeerLost ||
                           error.code() == ErrorCode::kTimeout;
-    if (is_known) throw Error(error.code(), error.what() + run_->where());
+    if (is_known) throw error.reworded(error.what() + run_->where());
     group_->abort(error.what());
     throw;
   } catch (...) {

@@ -142,10 +142,9 @@ void Loans::wait_for(int borrower) {
   try {
     group_->recv(std::span(&word, 1), borrower, kAllReturned);
   } catch (const Error& error) {
-    fail(error.code(),
-         "{}; {} had given all its results and was waiting for {} to finish reading them "
-         "in place",
-         error.what(), group_->self(), group_->name_of_member(static_cast<std::size_t>(borrower)));
+    throw error.reworded(fmt::format(
+        "{}; {} had given all its results and was waiting for {} to finish reading them in place",
+        error.what(), group_->self(), group_->name_of_member(static_cast<std::size_t>(borrower))));
   }
 }
 

@@ -33,7 +33,7 @@ TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
   }
   for (const std::string& text :
        {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(4000, '\xff'),
-        std::string("PLINE\0\0\x09", 8), std::string("PLINE\0\0\x02half a nonce", 20)}) {
+        std::string("PLINE\0\0\x09", 8), std::string("PLINE\0\0\x03half a nonce", 20)}) {
     for (Fd& socket : knock()) {
       (void)!::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
       strangers.push_back(std::move(socket));
@@ -87,7 +87,7 @@ TEST_P(ConnectTest, a_peer_of_another_version_is_named_with_both_versions) {
   const Fd caller =
       accept_connection(GetParam() == TransportKind::kTcp ? tcp : local, Deadline::after(10s));
   ASSERT_TRUE(caller);
-  std::string hello("PLINE\0\0\x03", 8);
+  std::string hello("PLINE\0\0\x04", 8);
   hello.resize(72, 'x');
   ASSERT_EQ(::send(caller.get(), hello.data(), hello.size(), MSG_NOSIGNAL), 72);
   try {
@@ -198,7 +198,7 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
   store_.set("1", address_of_a_dead_rank().encode());  // so that rank 0 opens its door
   auto first = join(0, 2);
   for (Fd& socket : knock()) {
-    const char hello[] = "PLINE\0\0\x02 and then half a nonce, byte by byte";
+    const char hello[] = "PLINE\0\0\x03 and then half a nonce, byte by byte";
     const auto deadline = Deadline::after(30s);
     std::size_t sent = 0;
     char byte = 0;

@@ -171,8 +171,8 @@ auto while_forming(const BackendOptions& options, Body&& body) {
     return body();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPeerLost && error.code() != ErrorCode::kAborted) throw;
-    throw Error(error.code(),
-                fmt::format("{}; this rank was forming group {}", error.what(), options.group));
+    throw error.reworded(
+        fmt::format("{}; this rank was forming group {}", error.what(), options.group));
   }
 }
 

@@ -49,8 +49,8 @@ Error with_flight_records(const FlightRecorder& recorder, const Error& error) {
   if (error.code() == ErrorCode::kTimeout && text.find(kToldBy) == std::string::npos) {
     text += told_by_records(&recorder);
   }
-  return Error(error.code(), fmt::format("{}; flight records: {} (paceline explain {})", text,
-                                         recorder.directory(), recorder.directory()));
+  return error.reworded(fmt::format("{}; flight records: {} (paceline explain {})", text,
+                                    recorder.directory(), recorder.directory()));
 }
 
 GroupFlight::GroupFlight(std::shared_ptr<FlightRecorder> recorder, const std::string& name,

@@ -258,6 +258,13 @@ Deadline ProcessGroup::deadline_of(const CallOptions& options) const {
   return Deadline::after(options.timeout.value_or(timeout()));
 }
 
+Error ProcessGroup::in_context(const Error& error, Op op, Deadline deadline) const {
+  ErrorContext context{
+      .operation = std::string(name_of(op)), .group = name_, .ranks = {}, .deadline = {}};
+  if (error.code() == ErrorCode::kTimeout) context.deadline = deadline.timeout();
+  return error.with(std::move(context));
+}
+
 // `then` belongs to the operation. Requires: no other operation of the group is under way.
 void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                            const Then& then) {
@@ -271,17 +278,18 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
       backend_->run(call, fingerprint, recorded);
       if (then) then(fingerprint, recorded);
     } catch (const Error& error) {
+      const Error known = in_context(error, call.part_of.value_or(call.op), wait.deadline);
       if (error.code() == ErrorCode::kInvalid && call.shapes != nullptr) {
-        throw Error(error.code(),
-                    fmt::format("{}; this rank gave {}", error.what(), call.shapes->describe()));
+        throw known.reworded(
+            fmt::format("{}; this rank gave {}", error.what(), call.shapes->describe()));
       }
       const bool names_operation = error.code() != ErrorCode::kPeerLost &&
                                    error.code() != ErrorCode::kAborted &&
                                    error.code() != ErrorCode::kSystem;
-      if (names_operation) throw;
+      if (names_operation) throw known;
       throw said_by(self_, "a collective",
-                    Error(error.code(), fmt::format("{}; this rank was in {} of group {}",
-                                                    error.what(), fingerprint.describe(), name_)));
+                    known.reworded(fmt::format("{}; this rank was in {} of group {}", error.what(),
+                                               fingerprint.describe(), name_)));
     }
   });
 }
@@ -307,7 +315,7 @@ void ProcessGroup::require_member(std::string_view what) const {
 }
 
 // A plain call that may run here costs no allocation.
-void ProcessGroup::run(const Call& call, const CallOptions& options) {
+void ProcessGroup::run(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) {
     post(call, false, options)->wait();
   } else if (options.order) {  // it may end before the device does
@@ -318,15 +326,19 @@ void ProcessGroup::run(const Call& call, const CallOptions& options) {
     const Collective made = make(call);
     run_in_order([&](const WaitOptions& wait) { execute(made, {}, wait); }, options);
   }
+} catch (const Error& error) {
+  throw in_context(error, call.op, deadline_of(options));
 }
 
-WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) {
+WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) return post(call, true, options);
   require_own_process("an asynchronous call");
   return enqueue(
       prepare(call, options),
       fmt::format("{}{} in group {}", name_of(call.op), call.lists ? "_coalesced" : "", name_),
       options);
+} catch (const Error& error) {
+  throw in_context(error, call.op, deadline_of(options));
 }
 
 // Checks the call, and keeps what carries it out later.
@@ -414,7 +426,8 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
 void ProcessGroup::abort(const std::string& reason) {
   require_member("abort");
   require_own_process("abort");
-  const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason));
+  const Error cause(ErrorCode::kAborted, fmt::format("{}: {}", self_, reason),
+                    {.group = name_, .ranks = {world_ranks_[static_cast<std::size_t>(rank_)]}});
   flight_.note_failure(cause.what());
   backend_->abort(cause);
 }
@@ -473,7 +486,8 @@ WorkPtr ProcessGroup::post(const Call& call, bool asynchronous, const CallOption
       return call.op == Op::kSend ? backend_->send(message, deadline)
                                   : backend_->receive(message, deadline);
     } catch (const Error& error) {
-      throw said_by(self_, fmt::format("{} in group {}", name_of(call.op), name_), error);
+      throw said_by(self_, fmt::format("{} in group {}", name_of(call.op), name_),
+                    in_context(error, call.op, deadline));
     }
   });
 }

@@ -192,6 +192,8 @@ class ProcessGroup : public GroupOperations {
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
+  // `error` with the operation and the group; of a timeout, with the time that the call had.
+  Error in_context(const Error& error, Op op, Deadline deadline) const;
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
                                        const WaitOptions& wait);
   void require_same_members(const std::vector<int>& ranks, const WaitOptions& wait);

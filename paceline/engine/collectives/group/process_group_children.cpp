@@ -129,11 +129,12 @@ void ProcessGroup::require_same_members(const std::vector<int>& ranks, const Wai
   const auto own = list_of(static_cast<std::size_t>(rank_));
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto theirs = list_of(rank);
-    check(theirs == own,
-          "{}: new_group #{} in group {} does not match: this rank means ranks {} of the world, {} "
-          "means {}; all ranks must make the same groups in the same order",
-          self_, number, name_, fmt::join(own, ", "),
-          rank_name(static_cast<int>(rank), world_ranks_[rank]), fmt::join(theirs, ", "));
+    if (theirs == own) continue;
+    fail(ErrorCode::kInvalid, {.ranks = {world_ranks_[rank]}},
+         "{}: new_group #{} in group {} does not match: this rank means ranks {} of the world, {} "
+         "means {}; all ranks must make the same groups in the same order",
+         self_, number, name_, fmt::join(own, ", "),
+         rank_name(static_cast<int>(rank), world_ranks_[rank]), fmt::join(theirs, ", "));
   }
 }
 
@@ -221,8 +222,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, cons
       return left;
     } catch (const Error& error) {
       backend_->abort(error);
-      throw Error(error.code(),
-                  fmt::format("{}; this rank was forming group {} of it", error.what(), name));
+      throw error.reworded(
+          fmt::format("{}; this rank was forming group {} of it", error.what(), name));
     }
   };
   try {

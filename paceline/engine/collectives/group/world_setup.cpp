@@ -203,11 +203,12 @@ void read_environment(GroupOptions& group) {
 // Without a rank where the variables do not tell it.
 Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
+  const Error known = error.with({.operation = kDoing, .group = "world"});
   try {
     const int rank = who_am_i(options).rank;
-    return said_by(rank_name(rank, rank), kDoing, error);
+    return said_by(rank_name(rank, rank), kDoing, known);
   } catch (const Error&) {
-    return Error(error.code(), fmt::format("{}: {}", kDoing, error.what()));
+    return known.reworded(fmt::format("{}: {}", kDoing, error.what()));
   }
 }
 

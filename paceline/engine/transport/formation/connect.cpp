@@ -50,8 +50,9 @@ class Connector {
         connect_sockets();
       }
     } catch (const Error& cause) {
-      const Error error =
-          said_by(options_.self(), fmt::format("forming group {}", options_.name), cause);
+      const std::string operation = "forming group " + options_.name;
+      const Error error = said_by(options_.self(), operation, cause)
+                              .with({.operation = operation, .group = options_.name});
       watch_.give_up(wire(), error);
       throw error;
     }
@@ -144,11 +145,11 @@ class Connector {
                                            options_.rank);
     acceptor_.reset();
     const auto is_missing = [&](int peer) { return !wire_->is_connected(peer); };
-    for (std::string missing = missing_ranks(is_missing); !missing.empty();
-         missing = missing_ranks(is_missing)) {
+    for (auto missing = ranks_that(is_missing); !missing.empty();
+         missing = ranks_that(is_missing)) {
       wire_->wait({}, kSlice);
       watch_.require_connected_peers(*wire_);
-      watch_.look(ranks_that(is_missing));
+      watch_.look(missing);
       require_time_for(missing);
     }
   }
@@ -180,8 +181,8 @@ class Connector {
           remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, describer(), deadline_);
     } catch (const Error& error) {
       watch_.require_connected_peers(*wire());  // the cause may have been told already
-      throw Error(error.code(), fmt::format("{}: forming group {}: {}", options_.self(),
-                                            options_.name, error.what()));
+      throw error.reworded(
+          fmt::format("{}: forming group {}: {}", options_.self(), options_.name, error.what()));
     }
   }
 
@@ -193,6 +194,7 @@ class Connector {
       const bool agrees = options_.link.encrypt && !is_local;
       callees.push_back(
           {.rank = peer,
+           .in_world = options_.in_world(peer),
            .description = describe(peer),
            .num_channels = num_channels(peer),
            .unix_name = is_local ? peers_[index(peer)].unix_name : "",
@@ -235,8 +237,9 @@ class Connector {
           watch_.require_connected(*sockets_, watched[i]);
       }
       if (expected == 0) break;
-      watch_.look(ranks_that(lacks_a_channel));
-      require_time_for(missing_ranks(lacks_a_channel));
+      const auto missing = ranks_that(lacks_a_channel);
+      watch_.look(missing);
+      require_time_for(missing);
     }
   }
 
@@ -256,12 +259,12 @@ class Connector {
     }
   }
 
-  void require_time_for(const std::string& missing) const {
+  void require_time_for(const std::vector<int>& missing) const {
     if (!put_off(deadline_).expired()) return;
-    fail(ErrorCode::kTimeout,
+    fail(ErrorCode::kTimeout, {.ranks = options_.in_world(missing), .deadline = options_.timeout},
          "{}: forming group {} took longer than {} ms; missing: {}; see their logs, and raise "
          "GroupOptions::timeout if they are only slow",
-         options_.self(), options_.name, options_.timeout.count(), missing);
+         options_.self(), options_.name, options_.timeout.count(), names_of(missing));
   }
 
   // 1 when a rank's channel was added, 0 when it was not expected.
@@ -307,11 +310,9 @@ class Connector {
     return ranks;
   }
 
-  std::string missing_ranks(const std::function<bool(int peer)>& is_missing) const {
+  std::string names_of(const std::vector<int>& ranks) const {
     std::string names;
-    for (const int peer : ranks_that(is_missing)) {
-      names += (names.empty() ? "" : ", ") + describe(peer);
-    }
+    for (const int peer : ranks) names += (names.empty() ? "" : ", ") + describe(peer);
     return names;
   }
 

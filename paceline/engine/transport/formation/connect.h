@@ -50,6 +50,10 @@ struct ConnectOptions {
   int in_world(int member) const {
     return members.empty() ? member : members[static_cast<std::size_t>(member)];
   }
+  std::vector<int> in_world(std::vector<int> ranks) const {
+    for (int& rank : ranks) rank = in_world(rank);
+    return ranks;
+  }
   // As messages call a member, and this rank.
   std::string name_of(int member) const { return rank_name(member, in_world(member)); }
   std::string self() const { return name_of(rank); }

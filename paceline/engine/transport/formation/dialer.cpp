@@ -203,8 +203,10 @@ bool Dialer::go_on(Dial& call, bool is_ready) const {
   try {
     return call.go_on(is_ready);
   } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: connecting to {} of group {} failed: {}", self_.name,
-                                          call.callee().description, group_, error.what()));
+    throw error
+        .reworded(fmt::format("{}: connecting to {} of group {} failed: {}", self_.name,
+                              call.callee().description, group_, error.what()))
+        .with({.ranks = {call.callee().in_world}});
   }
 }
 

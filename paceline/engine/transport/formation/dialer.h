@@ -29,6 +29,7 @@ namespace paceline {
 
 struct Callee {
   int rank = 0;
+  int in_world = 0;         // its rank in the world
   std::string description;  // for messages
   int num_channels = kNumChannels;
   std::string unix_name;  // its door on this host; empty: it is called over TCP

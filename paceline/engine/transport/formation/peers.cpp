@@ -96,8 +96,10 @@ class Fetcher {
       }
       look_around_(missing);
       if (put_off(deadline_).expired()) {
-        fail(ErrorCode::kTimeout, "{}: rank {} of group {} did not arrive within {} ms",
-             options_.self(), missing.front(), options_.name, options_.timeout.count());
+        fail(ErrorCode::kTimeout,
+             {.ranks = options_.in_world(missing), .deadline = options_.timeout},
+             "{}: rank {} of group {} did not arrive within {} ms", options_.self(),
+             missing.front(), options_.name, options_.timeout.count());
       }
       slice = std::min(
           {2 * slice, std::max(kLookPause, kLookPauseByRank * options_.world_size), kPause});
@@ -112,8 +114,8 @@ class Fetcher {
       values = options_.fetch(ranks, std::chrono::ceil<std::chrono::milliseconds>(wait));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kTimeout) return false;
-      throw Error(error.code(), fmt::format("{}: the addresses of group {} did not arrive: {}",
-                                            options_.self(), options_.name, error.what()));
+      throw error.reworded(fmt::format("{}: the addresses of group {} did not arrive: {}",
+                                       options_.self(), options_.name, error.what()));
     }
     for (std::size_t i = 0; i < ranks.size(); ++i) take(ranks[i], values.at(i));
     return true;
@@ -194,8 +196,10 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
   const std::string text = options_.given_up ? options_.given_up(wait) : std::string();
   const auto notice = decode_notice(text);
   if (!notice || notice->goodbye) return;
-  throw Error(code_after(notice), fmt::format("{}: group {} did not form: {}", options_.self(),
-                                              options_.name, notice->text));
+  throw Error(
+      code_after(notice),
+      fmt::format("{}: group {} did not form: {}", options_.self(), options_.name, notice->text),
+      {.ranks = notice->ranks});
 }
 
 void FormationWatch::look(const std::vector<int>& missing) {
@@ -214,7 +218,7 @@ void FormationWatch::look_after_parent(const std::vector<int>& missing) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) continue;
     const auto seen = left_parent_.try_emplace(rank, Deadline::after(kLeavePatience)).first;
     if (!put_off(seen->second).expired()) continue;
-    fail(ErrorCode::kPeerLost,
+    fail(ErrorCode::kPeerLost, {.ranks = {options_.in_world(rank)}},
          "{}: {} has left the group that group {} is made of, before {} had formed; see its "
          "log",
          options_.self(), options_.name_of(rank), options_.name, options_.name);
@@ -236,8 +240,8 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
   if (got < 0 && would_block(errno)) return;
   if (got <= 0) {
     require_nobody_gave_up(kNoticeWait);  // it may have, before it could tell this rank itself
-    fail(ErrorCode::kPeerLost, "{}: {} died while group {} formed", options_.self(),
-         describe_(peer), options_.name);
+    fail(ErrorCode::kPeerLost, {.ranks = {options_.in_world(peer)}},
+         "{}: {} died while group {} formed", options_.self(), describe_(peer), options_.name);
   }
   const auto notice = decode_notice(std::span(buffer).first(static_cast<std::size_t>(got)));
   left_[index(peer)] = notice && notice->goodbye;
@@ -245,7 +249,9 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
   throw Error(
       code_after(notice),
       fmt::format("{}: {} gave up while group {} formed: {}", options_.self(), describe_(peer),
-                  options_.name, notice ? notice->text : "(its notice cannot be read)"));
+                  options_.name, notice ? notice->text : "(its notice cannot be read)"),
+      {.ranks = notice && !notice->ranks.empty() ? notice->ranks
+                                                 : std::vector{options_.in_world(peer)}});
 }
 
 void FormationWatch::require_connected_peers(Wire& wire) {

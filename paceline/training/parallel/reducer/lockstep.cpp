@@ -72,7 +72,7 @@ Error with_advice(const Error& error) {
                                                                        : nullptr;
   if (advice == nullptr) return error;
   text.insert(std::min(text.find(kRecords), text.size()), advice);
-  return Error(error.code(), text);
+  return error.reworded(text);
 }
 
 namespace {

@@ -221,10 +221,10 @@ void Reducer::forget_failed_pass() {
     // next bucket is as large as the one that begins the next pass here.
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
   } catch (const Error& error) {
-    fail(error.code(),
-         "{}: an exception had ended the last backward pass on this rank, and the ranks could "
-         "not go on together; it must have come on every rank, or end this one: {}",
-         group_->self(), error.what());
+    throw error.reworded(fmt::format(
+        "{}: an exception had ended the last backward pass on this rank, and the ranks "
+        "could not go on together; it must have come on every rank, or end this one: {}",
+        group_->self(), error.what()));
   }
   steps_.forget();
   monitor_.begin_step();

@@ -68,8 +68,9 @@ void PhaseBarrier::throw_given_up(int rank) const {
     mesh_.throw_if_failed();
     std::this_thread::sleep_for(kSleepSlice);
   } while (!limit.expired());
-  fail(ErrorCode::kAborted, "{}: group {} was abandoned by {}; see its output", mesh_.self(),
-       mesh_.name(), mesh_.describe(rank));
+  fail(ErrorCode::kAborted, {.ranks = {mesh_.in_world(rank)}},
+       "{}: group {} was abandoned by {}; see its output", mesh_.self(), mesh_.name(),
+       mesh_.describe(rank));
 }
 
 void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
@@ -187,11 +188,12 @@ std::vector<Awaited> PhaseBarrier::absent_ranks() const {
   return ranks;
 }
 
-std::string PhaseBarrier::describe_absent() const {
+Missing PhaseBarrier::describe_absent() const {
   const auto absent = absent_ranks();
+  const auto suspects = find_suspects(mesh_, absent, asks_ && sequence_ != 0);
   std::vector<Suspect> far;
   std::string text;
-  for (const Suspect& suspect : find_suspects(mesh_, absent, asks_ && sequence_ != 0)) {
+  for (const Suspect& suspect : suspects) {
     if (suspect.waiter != mesh_.rank()) {
       far.push_back(suspect);
       continue;
@@ -200,7 +202,7 @@ std::string PhaseBarrier::describe_absent() const {
     text += describe_absent(suspect.rank);
   }
   if (!far.empty()) text += (text.empty() ? "" : "; ") + describe_suspects(mesh_, far);
-  return text.empty() ? describe_waiting(mesh_, absent) : text;
+  return {text.empty() ? describe_waiting(mesh_, absent) : text, blamed(absent, suspects)};
 }
 
 std::string PhaseBarrier::describe_absent(int rank) const {
@@ -230,7 +232,7 @@ void GroupShare::enter(const SharedOperation& operation, const Announcement& ann
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (barrier_.agrees(peer)) continue;
     require_same(operation.fingerprint, barrier_.announcement_of(peer).fingerprint, mesh_.self(),
-                 mesh_.describe(peer), mesh_.name());
+                 {mesh_.describe(peer), mesh_.in_world(peer)}, mesh_.name());
   }
 }
 
@@ -255,7 +257,8 @@ void HostShare::meet(const Fingerprint& operation, const WaitOptions& wait,
   if (!is_first) return;
   for (const int peer : mesh_.neighbours()) {
     const Fingerprint said = barrier_.announcement_of(peer).fingerprint;
-    require_same(operation, said, mesh_.self(), mesh_.describe(peer), mesh_.name());
+    require_same(operation, said, mesh_.self(), {mesh_.describe(peer), mesh_.in_world(peer)},
+                 mesh_.name());
   }
 }
 

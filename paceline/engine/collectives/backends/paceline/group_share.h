@@ -127,7 +127,7 @@ class PhaseBarrier {
   bool has_time_for_answers();
   std::uint32_t last_entered(int rank) const;
   std::vector<Awaited> absent_ranks() const;
-  std::string describe_absent() const;
+  Missing describe_absent() const;
   std::string describe_absent(int rank) const;
 
   Mesh& mesh_;

@@ -382,7 +382,8 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
     if (theirs == mine) return;
     const bool is_of_another = theirs.sequence != mine.sequence || mine.sequence == kNotCounted;
     if (!expected && theirs.group == mine.group && is_of_another) return;
-    require_same(mine, theirs, mesh_.self(), mesh_.describe(peer), mesh_.name());
+    require_same(mine, theirs, mesh_.self(), {mesh_.describe(peer), mesh_.in_world(peer)},
+                 mesh_.name());
   };
 }
 
@@ -413,10 +414,11 @@ std::vector<Awaited> MessageExecutor::awaited(const Operation& operation) const 
   return ranks;
 }
 
-std::string MessageExecutor::missing(const Operation& operation) const {
+Missing MessageExecutor::missing(const Operation& operation) const {
   const auto ranks = awaited(operation);
   const auto suspects = find_suspects(mesh_, ranks, operation.fingerprint.sequence != kNotCounted);
-  return suspects.empty() ? describe_waiting(mesh_, ranks) : describe_suspects(mesh_, suspects);
+  return {suspects.empty() ? describe_waiting(mesh_, ranks) : describe_suspects(mesh_, suspects),
+          blamed(ranks, suspects)};
 }
 
 }  // namespace paceline

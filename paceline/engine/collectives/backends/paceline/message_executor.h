@@ -79,7 +79,7 @@ class MessageExecutor {
   void say_present(Operation& operation);
   void answer(const Operation& operation);
   std::vector<Awaited> awaited(const Operation& operation) const;
-  std::string missing(const Operation& operation) const;
+  Missing missing(const Operation& operation) const;
 
   Mesh& mesh_;
   Exchange& exchange_;

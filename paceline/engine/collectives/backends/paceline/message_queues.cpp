@@ -436,27 +436,41 @@ void MessageQueues::deliver(Posted& posted, int peer, const Unexpected& message)
   posted.work->complete(nullptr, peer);
 }
 
+ErrorContext MessageQueues::context_of(std::string_view operation, int peer,
+                                       Deadline deadline) const {
+  ErrorContext context{.operation = std::string(operation),
+                       .group = mesh_.name(),
+                       .ranks = {},
+                       .deadline = deadline.timeout()};
+  if (peer != kAnySource) context.ranks = {mesh_.in_world(peer)};
+  return context;
+}
+
 void MessageQueues::check_deadlines() const {
   for (const auto& queue : sends_) {
     for (const Outgoing& message : queue) {
       if (put_off(message.deadline).expired()) {
-        fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: {} does not receive it; {}",
-             mesh_.self(), label_of("send", message.call, mesh_)(), seconds_since(message.begin),
+        fail(ErrorCode::kTimeout, context_of("send", message.call.peer, message.deadline),
+             "{}: {} timed out after {:.1f} s: {} does not receive it; {}", mesh_.self(),
+             label_of("send", message.call, mesh_)(), seconds_since(message.begin),
              mesh_.describe(message.call.peer), kAdviceForLate);
       }
     }
   }
   for (const Incoming& incoming : incoming_) {
     if (incoming.receive && put_off(incoming.receive->deadline).expired()) {
-      fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s, in the middle of the message; {}",
-           mesh_.self(), label_of("recv", incoming.receive->call, mesh_)(),
+      fail(ErrorCode::kTimeout,
+           context_of("recv", incoming.receive->call.peer, incoming.receive->deadline),
+           "{}: {} timed out after {:.1f} s, in the middle of the message; {}", mesh_.self(),
+           label_of("recv", incoming.receive->call, mesh_)(),
            seconds_since(incoming.receive->begin), kAdviceForLate);
     }
   }
   for (const Posted& posted : receives_) {
     if (put_off(posted.deadline).expired()) {
-      fail(ErrorCode::kTimeout, "{}: {} timed out after {:.1f} s: no message arrived{}; {}",
-           mesh_.self(), label_of("recv", posted.call, mesh_)(), seconds_since(posted.begin),
+      fail(ErrorCode::kTimeout, context_of("recv", posted.call.peer, posted.deadline),
+           "{}: {} timed out after {:.1f} s: no message arrived{}; {}", mesh_.self(),
+           label_of("recv", posted.call, mesh_)(), seconds_since(posted.begin),
            posted.call.peer == kAnySource ? "" : " from " + mesh_.describe(posted.call.peer),
            kAdviceForLate);
     }

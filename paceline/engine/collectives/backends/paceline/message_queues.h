@@ -129,6 +129,7 @@ class MessageQueues {
   std::vector<Interest> interests() const;
   // Error(kTimeout), and for a receive that no rank is left to answer.
   void check_deadlines() const;
+  ErrorContext context_of(std::string_view operation, int peer, Deadline deadline) const;
   void require_senders() const;
   // Ends what is under way.
   void fail_all(const Error& error);

@@ -357,8 +357,10 @@ void PacelineBackend::require_no_problem(const std::optional<Error>& own,
       [&](const Collective& call) { guarded([&] { execute(call, fingerprint, wait); }); });
   const auto refused = first_refusal(all);
   if (!refused) return;
-  fail(ErrorCode::kSystem, "{}: {} could not get its part of the memory: {}; free memory there",
-       mesh_->self(), mesh_->describe(static_cast<int>(*refused)), all[*refused].text);
+  const int rank = static_cast<int>(*refused);
+  fail(ErrorCode::kSystem, {.ranks = {mesh_->in_world(rank)}},
+       "{}: {} could not get its part of the memory: {}; free memory there", mesh_->self(),
+       mesh_->describe(rank), all[*refused].text);
 }
 
 // Over sockets no memory is copied before it is sent.

@@ -74,7 +74,8 @@ void PointToPoint::close() {
     is_closed_ = true;  // the thread is not started any more
     fail_all(Error(ErrorCode::kAborted,
                    fmt::format("{}: group {} was destroyed with a send or receive under way",
-                               mesh_.self(), mesh_.name())));
+                               mesh_.self(), mesh_.name()),
+                   {.group = mesh_.name()}));
     thread = std::move(thread_);
     thread.request_stop();
   }

@@ -74,24 +74,33 @@ std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited)
          (awaited.size() == 1 ? " is waiting as well" : " are waiting as well");
 }
 
+std::vector<int> blamed(std::span<const Awaited> awaited, std::span<const Suspect> suspects) {
+  std::vector<int> ranks;
+  for (const Suspect& suspect : suspects) ranks.push_back(suspect.rank);
+  if (suspects.empty()) {
+    for (const Awaited& one : awaited) ranks.push_back(one.rank);
+  }
+  return ranks;
+}
+
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
-                      AwakeClock::time_point begin, const std::string& missing) {
+                      AwakeClock::time_point begin, const Missing& missing) {
   return Error(ErrorCode::kTimeout,
                fmt::format("{}: {} in group {} timed out after {:.1f} s: {}; {}{}", mesh.self(),
-                           operation.describe(), mesh.name(), seconds_since(begin), missing,
-                           kAdviceForLate, told_by_records(wait.recorder, mesh.name())));
+                           operation.describe(), mesh.name(), seconds_since(begin), missing.text,
+                           kAdviceForLate, told_by_records(wait.recorder, mesh.name())),
+               {.ranks = mesh.in_world(missing.ranks)});
 }
 
 void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, AwakeClock::time_point begin,
-                       bool asks, SlowWaitSteps& steps,
-                       const std::function<std::string()>& missing) {
+                       bool asks, SlowWaitSteps& steps, const std::function<Missing()>& missing) {
   const auto waited = AwakeClock::now() - begin;
   if (steps.has_warned || waited < kWarnAfter - kAnswerLimit) return;
   if (asks && !steps.has_asked) mesh.ask_peers();
   steps.has_asked = true;
   if (waited < kWarnAfter) return;
   log::warning(fmt::format("{} has been waiting for {:.0f} s: {}", operation.describe(),
-                           seconds_since(begin), missing()));
+                           seconds_since(begin), missing().text));
   steps.has_warned = true;
 }
 

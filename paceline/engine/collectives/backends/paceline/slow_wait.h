@@ -36,11 +36,18 @@ std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspect
 double seconds_since(AwakeClock::time_point begin);
 // For when there is no suspect: "rank 1 (box) is waiting as well".
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
+// The suspects; the awaited ranks if there are none.
+std::vector<int> blamed(std::span<const Awaited> awaited, std::span<const Suspect> suspects);
 
-// Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and what the
-// flight records tell.
+// The ranks that a rank waits for, and the sentence that says so.
+struct Missing {
+  std::string text;
+  std::vector<int> ranks;  // numbers of the group
+};
+// Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and the cause that
+// the flight records show.
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
-                      AwakeClock::time_point begin, const std::string& missing);
+                      AwakeClock::time_point begin, const Missing& missing);
 
 // What was done about a collective's slowness: each once.
 struct SlowWaitSteps {
@@ -49,7 +56,6 @@ struct SlowWaitSteps {
 };
 // Logs a warning when the wait has lasted 10 s, having asked the peers shortly before if `asks`.
 void warn_of_slow_wait(Mesh& mesh, const Fingerprint& operation, AwakeClock::time_point begin,
-                       bool asks, SlowWaitSteps& steps,
-                       const std::function<std::string()>& missing);
+                       bool asks, SlowWaitSteps& steps, const std::function<Missing()>& missing);
 
 }  // namespace paceline
