@@ -62,13 +62,12 @@ ProcessBody sum_for_ever(SharedCounter& rounds, std::size_t count = 100'000) {
 // All but `rank` were told of it, and not before `since`.
 void expect_loss_of(int rank, const std::vector<ProcessResult>& results, Clock::time_point since,
                     std::chrono::milliseconds within) {
-  const std::string name = "rank " + std::to_string(rank) + " (";
   for (std::size_t i = 0; i < results.size(); ++i) {
     const auto& result = results[i];
     if (static_cast<int>(i) == rank) continue;
     ASSERT_TRUE(result.threw) << i << ": " << result.report;
     EXPECT_EQ(result.code, ErrorCode::kPeerLost) << i << ": " << result.report;
-    EXPECT_NE(result.report.find(name), std::string::npos) << i << ": " << result.report;
+    EXPECT_EQ(result.context.ranks, std::vector{rank}) << i << ": " << result.report;
     EXPECT_LT(result.ended - since, within) << i << ": " << result.report;
   }
 }

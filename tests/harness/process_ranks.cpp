@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
@@ -45,7 +46,7 @@ Fd listen_for_store(const RanksOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);                       // it ended before the line above
   const bool failed_before = testing::Test::HasFailure();  // in the parent
-  std::string text;
+  ByteWriter report_to;
   int code = 0;
   try {
     const int host = options.hosts == nullptr ? 0 : rank / options.ranks_per_host;
@@ -61,14 +62,21 @@ Fd listen_for_store(const RanksOptions& options) {
     Rendezvous met{who, store, secret};
     met.address = address_of(host, options);
     ProcessGroup group(std::move(met), "world", ranks, group_options_of(options, rank, world_size));
-    text = "0";
-    text += body(group);
+    report_to.put(false);
+    report_to.put_string(body(group));
   } catch (const Error& error) {
-    text = std::string(1, static_cast<char>('A' + static_cast<int>(error.code()))) + error.what();
+    report_to = {};
+    report_to.put(true);
+    report_to.put_string(error.what());
+    report_to.put(error.code());
+    report_to.put_string(error.operation());
+    report_to.put_string(error.group());
+    for (const int culprit : error.ranks()) report_to.put(culprit);
     code = 1;
   }
   const auto ended = std::chrono::steady_clock::now();
-  text.insert(0, reinterpret_cast<const char*>(&ended), sizeof ended);
+  std::string text(reinterpret_cast<const char*>(&ended), sizeof ended);
+  text += to_string(report_to.bytes());
   if (testing::Test::HasFailure() && !failed_before) code = 2;
   (void)!::write(report.get(), text.data(), text.size());
   _exit(code);
@@ -150,10 +158,15 @@ std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& 
     if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
     if (text.size() > sizeof result.ended) {
       std::memcpy(&result.ended, text.data(), sizeof result.ended);
-      text.erase(0, sizeof result.ended);
-      result.threw = text[0] != '0';
-      if (result.threw) result.code = static_cast<ErrorCode>(text[0] - 'A');
-      result.report = text.substr(1);
+      ByteReader reader(as_bytes(std::string_view(text).substr(sizeof result.ended)));
+      result.threw = reader.get<bool>();
+      result.report = reader.get_string(text.size());
+      if (result.threw) {
+        result.code = reader.get<ErrorCode>();
+        result.context.operation = reader.get_string(text.size());
+        result.context.group = reader.get_string(text.size());
+        while (reader.remaining() > 0) result.context.ranks.push_back(reader.get<int>());
+      }
     }
     EXPECT_NE(result.exit_code, 2) << "rank " << results.size() << ": " << result.report;
     results.push_back(std::move(result));

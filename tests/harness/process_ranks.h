@@ -19,6 +19,7 @@ struct ProcessResult {
   int signal = 0;
   std::string report;  // what the body passed to Report, or the text of the Error that it threw
   ErrorCode code{};    // of that Error
+  ErrorContext context;
   bool threw = false;
   // When the body had returned or thrown and the group was gone: on the clock of all processes.
   std::chrono::steady_clock::time_point ended{};

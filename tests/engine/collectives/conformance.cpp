@@ -543,6 +543,8 @@ void a_missing_rank_is_a_timeout_that_names_it(ProcessGroup& group) {
       ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
     } catch (const Error& error) {
       EXPECT_TRUE(error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kAborted);
+      EXPECT_EQ(error.operation(), "all_reduce") << error.what();
+      EXPECT_EQ(error.group(), doomed->name()) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("rank " + std::to_string(missing)));
     }
   }

@@ -12,7 +12,10 @@ namespace paceline {
 namespace {
 
 using testing::AnyOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 using Clock = std::chrono::steady_clock;
 
 using By = const Caller&;
@@ -286,6 +289,9 @@ void expect_noticed(const Mismatch& mismatch, MismatchRun run) {
     EXPECT_THAT(error->what(),
                 HasSubstr("collectives do not match in group world: this rank called"));
     EXPECT_THAT(error->what(), HasSubstr(") called "));
+    EXPECT_EQ(error->group(), "world") << error->what();
+    EXPECT_THAT(error->operation(), Not(IsEmpty())) << error->what();
+    EXPECT_THAT(error->ranks(), ElementsAre(testing::_)) << error->what();
     somebody_compared |= error->code() == ErrorCode::kInvalid;
     EXPECT_LT(heard[rank] - last_called, kLimit) << error->what();
     const auto took = std::max(heard[rank] - last_called, Clock::duration(0));

@@ -120,6 +120,8 @@ void expect_call_error(Executed executed, const std::vector<std::string>& words,
     FAIL() << "nothing was thrown";
   } catch (const CallError& error) {
     EXPECT_EQ(static_cast<int>(error.executed()), static_cast<int>(executed)) << error.what();
+    EXPECT_NE(error.operation(), "") << error.what();
+    EXPECT_TRUE(error.code() != ErrorCode::kTimeout || error.deadline()) << error.what();
     for (const auto& word : words) EXPECT_THAT(error.what(), HasSubstr(word));
   }
 }

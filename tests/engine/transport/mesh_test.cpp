@@ -313,10 +313,18 @@ TEST(Mesh, an_answer_that_names_a_rank_that_is_none_ends_the_group) {
   EXPECT_NE(std::string(failure_of(*raw.mesh)->what()).find("cannot be read"), std::string::npos);
 }
 
-TEST(Notice, a_long_text_is_cut) {
-  const auto notice = encode_notice(Error(ErrorCode::kSystem, std::string(5000, 'x')));
+TEST(Notice, is_cut_at_its_limits) {
+  std::vector<int> ranks(1000);
+  std::iota(ranks.begin(), ranks.end(), 7);
+  const auto notice =
+      encode_notice(Error(ErrorCode::kSystem, std::string(5000, 'x'), {.ranks = ranks}));
   EXPECT_EQ(notice.size(), kMaxNoticeBytes);
   EXPECT_EQ(decode_notice(notice)->text, std::string(1024, 'x'));
+  ranks.resize(64);
+  EXPECT_EQ(decode_notice(notice)->ranks, ranks);
+  for (std::size_t size = 1; size < notice.size(); ++size) {
+    EXPECT_FALSE(is_whole_notice(std::span(notice).first(size))) << size;
+  }
 }
 
 TEST(PeerAddress, comes_back_as_it_was_and_refuses_every_other_length) {
