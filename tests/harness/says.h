@@ -1,0 +1,50 @@
+#pragma once
+
+// EXPECT_THAT(text, Says("run.first_failure", 1, "exit code 3")): the text contains that message of
+// the table in messages.cpp. Each {} of the message stands for the next argument; once they are
+// used up, for any text up to the end of the line. An unknown name is a failure.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+namespace paceline::harness {
+
+// The message, with its parts that stand between {}. Throws std::invalid_argument for a name that
+// the table lacks, or for more arguments than the message has {}.
+std::vector<std::string> message_parts(std::string_view name, std::vector<std::string> arguments);
+// Whether the parts stand in this order on one line, apart from line ends within a part.
+bool contains_parts(std::string_view text, const std::vector<std::string>& parts);
+
+class SaysMatcher {
+ public:
+  using is_gtest_matcher = void;
+
+  SaysMatcher(std::string name, std::vector<std::string> arguments)
+      : name_(std::move(name)), parts_(message_parts(name_, std::move(arguments))) {}
+
+  bool MatchAndExplain(std::string_view text, std::ostream* /*listener*/) const {
+    return contains_parts(text, parts_);
+  }
+  void DescribeTo(std::ostream* out) const { describe("contains", out); }
+  void DescribeNegationTo(std::ostream* out) const { describe("does not contain", out); }
+
+ private:
+  void describe(const char* verb, std::ostream* out) const {
+    *out << verb << " \"" << fmt::format("{}", fmt::join(parts_, "{}")) << "\" (message " << name_
+         << ")";
+  }
+
+  std::string name_;
+  std::vector<std::string> parts_;
+};
+
+template <class... Arguments>
+SaysMatcher Says(std::string name, const Arguments&... arguments) {
+  return {std::move(name), {fmt::format("{}", arguments)...}};
+}
+
+}  // namespace paceline::harness
