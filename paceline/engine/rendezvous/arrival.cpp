@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The values of "outcome"; the message follows the last two.
+// The values of "outcome". After the last two, the message of the error follows.
 constexpr char kReady[] = "ready";
 constexpr char kTimedOut[] = "timeout: ";
 constexpr char kRefused[] = "invalid: ";
@@ -29,8 +29,8 @@ void throw_unless_ready(const std::string& outcome) {
               outcome.substr(std::min(outcome.size(), sizeof kTimedOut - 1)));
 }
 
-// The value of a claimed place: for people up to the bar, the host's identity after it. The random
-// part tells two ranks of one process apart.
+// The value of a claimed place: a text for people, then after a bar the identity of the host, then
+// a random part that distinguishes two ranks of one process.
 std::string own_claim() {
   return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));
@@ -60,7 +60,7 @@ Absence absence_from_meeting(Store& store, int generation, int world_size) {
   return absence;
 }
 
-// How often a rank has left is its round: all ranks leave equally often.
+// The round is the number of times that this rank has left a meeting, which is equal on all ranks.
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
     : store_(std::move(store)), who_(who) {
   const std::string generation = prefix_of_meetings(who_.restart_count);
