@@ -10,7 +10,7 @@
 // into main() as that rank:
 //
 //   launcher ─┬─ rank 0 (executed)  ── dies
-//             └─ seed ── told to: becomes rank 0 of generation 1
+//             └─ seed ── on an order, becomes rank 0 of generation 1
 //                  └─ seed of generation 2, also a child of the launcher
 //
 // The seed is the launcher's child from the beginning (the helper that forks it ends, and the
@@ -31,22 +31,23 @@
 //
 // Invariants:
 //
-//  1. A seed is forked from a process with one thread and no descriptor of its own, before main():
-//     no lock is held by a thread that is missing in the child, and no descriptor is shared by two
-//     generations. The threads are counted after the first fork, when those that fork() itself
-//     stops are stopped: if there are others, the helper ends and leaves no seed.
+//  1. A seed is forked before main(), from a process with one thread and no descriptor of its own.
+//     So no thread that holds a lock is missing in the child, and no two generations share a
+//     descriptor. The threads are counted after the first fork, when the fork handlers of libraries
+//     have stopped theirs; if any others exist, the helper exits and leaves no seed.
 //  2. The rank continues into main() only after its seed has told the launcher that it is ready (or
-//     5 s have passed). The seed does so as the launcher's own child: the helper has ended and was
-//     waited for before the seed looks at its parent.
-//  3. At most one seed of a rank waits. A rank leaves one, once, before its main(); a seed leaves
-//     the next one only after it was told to become the rank.
-//  4. A seed holds nothing of the rank that left it: standard streams and the secret's descriptor
-//     are closed in it, so the launcher reads the rank's pipes to their end.
-//  5. An order is taken whole or not at all: one message of a SOCK_SEQPACKET socket with all its
-//     descriptors. A seed that gets anything else, or the end of the socket, exits silently,
+//     after 5 s). The seed reports as a child of the launcher: the helper has ended, and was waited
+//     for, before the seed checks its parent.
+//  3. At most one seed of a rank waits. A rank leaves one seed, before its main(); a seed leaves
+//     the next one only after an order to become the rank.
+//  4. A seed keeps nothing open of the rank that left it: it closes its copies of the standard
+//     streams and of the secret's descriptor, so that the launcher can read the rank's pipes to
+//     their end.
+//  5. A seed takes an order as a whole or not at all: one message of a SOCK_SEQPACKET socket with
+//     all its descriptors. After any other message, or at the end of the socket, it exits silently,
 //     and the launcher executes the program.
-//  6. No seed outlives the launcher: it dies by the end of its socket when it waits, and by
-//     PR_SET_PDEATHSIG when it is stopped.
+//  6. No seed outlives the launcher: a waiting seed exits when its socket closes, and
+//     PR_SET_PDEATHSIG kills a stopped one.
 //
 // All of this code may run before the program's own static objects exist, so it uses no log and no
 // streams, and throws nothing but bad_alloc.

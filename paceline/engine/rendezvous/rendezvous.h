@@ -3,10 +3,10 @@
 // How the processes of a job meet: from its environment or from explicit options, a process learns
 // its rank and gets a Store that all ranks share, and the job's secret.
 //
-//   init_method "env://" (default)   who from detect_launch_environment(), where from the
-//                                    launcher's variables
-//               "tcp://HOST:PORT"    rank 0 hosts the store there, everyone connects
-//               "file:///PATH"       a file that all ranks can write; removed when the last leaves
+//   init_method "env://" (default)   the rank from detect_launch_environment(), the meeting point
+//                                    from the launcher's variables
+//               "tcp://HOST:PORT"    rank 0 hosts the store there, all ranks connect to it
+//               "file:///PATH"       a file that all ranks can write; the last rank removes it
 //
 // A group of one needs no host for its store; it gets a memory store.
 

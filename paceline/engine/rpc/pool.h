@@ -4,12 +4,13 @@
 // a request also runs its handler, which saves the time of a hand-over. Two rules keep a worker
 // responsive, whatever its handlers do:
 //
-//  - One thread always waits for sockets: the last one starts another before it runs a task.
-//  - At most so many threads run tasks; the others leave tasks in the queue. It is one thread at
-//    first, which is fastest for short tasks. When the queue has not moved for 100 microseconds,
-//    tasks that are asleep do not count any more, and `num_threads` run; when it has not for much
-//    longer, one more each time, up to a limit. Once the queue is empty it is one again. A task
-//    that waits for a call of its own (Blocked) does not count.
+//  - One thread always waits for sockets: the last waiting thread wakes or starts another one
+//    before it runs a task.
+//  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
+//    thread at first, which is fastest for short tasks. When the queue has not moved for 100
+//    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
+//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the limit
+//    is one again. A task that waits for a call of its own (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //

@@ -7,7 +7,7 @@
 //   class Counter {
 //    public:
 //     static constexpr std::string_view kName = "counter";
-//     using Arguments = Start;                       // of the constructor; none: no argument
+//     using Arguments = Start;                       // for the constructor, if it takes any
 //     explicit Counter(const Start& start);         // or (const Start&, rpc::Context&)
 //     Total add(const Amount& amount);               // or (const Amount&, rpc::Context&)
 //     static auto methods() {

@@ -94,7 +94,7 @@ constexpr std::uint64_t bucket_begin(std::size_t bucket) {
 // The reader of call gauges. It treats a file as untrusted: it checks every length and state, and
 // makes names printable.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 
@@ -122,7 +122,7 @@ struct CallReading {
   std::string worker;  // the first worker of the process
   std::string host;
   FlightProcess process = FlightProcess::kUnknown;
-  std::uint64_t now = 0;     // the monotonic clock of the worker's machine; 0: not known
+  std::uint64_t now = 0;     // the monotonic clock of the worker's machine; 0: unknown
   std::uint64_t looked = 0;  // when `open` was written, on the same clock
   std::uint64_t references = 0, objects = 0;
   std::vector<CallFigures> methods;

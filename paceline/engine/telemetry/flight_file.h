@@ -81,7 +81,7 @@ struct Operation {
   std::uint64_t count;
   std::uint64_t group_hash;
   std::uint32_t group;     // its number
-  std::uint32_t sequence;  // 0: not known yet, or a message between two ranks
+  std::uint32_t sequence;  // 0: not yet known, or a message between two ranks
   std::int32_t peer;       // root, or the other side of a message
   std::uint32_t tag;
   std::uint32_t thread;  // its kernel id
@@ -122,7 +122,7 @@ constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& wor
 // The reader of flight files, which tell what each rank did last. It treats a file as untrusted: it
 // checks every length, number and name, and makes names printable.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 
@@ -138,7 +138,7 @@ struct FlightGroup {
 struct FlightOperation {
   std::uint64_t id = 0;
   FlightCall call;
-  std::uint32_t sequence = 0;  // 0: not known yet, or a message between two ranks
+  std::uint32_t sequence = 0;  // 0: not yet known, or a message between two ranks
   FlightState state = FlightState::kStarted;
   std::optional<ErrorCode> error;
   std::uint32_t thread = 0;
@@ -175,7 +175,7 @@ struct Flight {
   // Not in the file: the reader adds these.
   FlightProcess process = FlightProcess::kUnknown;
   std::optional<int> exit_code;  // nullopt: unknown, or the process was killed
-  std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: not known
+  std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: unknown
 };
 
 // Parses a flight file. Throws Error(kUnsupported) for another version, and Error(kCorrupt) for

@@ -76,7 +76,7 @@ static_assert(sizeof(File) == 8192 + 64 * (kNumNames + kNumSpans));
 
 // The reader of timeline files, which treats them as untrusted.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 

@@ -59,9 +59,9 @@ std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::str
 // The orientation of a PNG, from all places that Pillow (9.4 to 11.1) checks, before and behind the
 // pixels:
 //
-//   EXIF data   the chunk eXIf or a tEXt chunk "exif", the last of them in the file; without both,
-//               ImageMagick's text "Raw profile type exif", EXIF data in hexadecimal digits
-//   XMP         the text "XML:com.adobe.xmp", where EXIF data has no orientation
+//   EXIF data   the chunk eXIf or a tEXt chunk "exif", whichever is last in the file; without
+//               either, ImageMagick's text "Raw profile type exif", EXIF data in hexadecimal digits
+//   XMP         the text "XML:com.adobe.xmp", if EXIF data has no orientation
 //
 // A text is a chunk tEXt, zTXt or iTXt, compressed or not. The result is 1 to 8; 1 if no place has
 // an orientation. A damaged chunk is ignored, and so is a text that is longer than 1 MiB when

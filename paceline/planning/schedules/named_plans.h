@@ -2,17 +2,17 @@
 
 // The named schedules. Stage s is on rank s % num_ranks.
 //
-//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
-//                     several stages a rank breadth first: a stage has all its micro-batches before
-//                     the rank's next stage begins (Lamy-Poirier, 2023)
+//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); several
+//                     stages a rank run breadth first: a stage processes all its micro-batches
+//                     before the rank's next stage begins (Lamy-Poirier, 2023)
 //   1f1b              stage s makes min(M, S - s) forward passes, then a backward and a forward
 //                     pass in turn, then the rest (PipeDream-Flush; Narayanan et al., 2021)
 //   interleaved-1f1b  the same with several stages a rank, in rounds of about as many micro-batches
-//                     as there are ranks (Narayanan et al., 2021, as torch.distributed.pipelining
-//                     has it)
+//                     as there are ranks (Narayanan et al., 2021, in the form of
+//                     torch.distributed.pipelining)
 //   zero-bubble       backward passes in two halves; rank r delays its weight gradients by r slots,
-//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023,
-//                     ZB1P in torch.distributed.pipelining); with several stages a rank
+//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023; ZB1P in
+//                     torch.distributed.pipelining), or with several stages a rank
 //                     InterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,

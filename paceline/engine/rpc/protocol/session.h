@@ -7,11 +7,11 @@
 //
 // The rules, each an invariant of that test:
 //
-//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, and also
+//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, even
 //     when the callee dies and another process takes its name.
-//  2. A call that ends by a reply was executed, and the reply is its own.
+//  2. A call that ends with a reply was executed, and the reply is its own.
 //  3. A call that ends as "not executed" was not executed, and never will be.
-//  4. A call of kOnce ends by a reply if caller and callee live and keep the session.
+//  4. A kOnce call ends with a reply if caller and callee live and keep the session.
 //  5. The callee keeps a record only of calls whose end the caller may not know yet.
 //
 // Why they hold. Requests have numbers that the caller never reuses. A connection delivers frames

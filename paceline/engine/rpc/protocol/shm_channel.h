@@ -9,11 +9,12 @@
 //
 // The rules of ringing:
 //
-//  1. A reader that found nothing says so (wait_for_data()), and looks once more. The writer that
-//     sees it afterwards rings, once. A reader that is awake, or spins, costs no system call.
-//  2. A writer that found no room says so, in the same way. The reader rings once half of the ring
-//     is free.
-//  3. The end of the socket is the end of the connection; what was written before is still read.
+//  1. A reader that finds no data sets a flag (wait_for_data()) and looks once more. A writer that
+//     then sees the flag rings once. A reader that is awake or spins costs no system call.
+//  2. A writer that finds no room sets a flag in the same way. The reader rings once half of the
+//     ring is free.
+//  3. The end of the socket is the end of the connection; bytes that were written before are still
+//     read.
 //
 // Each end keeps its own position in private memory and checks the position that it reads from the
 // other end, so an end that breaks the rules harms only its connection.
@@ -85,14 +86,15 @@ class Rings {
 //
 // An area consists of blocks, each with a header. The ownership of a block:
 //
-//  1. The sender alone decides where blocks are, and keeps that in memory of its own. It reads
-//     nothing from the area but the states of the blocks that it has given away.
-//  2. From its sending on, a block is the receiver's, until that stores kFree in its header
-//     (release; the sender's load acquires, so all reads come before the memory is written again).
-//  3. Pages are reserved before they are written, so a lack of memory is no SIGBUS: the message
-//     then goes through the socket, as it does when the area is full.
-//  4. An area ends with its connection. What the receiver still reads stays mapped there, and the
-//     sender never writes into it again.
+//  1. The sender alone decides where blocks are, and keeps their places in private memory. It reads
+//     nothing from the area but the states of the blocks that it has sent.
+//  2. Once a block has been sent it belongs to the receiver, until the receiver stores kFree in its
+//     header (release; the sender's load acquires, so all reads of the block happen before its
+//     memory is written again).
+//  3. Pages are reserved before they are written, so that a lack of memory raises no SIGBUS; the
+//     message then goes through the socket, as it does when the area is full.
+//  4. The sender drops an area at the end of its connection. Messages that the receiver still reads
+//     stay mapped there, and the sender never writes to them again.
 //
 // Thread safety: none for one object, but a Payload may be destroyed on any thread.
 
