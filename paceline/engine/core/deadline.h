@@ -33,7 +33,7 @@ class Deadline {
 
   bool expired() const { return Clock::now() >= moment_; }
   Clock::time_point moment() const { return moment_; }
-  // When the deadline was set, or up to 10 ms before; for never() the end of time.
+  // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
   Clock::time_point set_at() const { return set_at_; }
 
   // The time left, never negative.

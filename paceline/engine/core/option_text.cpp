@@ -42,13 +42,13 @@ double rate(const Setting& setting) {
   constexpr double kBitsPerByte = 8;
   constexpr std::array<Unit, 4> kUnits = {
       {{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}}};
-  return quantity(setting, kUnits, "a rate as 25Gbit (kbit, Mbit, Gbit, Tbit)") / kBitsPerByte;
+  return quantity(setting, kUnits, "a rate such as 25Gbit (kbit, Mbit, Gbit, Tbit)") / kBitsPerByte;
 }
 
 double duration(const Setting& setting) {
   constexpr std::array<Unit, 6> kUnits = {
       {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}}};
-  return quantity(setting, kUnits, "a time as 20us (us, ms, s, min, h, d)");
+  return quantity(setting, kUnits, "a time such as 20us (us, ms, s, min, h, d)");
 }
 
 void for_each_setting(std::string_view text, const std::function<void(const Setting&)>& take) {

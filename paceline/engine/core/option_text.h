@@ -23,7 +23,7 @@ class SettingError : public std::runtime_error {
 struct Setting {
   std::string_view key, value;
 
-  // Throws SettingError, for example "link=25: not a rate as 25Gbit".
+  // Throws SettingError, for example "link=25: not a rate such as 25Gbit".
   [[noreturn]] void refuse(std::string_view allowed) const;
   // The value as a whole number from `least` to `most`; calls refuse() for any other text.
   int whole_number(int least, int most) const;

@@ -6,8 +6,9 @@
 #include <cstddef>
 
 // GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and the loader
-// picks one; other compilers build the portable code alone. Not under the thread sanitizer: the
-// loader calls the function that picks before the sanitizer is initialised, and it crashes there.
+// picks one; other compilers build the portable code alone. The thread sanitizer switches it off:
+// the loader calls the picking function before the sanitizer is initialised, and that function
+// would crash.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define PACELINE_VECTORISED \

@@ -113,7 +113,7 @@ std::optional<int> slurm_local_size(const GetVariable& variable) {
   const int node = read_number(variable, "SLURM_NODEID").value_or(0);
   const auto tasks = expand_task_counts(*text);
   check(tasks && node < static_cast<int>(tasks->size()),
-        "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text, node);
+        "SLURM_STEP_TASKS_PER_NODE='{}' has no entry for node {}", *text, node);
   return (*tasks)[static_cast<std::size_t>(node)];
 }
 

@@ -64,7 +64,8 @@ std::uint16_t store_port(const GetVariable& variable, std::optional<std::uint16_
         "MASTER_PORT is not set (or 0): name the port of rank 0's store, for "
         "example MASTER_PORT=29500");
   const bool taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  check(!taken || *port < kGreatestPort, "MASTER_PORT={} leaves no port above it", *port);
+  check(!taken || *port < kGreatestPort,
+        "MASTER_PORT={} is the highest port, but the store needs the next one", *port);
   return static_cast<std::uint16_t>(*port + (taken ? 1 : 0));
 }
 
@@ -132,7 +133,7 @@ MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvi
   if (init_method.starts_with("file:///")) {
     return {.kind = MeetingPoint::Kind::kFile, .path = init_method.substr(7)};
   }
-  fail(ErrorCode::kInvalid, "init_method '{}' is none of env://, tcp://HOST:PORT, file:///PATH",
+  fail(ErrorCode::kInvalid, "unknown init_method '{}'; use env://, tcp://HOST:PORT or file:///PATH",
        init_method);
 }
 
@@ -228,7 +229,8 @@ void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) {
       ::unlink(place.c_str());  // a notice of an earlier job, which ranks could read first
   }
   if (!problem_.empty()) {
-    log::warning(fmt::format("{}; the ranks of this host meet by {} instead", problem_, path_));
+    log::warning(
+        fmt::format("{}; the ranks of this host meet through {} instead", problem_, path_));
   }
 }
 

@@ -202,7 +202,7 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
       }
     }
     if (vigil.sees_passed(deadline)) {
-      fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms by {}: {}", timeout.count(),
+      fail(ErrorCode::kTimeout, "rank 0 was not found within {} ms through {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }
     std::this_thread::sleep_for(kNoticePause);  // the notice is polled: its writer sends no event
@@ -306,8 +306,8 @@ void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
   if (is_loopback(result.address)) {
     log::warning(
         "the job spans hosts but rank " + std::to_string(who.rank) +
-        " is reached by loopback only: MASTER_ADDR, or PACELINE_SOCKET_IFNAME, must lead to an "
-        "address that all hosts reach");
+        " can be reached by loopback only: MASTER_ADDR or PACELINE_SOCKET_IFNAME must select an "
+        "address that all hosts can reach");
   }
 }
 
@@ -357,8 +357,8 @@ std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const Rendezvou
 void say_that_it_is_alone() {
   log::warning(fmt::format(
       "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
-      "for several ranks paceline run --nproc-per-node N {}; RANK=0 WORLD_SIZE=1 states that it is "
-      "meant",
+      "for several ranks use paceline run --nproc-per-node N {}; to run alone on purpose, set "
+      "RANK=0 WORLD_SIZE=1",
       own_command()));
 }
 

@@ -97,7 +97,8 @@ class Future {
   std::shared_ptr<Caller> caller_;
   PendingPointer call_;
   std::shared_ptr<ReferenceTable> references_;
-  std::vector<std::byte> rewritten_;  // the bytes of an own reply of another type
+  std::vector<std::byte>
+      rewritten_;  // the bytes of a reply from this worker itself, of another type
 };
 
 // The request of a call at its handler: read from bytes, or the caller's own object.

@@ -167,7 +167,7 @@ void Server::take(const GuestPointer& guest, const Frame& frame, Payload payload
         return refuse(guest, frame.session);
       }
       const std::lock_guard lock(guest->session->mutex);
-      if (guest->session->guest != guest) return;  // fenced
+      if (guest->session->guest != guest) return;  // fenced by a newer connection
       guest->session->lease.heard(boot_time());
       return guest->connection().queue_urgent({.kind = FrameKind::kRenewed});
     }
@@ -255,7 +255,7 @@ void Server::acknowledge(const GuestPointer& guest, const Frame& /*frame*/,
   const auto& session = guest->session;
   if (!session) return;
   const std::lock_guard lock(session->mutex);
-  if (session->guest != guest) return;  // fenced
+  if (session->guest != guest) return;  // fenced by a newer connection
   session->lease.heard(boot_time());
   for (const CallNumber number : numbers) session->calls.acknowledge(number);
   cancel_abandoned_locked(*session);
@@ -295,7 +295,7 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
   {
     const std::lock_guard lock(session->mutex);
     if (session->has_ended) return refused();
-    if (session->guest != guest) return;  // fenced
+    if (session->guest != guest) return;  // fenced by a newer connection
     session->lease.heard(boot_time());
     if (frame.acknowledged != 0) {
       session->calls.acknowledge(frame.acknowledged);

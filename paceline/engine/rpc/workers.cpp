@@ -54,7 +54,7 @@ void find_job(const std::string& name, JoinOptions& options) {
     }
   }
   check(options.store != nullptr && options.secret.has_value(),
-        "join: worker {} needs its job's store and secret: start it by `paceline run`, or pass "
+        "join: worker {} needs its job's store and secret: start it with `paceline run`, or pass "
         "JoinOptions::store and secret",
         name);
 }
@@ -363,7 +363,8 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
 std::unique_ptr<Workers> join(const JoinOptions& given) {
   const auto who = detect_launch_environment();
   check(who.launcher != "none",
-        "join: no launcher says which rank this is; start it by `paceline run`, or give the worker "
+        "join: no launcher sets the rank of this process; start it with `paceline run`, or give "
+        "the worker "
         "a name: join(\"trainer0\", ...)");
   JoinOptions options = given;
   options.role = role_of(given, who);

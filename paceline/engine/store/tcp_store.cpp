@@ -143,7 +143,7 @@ Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
       }
       vigil.look();
       if (put_off_since(begun, wanted).remaining() <= pause) {
-        fail(ErrorCode::kTimeout, "the store at {} completed no handshake in time: {}",
+        fail(ErrorCode::kTimeout, "the store at {} did not complete a handshake in time: {}",
              to_string(endpoint_), error.what());
       }
     }

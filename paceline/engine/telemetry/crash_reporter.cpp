@@ -271,9 +271,9 @@ bool is_wanted() {
 
 std::string uncaught_text(const char* type, const std::string& what, int rank) {
   std::string text = without_frames(what);
-  if (text.empty()) text = "it has no text";
+  if (text.empty()) text = "no error message";
   if (text == std::bad_alloc().what())
-    text = "memory was refused; see ulimit -v and the size asked for";
+    text = "a memory allocation failed; check ulimit -v and the requested size";
   const std::string_view name = type;
   if (name != typeid(Error).name() && name != typeid(DamagedState).name())
     text = demangled(type) + ": " + text;

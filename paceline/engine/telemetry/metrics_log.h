@@ -23,7 +23,7 @@ class MetricsLog {
   using Value = std::variant<double, std::int64_t, std::string>;
   using Field = std::pair<std::string, Value>;
 
-  // Writes nothing.
+  // A log that writes nothing.
   MetricsLog() = default;
   // Appends to `path`, creating the file if needed. Throws Error(kSystem), which names the path.
   explicit MetricsLog(const std::string& path);
@@ -55,13 +55,13 @@ class MetricsLog {
 
 class TensorBoardLog {
  public:
-  // Writes nothing.
+  // A log that writes nothing.
   TensorBoardLog() = default;
   // Makes the directory if it is missing, and a new file. Throws Error(kSystem), which names the
   // path.
   explicit TensorBoardLog(const std::string& directory);
 
-  // Says that the following scalars belong to a run that was resumed after `step`: TensorBoard then
+  // Marks the following scalars as those of a run that was resumed after `step`: TensorBoard then
   // drops scalars of later steps from older files in this directory.
   void resume_after(std::int64_t step);
   void scalar(std::string_view tag, std::int64_t step, double value);

@@ -2,7 +2,7 @@
 
 // Image files on a disk: listing them by class, and reading a whole file.
 //
-// Thread safety: free functions, and constant values.
+// Thread safety: free functions without state; an ImageList is constant.
 
 #include <cstddef>
 #include <cstdint>

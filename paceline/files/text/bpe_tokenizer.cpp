@@ -150,8 +150,9 @@ void BpeTokenizer::read_vocabulary(const std::string& file) {
     const bool is_number = number.is_number_unsigned();
     const auto token = is_number ? number.get<std::uint64_t>() : 0;
     if (!is_number || token >= names_.size() || is_known[token]) {
-      fail(ErrorCode::kCorrupt, "{}: {} has the number {}; {} tokens have the numbers 0 to {} once",
-           file, name, json_text(number), names_.size(), names_.size() - 1);
+      fail(ErrorCode::kCorrupt,
+           "{}: {} has the number {}; {} tokens must have the numbers 0 to {}, each once", file,
+           name, json_text(number), names_.size(), names_.size() - 1);
     }
     is_known[token] = true;
     names_[token] = name;

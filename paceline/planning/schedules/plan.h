@@ -18,7 +18,7 @@ namespace paceline::pipeline {
 
 enum class ActionKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
 
-// 'F', 'B', 'I' or 'W'.
+// The letter of a kind in texts: 'F', 'B', 'I' or 'W'.
 char letter_of(ActionKind kind);
 
 struct Action {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The search for a pipeline's plan: layers cut into stages, plans by list scheduling, and the best
-// of both with the named schedules.
+// The search for a pipeline's plan: it cuts layers into stages, makes plans by list scheduling, and
+// improves the best of these and of the named schedules.
 //
 // Thread safety: pure functions.
 

@@ -208,7 +208,7 @@ std::string_view mistaken_file(std::span<const std::byte> head) {
   for (const auto begin : {"<!doctype"sv, "<html"sv, "<head"sv, "<body"sv, "<?xml"sv, "<error"sv}) {
     if (begins_with(text, begin)) {
       return "a web page, not the file itself: download it from the link that gives the raw file "
-             "(on Hugging Face, /resolve/ in the place of /blob/)";
+             "(on Hugging Face, /resolve/ instead of /blob/)";
     }
   }
   return {};

@@ -196,8 +196,7 @@ void check_file(const std::string& path) {
   if (!std::filesystem::exists(path, error)) return;  // hwloc reports that
   check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
   check(std::filesystem::file_size(path, error) <= kMostBytes,
-        "topology: {} is larger than {} MiB, which is not a file of lstopo", path,
-        kMostBytes >> 20);
+        "topology: {} is larger than {} MiB, so it is not an lstopo file", path, kMostBytes >> 20);
 }
 
 }  // namespace
@@ -254,7 +253,7 @@ Topology restrict_topology(const Topology& topology, const std::vector<int>& cpu
     if (!given.cpus.empty()) narrowed.cores.push_back(std::move(given));
     if (!other.cpus.empty()) narrowed.other_cores.push_back(std::move(other));
   }
-  check(!narrowed.cores.empty(), "topology: none of the chosen cpus was given to this process");
+  check(!narrowed.cores.empty(), "topology: this process may use none of the chosen cpus");
   return narrowed;
 }
 

@@ -163,7 +163,7 @@ class MessageReader {
   void expect(FieldKind kind);
 
   // Reads the length of a nested message and confines the reader to it. leave_message() skips the
-  // rest of it, which are fields of a newer version.
+  // rest of it, the fields of a newer version.
   std::size_t enter_message();
   void leave_message(std::size_t outer_end);
   void enter();
