@@ -376,11 +376,11 @@ TEST_F(WithMemory, a_place_where_no_message_lies_breaks_the_connection) {
     AreaPlace place;
     const char* word;
   } cases[] = {
-      {{1, 10}, "none lies"},
-      {{64, 10}, "none lies"},
-      {{kAreaBytes, 10}, "none lies"},
-      {{~std::uint64_t{63}, 10}, "none lies"},
-      {{0, kAreaBytes - 63}, "none lies"},
+      {{1, 10}, "there is none"},
+      {{64, 10}, "there is none"},
+      {{kAreaBytes, 10}, "there is none"},
+      {{~std::uint64_t{63}, 10}, "there is none"},
+      {{0, kAreaBytes - 63}, "there is none"},
       {{0, kLimit + 1}, "limit is"},
       {{0, ~std::uint64_t{0}}, "limit is"},
   };
