@@ -55,7 +55,7 @@ TEST_F(AdviseMesh, plans_from_what_the_program_wrote) {
               AllOf(HasSubstr("pretend: 2000000 parameters, 2 layers; 1 host x 2 ranks"),
                     HasSubstr("global batch: 8 samples"), HasSubstr("pp=1,dp=2,tp=1"),
                     HasSubstr("pp=2,dp=1,tp=1"), HasSubstr("pp=1,dp=1,tp=2"), HasSubstr("<- best"),
-                    HasSubstr("because: of a step of")));
+                    HasSubstr("because: a step takes")));
   EXPECT_THAT(outcome.out, HasSubstr("command: paceline run --nproc-per-node 2 sh -c"));
   EXPECT_THAT(outcome.out,
               AllOf(HasSubstr("--global-batch-size 8"), Not(HasSubstr("--batch-size 3"))));
@@ -111,7 +111,7 @@ TEST_F(AdviseMesh, a_program_without_a_profile_is_told_what_to_do) {
   EXPECT_THAT(advise({"--mesh"}, "echo 'no file data.bin' >&2; exit 3").err,
               AllOf(HasSubstr("failed with exit code 3"), HasSubstr("no file data.bin")));
   EXPECT_THAT(advise({"--mesh"}, "echo '{}' > $PACELINE_PROFILE").err,
-              HasSubstr("no profile of a program"));
+              HasSubstr("not a profile of a program"));
 }
 
 TEST_F(AdviseMesh, refuses_what_makes_no_sense) {
