@@ -80,8 +80,7 @@ namespace {
 // begins with them.
 constexpr std::size_t kUnits = 4;
 
-constexpr std::size_t kHeader =
-    sizeof(std::size_t);  // a message begins with the number of its unit
+constexpr std::size_t kHeader = sizeof(std::size_t);  // the number of a message's unit
 
 struct Owner {
   DividedParameters* parameters = nullptr;
@@ -91,8 +90,7 @@ struct Owner {
 struct Known {
   std::shared_mutex mutex;                        // guards the others
   std::unordered_map<const void*, Owner> owners;  // by the beginning of a parameter's storage
-  at::CallbackHandle watch =
-      at::INVALID_CALLBACK_HANDLE;  // LibTorch's handle of before_operation()
+  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // LibTorch's, of before_operation()
 };
 
 Known& known() {

@@ -50,7 +50,8 @@ struct StatePart {
 // Which parameters are parts of larger ones, if a model is divided among ranks. Norms are then
 // those of the whole model, with each parameter counted once. A value.
 //
-//   optimizer.set_model_parts({.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
+//   optimizer.set_model_parts(
+//       {.model = ..., .layers = mesh.group("tp"), .divided = {weight}, ...});
 //
 // train::model_parts() (training/train/training_step.h) makes one for a model whose layers say how
 // they are divided.
