@@ -92,7 +92,7 @@ class BatchSource {
   // The next batch; nothing after the last one.
   virtual std::optional<Draft> next() = 0;
   virtual std::vector<at::Tensor> tensors(const Draft& draft) const = 0;
-  // Batches of a whole epoch; the batches of one step count once. 0: not known.
+  // The number of batches in a whole epoch; the batches of one step count once. 0: unknown.
   virtual std::int64_t num_batches() const = 0;
 
  private:

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int64_t kMaxWeights = 1 << 24;  // at::multinomial's limit
 
-// The whole epoch's order. The generator, and so the permutation, is that of Python's
-// torch.Generator().manual_seed(seed).
+// Returns the order of the whole epoch. The generator, and so the permutation, is the same as
+// Python's torch.Generator().manual_seed(seed).
 std::vector<std::int64_t> epoch_order(std::int64_t num_samples, const SamplerOptions& options,
                                       std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
@@ -155,8 +155,8 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
 }
 
 struct TorchSampler::Position {
-  std::optional<DistributedSampler> sampler;  // made anew for another size
-  std::vector<std::int64_t> indices;          // of this rank, from where the pass began
+  std::optional<DistributedSampler> sampler;  // made again for another size
+  std::vector<std::int64_t> indices;          // this rank's, from the beginning of the pass
   std::size_t num_taken = 0;
 
   void begin() {

@@ -91,8 +91,8 @@ std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
                                         const std::vector<std::int64_t>& groups,
                                         std::int64_t batch_size);
 
-// DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler whose
-// indices are those of DistributedSampler, hence Python's.
+// DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler with the
+// same indices as DistributedSampler, and so as Python's.
 //
 //   data::TorchSampler sampler({num_samples, group->world_size(), group->rank()});
 //   auto loader = torch::data::make_data_loader(dataset, sampler, /*batch_size=*/64);

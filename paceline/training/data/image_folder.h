@@ -39,7 +39,7 @@ enum class OnBadImage {
 struct ImageFolderOptions {
   images::ImagePipelineOptions pipeline;
   bool channels_last = false;  // memory format of the images
-  std::uint64_t seed = 0;      // of the random choices
+  std::uint64_t seed = 0;      // for the random choices
   OnBadImage on_bad_image = OnBadImage::kFail;
 };
 

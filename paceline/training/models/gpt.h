@@ -26,7 +26,7 @@ namespace paceline::models {
 // The defaults are GPT-2's with 124 million parameters.
 struct GptOptions {
   std::int64_t vocabulary = 50257;
-  std::int64_t context = 1024;  // tokens that the model sees at most
+  std::int64_t context = 1024;  // the most tokens that the model sees
   std::int64_t layers = 12;
   std::int64_t width = 768;
   std::int64_t heads = 12;
@@ -36,7 +36,8 @@ struct GptOptions {
   double dropout = 0.1;
 };
 
-// What a model has seen of N sequences; Gpt::make_past() makes it.
+// The keys and values of the tokens that a model has seen of N sequences; Gpt::make_past() makes
+// it.
 struct GptPast {
   std::vector<KeyValues> layers;
   std::int64_t count = 0;  // tokens
@@ -57,14 +58,14 @@ class GptImpl : public torch::nn::Cloneable<GptImpl> {
   // Error(kInvalid) unless all ranks that share the layers pass the same description.
   void require_same(const std::string& doing) const;
 
-  // An empty past with room for so many tokens.
+  // An empty past with room for `tokens` tokens of each sequence.
   GptPast make_past(std::int64_t sequences, std::int64_t tokens) const;
 
   const GptOptions& options() const { return options_; }
 
  protected:
-  // What stages are made of (transformer_stage.h): tokens -> states; states -> states behind the
-  // blocks; states -> logits.
+  // The parts that stages are made of (transformer_stage.h). embed(): tokens -> states.
+  // run_blocks(): states -> states behind the blocks. logits_of(): states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states) { return h_->forward(states[0]); }
   at::Tensor logits_of(const at::Tensor& states);

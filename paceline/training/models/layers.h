@@ -130,9 +130,10 @@ struct Division {
   std::int64_t parts = 1, part = 0;
 
   std::vector<std::int64_t> whole_sizes(at::IntArrayRef part_sizes) const;
-  // A copy. Requires: `whole` has the sections' length along `dim`.
+  // Returns this part of `whole`, as a copy. Requires: `whole` has the sections' length along
+  // `dim`.
   at::Tensor part_of(const at::Tensor& whole) const;
-  // The whole from all parts, in order: the inverse of part_of().
+  // Joins all parts, in order, to the whole: the inverse of part_of().
   at::Tensor joined(const std::vector<at::Tensor>& all_parts) const;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// torch::nn::Linear, and the product behind it, as fast as this processor can:
+// torch::nn::Linear and its product, as fast as this processor allows:
 //
 // - A few rows without gradients: generation makes one token after another, and each reads every
 //   weight once. LibTorch's product of so few rows reads at less than half of memory's speed.

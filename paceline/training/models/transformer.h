@@ -51,7 +51,7 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
-  // Room for the keys and values of so many positions of N sequences.
+  // Makes room for the keys and values of `positions` positions of each sequence.
   KeyValues make_past(std::int64_t sequences, std::int64_t positions) const;
 
  private:
@@ -59,8 +59,8 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   std::int64_t key_value_heads() const {
     return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
   }
-  // How many heads of queries, and how many of keys and of values each, so many features of the
-  // projection hold: divided layers make a part of them (InnerFeatures).
+  // The numbers of heads that `features` features of the projection hold: of queries, and of keys
+  // (as many as of values). Divided layers make only a part of the heads (InnerFeatures).
   struct Heads {
     std::int64_t queries, keys;
   };
@@ -136,7 +136,7 @@ class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl>
   at::Tensor forward(at::Tensor states, const at::Tensor& bias = {},
                      std::vector<KeyValues>* past = nullptr);
 
-  // Room for so many positions of N sequences, in each block.
+  // Makes room for `positions` positions of each sequence, in each block.
   std::vector<KeyValues> make_past(std::int64_t sequences, std::int64_t positions) const;
 
  private:
