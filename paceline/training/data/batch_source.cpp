@@ -50,8 +50,8 @@ std::vector<PlannedBatch> plan_whole_batches(const Indices& order, std::int64_t 
   const std::int64_t count = std::ssize(order) / split.size;
   if (consumed >= count * split.size) return plan;
   check(consumed % split.size == 0,
-        "{} samples of the epoch are consumed, which are no whole batches of {}: continue with the "
-        "batch size that the epoch began with",
+        "{} samples of the epoch are consumed, which is not a whole number of batches of {}: "
+        "continue with the batch size that the epoch began with",
         consumed, split.size);
   for (std::int64_t first = consumed / split.size; first < count; first += split.num_ranks) {
     if (split.drop_last && first + split.num_ranks > count) break;
@@ -287,8 +287,8 @@ class StreamSource : public BatchSource {
     reader_ = stream_->read(epoch);
     const std::int64_t skipped = reader_->skip(consumed);
     check(skipped == consumed,
-          "{} has {} records; an epoch cannot be continued after {}: its files are others", name(),
-          skipped, consumed);
+          "{} has {} records; an epoch cannot be continued after {}: the files have changed",
+          name(), skipped, consumed);
     read_step();
     return !drafts_.empty();
   }

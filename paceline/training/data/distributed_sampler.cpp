@@ -72,7 +72,8 @@ DistributedSampler::DistributedSampler(std::int64_t num_samples, int num_replica
 
 void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
   check(epoch >= 0 && consumed >= 0 && consumed <= num_samples_ + num_replicas_,
-        "sampler: epoch {} after {} of {} samples is no position", epoch, consumed, num_samples_);
+        "sampler: epoch {} after {} of {} samples is not a position", epoch, consumed,
+        num_samples_);
   epoch_ = epoch;
   consumed_ = consumed;
 }

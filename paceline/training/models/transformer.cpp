@@ -21,7 +21,7 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options, const Layers& laye
         "attention: {} heads of keys and values do not divide {} heads", options.key_value_heads,
         options.heads);
   check(options.rotary_base == 0 || head_width() % 2 == 0,
-        "attention: rotary positions want heads of an even width, not of {}", head_width());
+        "attention: rotary positions need heads of an even width, not of {}", head_width());
   AttentionImpl::reset();
 }
 

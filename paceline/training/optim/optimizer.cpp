@@ -95,8 +95,8 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
 
 void Optimizer::add_group(const GroupTensors& group) {
   check(!home_->group(),
-        "a parameter group is added before shard() or fully_shard(), which divide the parameters "
-        "among the ranks");
+        "a parameter group must be added before shard() or fully_shard(), which divide the "
+        "parameters among the ranks");
   const std::size_t num_before = parameters().size();
   std::vector<at::Tensor> all = parameters();
   add_to_group(group, all);
@@ -134,7 +134,7 @@ void Optimizer::begin_rows(std::size_t num_kept) {
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
   check(!home_->group() && !has_stepped(),
-        "{}: an optimizer is sharded once, before its first step", group->self());
+        "{}: an optimizer can be sharded only once, before its first step", group->self());
   check(options.names.empty() || options.names.size() == parameters().size(),
         "{}: {} names were given for {} parameters", group->self(), options.names.size(),
         parameters().size());
@@ -143,8 +143,8 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
                                       : rows_by_type(parameters());
   if (group->world_size() == 1) return;
   check(!options.divide_hosts || (options.one_copy && divides_gradients),
-        "{}: hosts divide parameters of which each has one copy, in units of gradients: set "
-        "one_copy and unit_bytes too",
+        "{}: divide_hosts needs one copy a host and units of gradients: set one_copy and "
+        "unit_bytes too",
         group->self());
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
@@ -166,7 +166,7 @@ double Optimizer::take_exposed_seconds() {
 }
 
 void Optimizer::set_model_parts(const ModelParts& parts) {
-  check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
+  check(!has_stepped(), "set_model_parts() of an optimizer must be called before its first step");
   check(parts.layers || parts.divided.empty(),
         "{} parameters are divided, and no group has the rest of them", parts.divided.size());
   const auto numbers = numbers_by_tensor(parameters());

@@ -151,8 +151,8 @@ void DataParallelState::require_shards_apart() const {
   for (const auto& item : module_->named_modules()) {
     if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
     fail(ErrorCode::kUnsupported,
-         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
-         "shards take an ordinary BatchNorm",
+         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: use an ordinary "
+         "BatchNorm with logical shards",
          group_->self(), item.key());
   }
 }

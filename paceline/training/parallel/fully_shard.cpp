@@ -22,12 +22,12 @@ namespace paceline {
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options) {
   check(options.stage >= 1 && options.stage <= 3,
-        "fully_shard: stage {}: there are 1 (the optimizer's state is divided), 2 (gradients, too) "
-        "and 3 (parameters, too)",
+        "fully_shard: unknown stage {}; choose 1 (divides the optimizer's state), 2 (also "
+        "gradients) or 3 (also parameters)",
         options.stage);
   check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
   check(options.units.empty() || options.stage >= 2,
-        "fully_shard: units are of gradients, which stage {} does not divide", options.stage);
+        "fully_shard: units divide gradients, which stage {} does not", options.stage);
   check(!options.divide_hosts || options.stage == 3,
         "fully_shard: stage {} leaves the parameters to each rank; hosts divide them in stage 3",
         options.stage);
@@ -104,7 +104,7 @@ void require_same(const std::string& own, const std::string& other) {
   std::string here;
   std::string there;
   while (std::getline(mine, here) && std::getline(theirs, there) && here == there) continue;
-  check(own == other, "its parameters are not those that the others have: '{}' and '{}'", here,
+  check(own == other, "its parameters differ from those of the other ranks: '{}' and '{}'", here,
         there);
 }
 

@@ -100,8 +100,8 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
     arena = TensorAllocator::instance().arena();
     check(arena != nullptr && arena->number() == loan.arena && bytes <= arena->bytes() &&
               place <= arena->bytes() - bytes,
-          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; let "
-          "every rank have one as long as the others do",
+          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; keep one on "
+          "every rank for as long as on the others",
           group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
     place += address_of(arena->area_of(in_world(*group_, peer)));
   }

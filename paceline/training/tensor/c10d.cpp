@@ -99,7 +99,7 @@ class C10dLibrary : public Library {
     });
     check(process_group_.defined() && process_group_->getRank() == rank_ &&
               process_group_->getSize() == world_size_,
-          "rank {}: backend {} made no process group, or one of another rank or size", rank_,
+          "rank {}: backend {} made no process group, or one with another rank or size", rank_,
           name_);
   }
   // An abandoned operation may still use its group and buffers, so these are leaked.

@@ -215,7 +215,7 @@ class DryRun {
     }
     peak_bytes_ = peak;
     const auto memory = own_memory();
-    check(memory.has_value(), "{}: /proc/self does not tell the memory of this process",
+    check(memory.has_value(), "{}: /proc/self does not show the memory of this process",
           group_.self());
     const auto state = static_cast<double>(parts_.optimizer.num_state_bytes());
     profile_.process_bytes = std::max(0.0, memory->own() - parameter_bytes - state - peak);

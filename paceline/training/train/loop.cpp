@@ -60,7 +60,7 @@ void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, Pro
         rank, wrong.value_or(0));
   check(std::isfinite(all),
         "rank {}: the count of a batch's loss on another rank is negative or not finite; that rank "
-        "says which",
+        "reports which",
         rank);
   const int ranks = replicas != nullptr ? replicas->world_size() : 1;
   const auto parts = static_cast<double>(logical_shards > 0 ? logical_shards : ranks);
@@ -200,15 +200,15 @@ std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients&
 void take_shards(TrainingState& state, const data::DataLoader& loader) {
   const std::int64_t shards = loader.logical_shards();
   check(state.step == 0 || state.logical_shards == shards,
-        "the run that is to go on at step {} has {} logical shards, this job {}: start it with "
+        "the run to continue at step {} has {} logical shards, this job has {}: start it with "
         "--logical-shards {} (0: without), or begin a new run",
         state.step, state.logical_shards, shards, state.logical_shards);
   const std::int64_t threads = shards > 0 ? at::get_num_threads() : 0;
   if (state.step > 0 && state.num_threads != threads) {
-    log::warning(fmt::format(
-        "the run that goes on at step {} computed with {} threads a rank, this job has {}: sums "
-        "within a rank may have other bits (--threads-per-rank {})",
-        state.step, state.num_threads, threads, state.num_threads));
+    log::warning(
+        fmt::format("the run that continues at step {} computed with {} threads a rank, this job "
+                    "has {}: sums within a rank may have other bits (--threads-per-rank {})",
+                    state.step, state.num_threads, threads, state.num_threads));
   }
   state.logical_shards = shards;
   state.num_threads = threads;

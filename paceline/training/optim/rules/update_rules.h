@@ -29,7 +29,7 @@ class GroupedOptimizer : public Optimizer {
   void set_momentum(std::size_t group, double momentum) override {
     if (!(momentum >= 0 && momentum < 1) || (momentum > 0 && this->momentum(group) == 0))
       throw Error(ErrorCode::kInvalid,
-                  "a momentum must be in [0, 1), and 0 in a group that began without");
+                  "a momentum must be in [0, 1), and 0 in a group that began without one");
     momentum_in(options_.at(group)) = momentum;
   }
   // Adds a group, at any time before shard(), even after steps: the others keep their state.

@@ -65,7 +65,7 @@ Error with_advice(const Error& error) {
   constexpr const char* kLeft = "has left the group";  // from engine/transport/mesh.cpp
   constexpr const char* kFewerInputs =
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "
-      "batches from a data::DataLoader, which gives every rank as many";
+      "batches from a data::DataLoader, which gives every rank the same number";
   std::string text = error.what();
   const char* const advice = text.find(kMismatch) != std::string::npos ? kAdvice
                              : text.find(kLeft) != std::string::npos   ? kFewerInputs

@@ -161,7 +161,8 @@ void PassMonitor::report_non_finite(int rank, std::size_t parameter, std::int64_
   if (non_finite_ == NonFinite::kError) fail(ErrorCode::kInvalid, "{}: {}", group_.self(), what);
   const std::uint64_t count = ++num_non_finite_;
   if (group_.rank() != 0 || !std::has_single_bit(count)) return;
-  log::warning(fmt::format("{}{}{}", what, is_alone ? "" : ", and so is every rank's average",
+  log::warning(fmt::format("{}{}{}", what,
+                           is_alone ? "" : "; every rank's average is not finite either",
                            count > 1 ? fmt::format("; {} steps so far", count) : ""));
 }
 

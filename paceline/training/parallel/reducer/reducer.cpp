@@ -222,8 +222,8 @@ void Reducer::forget_failed_pass() {
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
   } catch (const Error& error) {
     fail(error.code(),
-         "{}: an exception had ended the last backward pass on this rank, and the ranks could "
-         "not go on together; it must have come on every rank, or end this one: {}",
+         "{}: an exception ended the last backward pass on this rank, and the ranks could not "
+         "continue together; it must occur on every rank, or end this process: {}",
          group_->self(), error.what());
   }
   steps_.forget();
@@ -309,8 +309,8 @@ void Reducer::expect_another(std::size_t index) {
   if (gradient.is_late) return;
   check(!buckets_.is_planned || gradient.bucket >= buckets_.next,
         "{}: parameter {} got another gradient while its first one of this pass was being "
-        "averaged. A parameter that several parts under checkpoint() share must be used so from "
-        "the first pass on. After a pass that an exception ended, the next must begin with "
+        "averaged. A parameter that several parts under checkpoint() share must be shared from the "
+        "first pass on. After a pass that an exception ended, the next must begin with "
         "DistributedDataParallel's forward()",
         group_->self(), buckets_.parameters[index].name);
   gradient.is_late = true;
