@@ -44,8 +44,8 @@ class ExponentialMovingAverage {
   // or float16 tensors on the CPU.
   ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
 
-  // Call it after each step of the optimizer. Error(kInvalid) while the average is swapped in;
-  // DamagedState when the average is not what the previous update left.
+  // Updates the average; call it after each step of the optimizer. Error(kInvalid) while the
+  // average is swapped in; DamagedState when the average is not what the previous update left.
   void update();
   std::int64_t num_updates() const { return num_updates_; }
 
@@ -62,7 +62,8 @@ class ExponentialMovingAverage {
     ExponentialMovingAverage& average_;
     std::vector<at::Tensor> weights_;
   };
-  // Error(kInvalid) when it is swapped in already, and before the first update.
+  // Swaps the average in. Error(kInvalid) when it is swapped in already, and before the first
+  // update.
   [[nodiscard]] Swap swap_in() { return Swap(*this); }
   bool is_swapped_in() const { return is_swapped_in_; }
 
@@ -71,8 +72,8 @@ class ExponentialMovingAverage {
   NamedTensors state() const;
   // The averaged parameters: number 3 is that of "weight.3".
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  // Requires: tensors as state() returns them, with any values. Error(kInvalid) when they are
-  // another model's.
+  // Takes over a state. Requires: tensors as state() returns them, with any values. Error(kInvalid)
+  // when they are another model's.
   void set_state(const NamedTensors& state);
   // Reads all averages. DamagedState when they changed since the last update or set_state().
   void verify() const;

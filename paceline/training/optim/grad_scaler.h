@@ -49,8 +49,8 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {},
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // DamagedState when the scale is not what the last update() left; the functions below throw it
-  // too.
+  // Multiplies the loss by the scale. DamagedState when the scale is not what the last update()
+  // left; the functions below throw it too.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the optimizer's gradients by the scale. At most once between updates: Error(kInvalid).
   void unscale(Optimizer& optimizer);

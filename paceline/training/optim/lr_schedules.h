@@ -61,7 +61,8 @@ class Schedule {
 // A schedule whose rates are a function of the number of steps.
 class LrSchedule : public Schedule {
  public:
-  // Call it after each step of the optimizer or once an epoch, whichever the options count.
+  // Moves on by one step: call it after each step of the optimizer or once an epoch, whichever the
+  // options count.
   void step();
   std::int64_t num_steps() const { return num_steps_; }
 
@@ -204,8 +205,8 @@ class ReduceLrOnPlateau final : public Schedule {
   ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options);
   const char* name() const override { return "reduce_on_plateau"; }
 
-  // Call it after each evaluation. All ranks must pass the same metric, as train::evaluate()
-  // returns it.
+  // Takes the metric into account; call it after each evaluation. All ranks must pass the same
+  // metric, as train::evaluate() returns it.
   void step(double metric);
 
  private:

@@ -60,10 +60,11 @@ class Optimizer {
   // Throws the error, if any, that has kept parameters from arriving from other hosts.
   void require_parameters() const { home_->require(); }
 
-  // Before the first step. From then on clip_grad_norm(), grad_norm() and GradScaler are collective
-  // over `parts.model`, and step() with norms (LAMB, LARS) is collective over `parts.layers`.
+  // Tells how the model is divided, before the first step. From then on clip_grad_norm(),
+  // grad_norm() and GradScaler are collective over `parts.model`, and step() with norms (LAMB,
+  // LARS) is collective over `parts.layers`.
   void set_model_parts(const ModelParts& parts);
-  // Null: this rank has the whole model.
+  // The ranks that together have the model; null: this rank has all of it.
   ProcessGroup* model_group() const { return parts_.model.get(); }
   // Throws Error(kInvalid), naming `caller`, if parameters are known to be a share of a model
   // (training/tensor/tensor_marks.h) and set_model_parts() has not described the rest.
@@ -73,8 +74,8 @@ class Optimizer {
 
   // `before_step` is called at the beginning of each step; an empty function ends this.
   void set_before_step(std::function<void()> before_step) { before_step_ = std::move(before_step); }
-  // Parameters without a gradient stay as they are. DamagedState when the state or a parameter is
-  // not what the previous step left.
+  // Takes a step; parameters without a gradient stay as they are. DamagedState when the state or a
+  // parameter is not what the previous step left.
   void step();
   // Drops the gradients, so that the next backward pass writes new ones instead of adding to zeros.
   void zero_grad() { rows_.drop_gradients(); }
@@ -108,11 +109,11 @@ class Optimizer {
   // Sets the rate of every group, or of one. Error(kInvalid) unless it is finite and at least 0.
   void set_learning_rate(double learning_rate);
   void set_learning_rate(std::size_t group, double learning_rate);
-  // Error(kInvalid) unless there is one rate for each group.
+  // Sets the rate of each group. Error(kInvalid) unless there is one for each group.
   void set_learning_rates(const std::vector<double>& learning_rates);
   // A group's momentum, which Adam and its like call beta1.
   virtual double momentum(std::size_t group) const = 0;
-  // Error(kInvalid) unless it is in [0, 1), and if the group has no momentum.
+  // Sets a group's momentum. Error(kInvalid) unless it is in [0, 1), and if the group has none.
   virtual void set_momentum(std::size_t group, double momentum) = 0;
 
   // The parameters of all groups, one group after another. Each tensor is there once, even if it
@@ -142,8 +143,8 @@ class Optimizer {
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_save(std::size_t parameter) const {
     return home_->to_save(parameter);
   }
-  // To load, these are all elements; with one copy a host, the parts of this rank and its peers on
-  // other hosts; if hosts divide the parameters, this rank's part.
+  // As elements_to_save(), to load: all elements; with one copy a host, the parts of this rank and
+  // its peers on other hosts; if hosts divide the parameters, this rank's part.
   std::vector<std::pair<std::int64_t, std::int64_t>> elements_to_load(std::size_t parameter) const {
     return home_->to_load(parameter);
   }
@@ -154,8 +155,8 @@ class Optimizer {
   void begin_loading() { home_->forget_other_hosts(); }
   // The ranks that the state is divided among; null if it is not divided.
   ProcessGroup* shard_group() const { return home_->group(); }
-  // Requires: tensors as state() returns them, with any values. Error(kInvalid) when they are
-  // another optimizer's.
+  // Takes over a state. Requires: tensors as state() returns them, with any values. Error(kInvalid)
+  // when they are another optimizer's.
   void set_state(const NamedTensors& state);
   // Reads this rank's parts of the state and of the parameters. DamagedState when they changed
   // since the last step or set_state(). Local.

@@ -20,10 +20,11 @@ namespace paceline {
 
 using TensorList = std::vector<at::Tensor>;
 
-// Requires: `part` computes the same when it is called again, and can be called for as long as the
-// graph lives. Among tensors that require gradients, its outputs depend only on `inputs` and
-// parameters. It does not call DistributedDataParallel's forward(): use checkpoint() within the
-// wrapped module instead. Only the CPU's random state is restored. Any thread.
+// Runs `part` now, and again in the backward pass. Requires: `part` computes the same when it is
+// called again, and can be called for as long as the graph lives. Among tensors that require
+// gradients, its outputs depend only on `inputs` and parameters. It does not call
+// DistributedDataParallel's forward(): use checkpoint() within the wrapped module instead. Only the
+// CPU's random state is restored. Any thread.
 TensorList checkpoint(std::function<TensorList(const TensorList& inputs)> part,
                       const TensorList& inputs);
 at::Tensor checkpoint(std::function<at::Tensor(const at::Tensor& input)> part,

@@ -116,7 +116,7 @@ struct PowerSgdOptions {
   std::uint64_t seed = 0;  // for the first factors; the same on every rank
 };
 
-// PowerSGD (Vogels, Karimireddy and Jaggi, 2019). A gradient is taken as a matrix of n x m, dim 0
+// PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is taken as a matrix of n x m, dim 0
 // by the rest, and travels as factors of n x rank and m x rank. Options and their defaults are
 // PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not change after the
 // first pass. Gradients are float32 on the CPU. All ranks get the same bits, even if their
@@ -181,7 +181,7 @@ class TopKHook : public CommunicationHook {
 // Collective.
 std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 
-// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018). At first all ranks average their gradients;
+// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
 // later each rank averages them only with the ranks of its host, and all ranks average their
 // parameters from time to time.
 //
@@ -221,9 +221,9 @@ class PeriodicAverager {
   // Error(kInvalid) for a period below 1 or a negative warm-up.
   PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
                    const PeriodicAveragerOptions& options);
-  // Call it after each step of the optimizer. The first call after `warmup_steps` calls makes every
-  // parameter the mean over all ranks, and so does every `period`-th call after that one. These
-  // calls are collective.
+  // Averages the parameters when it is time; call it after each step of the optimizer. The first
+  // call after `warmup_steps` calls makes every parameter the mean over all ranks, and so does
+  // every `period`-th call after that one. These calls are collective.
   void average();
   // Whether the last average() averaged, so that all replicas are equal.
   bool averaged() const { return averaged_; }

@@ -55,7 +55,7 @@ class DataParallelState {
   DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
   DataParallelState& operator=(const DataParallelState&) = delete;
 
-  // One forward pass: constructed before it, destroyed after it.
+  // Marks one forward pass: constructed before it, destroyed after it.
   class Pass {
    public:
     Pass(DataParallelState& state, std::int64_t samples);
@@ -181,8 +181,8 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  // Also drops the gradients in an optimizer of fully_shard(), which the module's zero_grad() does
-  // not reach.
+  // Drops the gradients, including those in an optimizer of fully_shard(), which the module's
+  // zero_grad() does not reach.
   void zero_grad() {
     module_->zero_grad();
     state_.forget_gradients();

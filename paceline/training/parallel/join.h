@@ -62,11 +62,12 @@ class JoinedStep {
   std::function<void()> before_;
 };
 
-// Collective. Every forward pass of `loop` that records gradients is followed by its backward pass.
-// A rank without inputs takes its steps with the averages as gradients. Other collectives in
-// `loop`, including SyncBatchNorm's, need throw_on_early_termination. Error(kInvalid) with logical
-// shards, and when a communication hook is used with divide_by_initial_world_size = false. Evaluate
-// after join(): in `loop`, forward passes without gradients do not get rank 0's buffers.
+// Collective: runs `loop`. Every forward pass of `loop` that records gradients is followed by its
+// backward pass. A rank without inputs takes its steps with the averages as gradients. Other
+// collectives in `loop`, including SyncBatchNorm's, need throw_on_early_termination.
+// Error(kInvalid) with logical shards, and when a communication hook is used with
+// divide_by_initial_world_size = false. Evaluate after join(): in `loop`, forward passes without
+// gradients do not get rank 0's buffers.
 void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
           const JoinOptions& options = {});
 // As above, if a step is the optimizer's and nothing else; the optimizer may be sharded. Null: a

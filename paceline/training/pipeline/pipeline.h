@@ -94,9 +94,10 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective. `inputs`: those of the first stage for each micro-batch, empty on ranks without
-  // that stage. Error(kInvalid) for another number of micro-batches than the plan's; a stage's own
-  // error with the action and the shapes of its inputs, and kAborted on the other ranks.
+  // Collective: runs a step of the plan. `inputs`: those of the first stage for each micro-batch,
+  // empty on ranks without that stage. Error(kInvalid) for another number of micro-batches than the
+  // plan's; a stage's own error with the action and the shapes of its inputs, and kAborted on the
+  // other ranks.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
   // Collective. Runs the plan's forward passes without gradients. Returns each micro-batch's loss,

@@ -35,8 +35,8 @@ class TiedWeights {
   // ranks that have any; empty: it has none. Error(kInvalid) when the numbers of copies differ.
   TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
 
-  // Collective over the ranks that have copies; does nothing elsewhere. A copy without a gradient
-  // counts as zeros, and gets a gradient.
+  // Adds up the gradients of the copies. Collective over the ranks that have copies; does nothing
+  // elsewhere. A copy without a gradient counts as zeros, and gets a gradient.
   void add_gradients();
 
  private:

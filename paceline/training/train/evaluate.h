@@ -40,9 +40,10 @@ struct Evaluation {
   std::int64_t samples = 0;
 };
 
-// Collective. `forward` gives logits [B, classes]. Requires: `loader` gives this rank's share
-// (data::evaluation_indices). No gradients are kept; the caller sets the module to eval() if it has
-// layers that need it. Error(kInvalid) when no rank has a sample; errors of require_labels().
+// Collective: evaluates a classifier. `forward` gives logits [B, classes]. Requires: `loader` gives
+// this rank's share (data::evaluation_indices). No gradients are kept; the caller sets the module
+// to eval() if it has layers that need it. Error(kInvalid) when no rank has a sample; errors of
+// require_labels().
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
@@ -67,9 +68,9 @@ struct TextEvaluation {
   double perplexity() const;
 };
 
-// Collective. Requires: `loader` gives this rank's share (data::evaluation_indices). No gradients
-// are kept; the caller sets the module to eval(). Error(kInvalid) when no rank has a token that
-// counts.
+// Collective: evaluates a language model. Requires: `loader` gives this rank's share
+// (data::evaluation_indices). No gradients are kept; the caller sets the module to eval().
+// Error(kInvalid) when no rank has a token that counts.
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
                              const CountedLoss& loss);
 

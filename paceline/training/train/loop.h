@@ -105,7 +105,8 @@ class BackwardPasses : public StepGradients {
 
   bool weighs_steps() const override { return count_ != nullptr; }
   void weigh(std::span<data::Batch> step) override;
-  // Error(kInvalid) with advice when a normalisation refuses a batch of one sample.
+  // As StepGradients::add(). Error(kInvalid) with advice when a normalisation refuses a batch of
+  // one sample.
   void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
   double step_loss() const override { return gradients_.step_loss(); }
   void begin_at(std::int64_t step) override { gradients_.begin_at(step); }

@@ -49,10 +49,10 @@ struct OwnMemory {
   double own() const { return anonymous + shared; }
 };
 
-// Returns nothing if the kernel does not report all of it.
+// Returns the memory of this process; nothing if the kernel does not report all of it.
 std::optional<OwnMemory> own_memory();
 
-// All in bytes.
+// Planned and measured memory, in bytes.
 struct MemoryReport {
   planning::RankMemory rank;  // the plan of the rank with the largest plan
   double rank_peak = 0;       // the peak of that rank
@@ -158,8 +158,8 @@ struct RunReport {
   std::string table() const;
 };
 
-// Collective. `samples`: of all ranks, the same on every rank. Measures the speed of matrix
-// products if `unit` has a number of operations.
+// Collective: makes the report of a finished run. `samples`: of all ranks, the same on every rank.
+// Measures the speed of matrix products if `unit` has a number of operations.
 RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
                       std::int64_t steps, std::int64_t samples, const SampleUnit& unit = {});
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The process of a training program. It sets up memory, threads, random numbers and group for fast
-// training, says what LibTorch computes with, and ends the process.
+// Sets up the process of a training program: memory, threads, random numbers and group, for fast
+// training. It also says what LibTorch computes with, and ends the process.
 //
 //   int main() {
 //     return train::run_guarded([] {

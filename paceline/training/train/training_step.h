@@ -29,7 +29,7 @@ struct OptimizerChoice {
   double momentum = 0.9;                    // for sgd and lars
   std::optional<double> weight_decay = {};  // nothing: 0.01 for adamw, 0 for the others
 };
-// Error(kInvalid) for another name; errors of the optimizers.
+// Makes an optimizer by name. Error(kInvalid) for another name; errors of the optimizers.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
                                                  const std::vector<at::Tensor>& parameters);
 
@@ -39,7 +39,7 @@ struct HookChoice {
   std::int64_t powersgd_start = 100;  // steps before it compresses
   double topk_density = 0.01;
 };
-// Null: gradients travel uncompressed. Error(kInvalid) for another name.
+// Makes a hook by name; null: gradients travel uncompressed. Error(kInvalid) for another name.
 std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice);
 
 struct Precision {
@@ -47,7 +47,8 @@ struct Precision {
   std::optional<at::ScalarType> autocast;  // for matrix products and convolutions
   bool scales_loss = false;                // float16's gradients need a GradScaler
 };
-// float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for another name.
+// `name`: float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for
+// another name.
 Precision precision_of(const std::string& name);
 
 // The groups of optim::ModelParts.
@@ -56,7 +57,7 @@ struct ModelGroups {
   std::shared_ptr<ProcessGroup> layers;  // those that divide its layers
 };
 
-// Tells an optimizer which parts of the model a rank has, as the layers describe them
+// Returns for an optimizer which parts of the model this rank has, as the layers describe them
 // (training/models/layers.h):
 //
 //   const train::ModelGroups groups{.model = mesh.sub_mesh({"pp", "tp"}).world(),
@@ -100,7 +101,7 @@ class TrainingStep {
   std::int64_t schedule_steps() const;
   // While the result lives, the model has the averaged weights. Null if there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();
-  // For the Checkpointer.
+  // The parts that a Checkpointer saves.
   RunParts parts();
 
  private:

@@ -220,10 +220,10 @@ class RunCheckpoints {
                  const std::shared_ptr<ProcessGroup>& replicas = nullptr);
 
   bool are_made() const { return checkpointer_.has_value(); }
-  // Collective, before the first step, if are_made(). As Checkpointer::attach() and begin().
+  // As Checkpointer::attach() and begin(): collective, before the first step, if are_made().
   std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
 
-  // Both are collective, and save what is due.
+  // Save what is due; both functions are collective.
   void after_step(const TrainingState& state);
   void after_epoch(const TrainingState& state);
   // Collective. Saves this state too, unless it is saved already, and waits until everything is on

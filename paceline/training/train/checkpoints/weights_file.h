@@ -55,9 +55,9 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path);
 // element types; nothing has been loaded then.
 void load_weights(torch::nn::Module& module, const TensorsByName& tensors);
 
-// Replaces the file atomically: a reader has the whole old file or the whole new one. Tensors may
-// be on any device and have any memory order. Error(kSystem) when the operating system refuses,
-// kUnsupported for an element type that the engine lacks.
+// Writes a safetensors file, which it replaces atomically: a reader has the whole old file or the
+// whole new one. Tensors may be on any device and have any memory order. Error(kSystem) when the
+// operating system refuses, kUnsupported for an element type that the engine lacks.
 void write_weights(const std::string& path, const TensorsByName& tensors);
 
 struct ReadWeightsOptions {
