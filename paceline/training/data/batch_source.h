@@ -75,8 +75,8 @@ struct SourceTraits {
   std::int64_t logical_shards = 0;  // of a step; 0: none
 };
 
-// Where a DataLoader's batches come from: the samples of a Dataset, planned for a whole epoch, or
-// the records of a StreamedDataset, read as they are needed.
+// The source of a DataLoader's batches: the samples of a Dataset, planned for a whole epoch, or the
+// records of a StreamedDataset, read as they are needed.
 //
 // Thread safety: one thread at a time, but tensors() by any thread.
 class BatchSource {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Data sets whose samples have numbers: the interface, rows of tensors, and samples that a
-// program's own function makes, with the functions that put samples together to a batch.
+// program's own function makes, with the functions that put samples together into a batch.
 
 #include <cstdint>
 #include <functional>

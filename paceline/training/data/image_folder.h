@@ -30,7 +30,7 @@
 
 namespace paceline::data {
 
-// What to do with a file that has vanished, cannot be read or is damaged.
+// How to handle a file that has vanished, cannot be read or is damaged.
 enum class OnBadImage {
   kFail,  // an Error that names it
   kSkip,  // the next sound file takes its place; skipped files are counted, the first ones logged

@@ -66,7 +66,7 @@ std::unique_ptr<RecordReader> shuffled_in_windows(std::unique_ptr<RecordReader> 
 
 struct LineFilesOptions {
   // 0: lines come as they are in the files. Otherwise every epoch takes the files in another order,
-  // and shuffles the lines within windows of so many, which may cover several files.
+  // and shuffles the lines within windows of this many, which may cover several files.
   std::int64_t shuffle_window = 0;
   std::uint64_t seed = 0;
   std::int64_t max_line_bytes = 64 << 20;  // a longer line is an error

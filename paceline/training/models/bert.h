@@ -1,7 +1,7 @@
 #pragma once
 
 // BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts masked tokens.
-// It has the same kind of blocks as GPT; the last layer's weight is that of the embedding.
+// It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
 // load_hugging_face() (hugging_face.h) reads the weights of BertForMaskedLM.
 //
 // The model knows nothing of other ranks and supports clone().

@@ -8,7 +8,7 @@
 //
 // All other products are LibTorch's. benchmarks/README.md has the measurements.
 //
-// Thread safety: that of torch::nn::Linear.
+// Thread safety: as torch::nn::Linear.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/linear.h>

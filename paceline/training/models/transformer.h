@@ -3,7 +3,7 @@
 // The parts of a transformer that GPT and BERT share: attention, a block, the row of blocks, and
 // their initial values.
 //
-// Thread safety: that of a module.
+// Thread safety: as a module.
 
 #include <cstdint>
 #include <vector>
@@ -119,7 +119,7 @@ struct BlockRange {
   std::int64_t begin = 0, end = 0;
 };
 
-// The blocks of a transformer, one after the other: all of them, or those of one stage of a
+// The blocks of a transformer, one after another: all of them, or the blocks of one stage of a
 // pipeline. A block's name is its number in the whole model.
 class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl> {
  public:

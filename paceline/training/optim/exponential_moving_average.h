@@ -70,7 +70,7 @@ class ExponentialMovingAverage {
   // "weight.3" is the average of parameter 3, in float32; the last tensor is "num_updates". The
   // tensors of weights are the average's own memory.
   NamedTensors state() const;
-  // The averaged parameters: number 3 is that of "weight.3".
+  // The averaged parameters; "weight.3" belongs to number 3.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   // Takes over a state. Requires: tensors as state() returns them, with any values. Error(kInvalid)
   // when they are another model's.

@@ -46,7 +46,7 @@ class Schedule {
   Optimizer& optimizer() const { return optimizer_; }
   // Error(kInvalid) when groups were added to the optimizer after the schedule was made.
   void require_own_groups() const;
-  // What must be the same when the schedule is resumed.
+  // The options, which must be the same when the schedule is resumed.
   virtual Words options() const = 0;
   virtual Words progress() const = 0;
   virtual void set_progress(const Words& words) = 0;

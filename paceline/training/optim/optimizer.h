@@ -116,7 +116,7 @@ class Optimizer {
   // Sets a group's momentum. Error(kInvalid) unless it is in [0, 1), and if the group has none.
   virtual void set_momentum(std::size_t group, double momentum) = 0;
 
-  // The parameters of all groups, one group after another. Each tensor is there once, even if it
+  // The parameters of all groups, one group after another. Each tensor is listed once, even if it
   // was given twice (tied weights).
   const std::vector<at::Tensor>& parameters() const { return rows_.parameters(); }
   // The group of parameters()[parameter].

@@ -22,7 +22,7 @@ struct ShardOptions {
   bool one_copy = false;
   // Names of parameters(), for the line about a write outside of a step; empty: their numbers.
   std::vector<std::string> names = {};
-  // Above 0: gradients are divided too, in units of about so many bytes of parameters.
+  // Above 0: gradients are divided too, in units of about this many bytes of parameters.
   std::size_t unit_bytes = 0;
   // Units chosen by the caller, such as a block's parameters; unit_bytes applies to all others.
   std::vector<std::vector<at::Tensor>> units = {};

@@ -37,7 +37,8 @@ class ParameterNorms {
   explicit ParameterNorms(const ParameterRows& rows) : rows_(rows) {}
   // Call it after rows were made. Collective; a null group stands for one rank.
   void lay_out(ProcessGroup* group);
-  // `parameters`: the numbers of those that are divided among the ranks of `layers`, in order.
+  // `parameters`: the numbers of the parameters that are divided among the ranks of `layers`, in
+  // order.
   void divide(std::vector<std::size_t> parameters, std::shared_ptr<ProcessGroup> layers);
 
   // The pieces of a parameter that this rank has.

@@ -15,7 +15,7 @@
 namespace paceline {
 namespace {
 
-// What a backward pass needs besides tensors.
+// The data besides tensors that a backward pass needs.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   double count = 0;  // elements of a feature on all ranks

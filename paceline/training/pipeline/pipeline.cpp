@@ -68,7 +68,7 @@ struct Pipeline::Run {
     Tensors inputs, outputs;
     std::unique_ptr<BackwardPass> pass;
   };
-  // A stage of this rank, and what it keeps of micro-batches in flight.
+  // A stage of this rank, and the data of its micro-batches in flight.
   struct Stage {
     explicit Stage(const PipelineStage& given)
         : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
@@ -140,7 +140,7 @@ struct Pipeline::Run {
     links.send(index, micro_batch, Direction::kForward, sent);
   }
 
-  // A forward pass that no backward pass follows.
+  // Runs a forward pass without a backward pass.
   void evaluate(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
     under_way = action;
     const Tensors inputs = inputs_of(action, given);

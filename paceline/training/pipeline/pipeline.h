@@ -47,7 +47,7 @@ struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;
   std::function<Tensors(const Tensors& inputs)> forward;
-  std::vector<at::Tensor> parameters;  // those that require no gradients are not used
+  std::vector<at::Tensor> parameters;  // parameters without gradients are not used
 };
 
 // The stage of a module holder whose forward() takes and returns one tensor, or a vector of tensors

@@ -33,7 +33,7 @@ class Loans {
   // The most loans that a rank may have open at once.
   static constexpr std::int64_t kMost = 1024;
 
-  // What the lender sends to the borrower.
+  // The lender's message to the borrower about a tensor.
   struct Loan {
     std::int64_t slot = 0;
     std::int64_t arena = 0;  // SymmetricArena::number(); 0 between threads

@@ -4,7 +4,7 @@
 // options and errors of engine/collectives/group/object_collectives.h. The tensors are sent as
 // copies on the CPU, without gradients; for large tensors of known shape use the collectives.
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: as ProcessGroup.
 
 #include <string>
 #include <vector>

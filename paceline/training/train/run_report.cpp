@@ -26,8 +26,7 @@
 namespace paceline::train {
 namespace {
 
-// Returns the kilobytes behind each name in a file such as /proc/self/status, as bytes. The bytes
-// of the parameters; for a copy that several ranks share, this rank's share.
+// Returns the kilobytes behind each name in a file such as /proc/self/status, as bytes.
 std::map<std::string, double> sizes_in(const char* path) {
   std::map<std::string, double> sizes;
   std::ifstream file(path);
@@ -58,7 +57,7 @@ std::optional<OwnMemory> own_memory() {
 
 namespace {
 
-// The bytes of the parameters; of a copy that several ranks share, this rank's share.
+// The bytes of the parameters; for a copy that several ranks share, this rank's share.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
   if (!optimizer.has_one_copy()) return bytes;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a run reports: a progress line while it runs, and a closing table at its end with its
+// The reports of a run: a progress line while it runs, and a closing table at its end with its
 // throughput, where the time went, how it compares with the speed of matrix products, and its
 // memory (RunMemory), as planned after the first step and as measured.
 //

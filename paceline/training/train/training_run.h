@@ -41,7 +41,7 @@
 
 namespace paceline::train {
 
-// What to train, and on which data.
+// The model to train, and the data to train it on.
 struct Training {
   torch::nn::Module& module;  // the module that checkpoints save
   optim::Optimizer& optimizer;

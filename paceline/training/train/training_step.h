@@ -54,7 +54,7 @@ Precision precision_of(const std::string& name);
 // The groups of optim::ModelParts.
 struct ModelGroups {
   std::shared_ptr<ProcessGroup> model;   // all ranks that together have one model
-  std::shared_ptr<ProcessGroup> layers;  // those that divide its layers
+  std::shared_ptr<ProcessGroup> layers;  // the ranks that divide its layers
 };
 
 // Returns for an optimizer which parts of the model this rank has, as the layers describe them

@@ -69,7 +69,7 @@ class GradientPlacement {
   // Drops the remains of an unfinished step.
   virtual void forget() {}
 
-  // The communication hook's name and what it keeps (HookState), if there is a hook.
+  // The communication hook's name and state (HookState), if there is a hook.
   virtual std::string hook_name() const { return "none"; }
   virtual bool keeps_replicas_equal() const { return true; }
   virtual HookState hook_state() const { return {}; }

@@ -1,6 +1,6 @@
 #pragma once
 
-// PassMonitor: what the ranks tell each other about a backward pass besides its gradients.
+// PassMonitor: the ranks' reports to each other about a backward pass, besides its gradients.
 // PassCounter: counts steps for `paceline top`.
 
 #include <chrono>
@@ -18,10 +18,10 @@
 
 namespace paceline {
 
-// What happens when a gradient is not finite. kReport checks gradients of less than 512 KiB, which
-// costs next to nothing. It finds a loss that is not finite, because most gradients are not finite
-// then, including small ones. It misses a single large gradient that is not finite, until the
-// spoilt weights make the loss so. kError checks all gradients.
+// The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
+// which costs next to nothing. It finds a loss that is not finite, because most gradients are not
+// finite then, including small ones. It misses a single large gradient that is not finite, until
+// the spoilt weights make the loss so. kError checks all gradients.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 // Sends each rank's report of a pass with the gradients, and judges the reports of all ranks. A

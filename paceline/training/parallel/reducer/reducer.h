@@ -71,7 +71,7 @@ struct DistributedDataParallelOptions {
   bool broadcast_buffers = true;
   // Every parameter is compared between the replicas once in this many steps; a difference is a
   // DamagedState (engine/core/error.h). 0: never. It must be the same on every rank. Unless it is
-  // 0, each rank also compares its buffers before a pass with those that the last pass left
+  // 0, each rank also compares its buffers before a pass with the buffers that the last pass left
   // (KeptTensors). Set it to 0 for replicas that differ on purpose, as between the averages of
   // PeriodicAverager.
   std::int64_t guard_passes = 100;
@@ -84,8 +84,8 @@ struct DistributedDataParallelOptions {
   // before each pass, as train::run_loop() does.
   std::int64_t logical_shards = job_logical_shards();
   // An optimizer to divide among the ranks, once they have rank 0's parameters, as `shard` says
-  // (fully_shard.h); the module sets the names in `shard`. It must outlive the wrapper. Null: the
-  // loop's optimizer is not divided here.
+  // (fully_shard.h); the wrapper takes the names from the module. It must outlive the wrapper.
+  // Null: the loop's optimizer is not divided here.
   optim::Optimizer* optimizer = nullptr;
   optim::ShardOptions shard = {};
 };

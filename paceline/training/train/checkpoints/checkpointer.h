@@ -177,7 +177,7 @@ class Checkpointer {
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  // What a rank has read of a saved run before it takes over any of it.
+  // The part of a saved run that a rank has read and not taken over yet.
   struct Staged;
 
   void require_sound(const TrainingState& state, const torch::nn::Module& module,

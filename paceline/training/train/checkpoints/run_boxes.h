@@ -25,7 +25,7 @@
 
 namespace paceline::train {
 
-// Boxes, and the tensors in whose memory they are.
+// Boxes, and the tensors that hold them.
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;

@@ -46,8 +46,8 @@ struct WeightsShard {
 
 // `path`: a file, an index (*.index.json), or a folder that has model.safetensors or
 // model.safetensors.index.json. Error(kCorrupt) that names what is missing or wrong: a shard must
-// be the plain name of a file beside the index. The paths of the shards contain no links, of which
-// users' caches consist.
+// be the plain name of a file beside the index. The returned paths contain no links, because users'
+// caches consist of links.
 std::vector<WeightsShard> find_weights_shards(const std::string& path);
 
 // Copies the tensors into the module. Error(kInvalid) that lists every difference in names, shapes
