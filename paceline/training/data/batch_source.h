@@ -1,6 +1,6 @@
 #pragma once
 
-// From samples or a stream to the batches of a rank: plans, which are pure functions, and the
+// Turns samples or a stream into the batches of a rank: plans, which are pure functions, and the
 // sources that a DataLoader takes its batches from.
 
 #include <cstdint>

@@ -47,7 +47,7 @@ void load_hugging_face(Bert& model, const TensorsByName& weights,
 TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
 TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 
-// The same for whole weights under the model's own names, as gather_dense() and gather_stages()
+// As above, for whole weights under the model's own names, as gather_dense() and gather_stages()
 // return them, or some of them. Error(kInvalid) for a name that such a model does not have.
 TensorsByName to_hugging_face(const GptOptions& model, const TensorsByName& weights,
                               const HuggingFaceOptions& options = {});

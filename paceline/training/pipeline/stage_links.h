@@ -41,7 +41,7 @@ class Loans {
 
   // Collective.
   explicit Loans(std::shared_ptr<ProcessGroup> group);
-  // After a failure of the group, tensors that are still lent are kept for ever: a late rank may
+  // After a failure of the group, tensors that are still lent are kept forever: a late rank may
   // still read them.
   ~Loans();
   Loans(const Loans&) = delete;

@@ -49,7 +49,7 @@ class StoreOfC10d : public PortableStore {
   void wait(const std::vector<std::string>& keys) override {
     wait_for_keys(*store_, keys, mesh_, deadline_, "c10d");
   }
-  // Ignores c10d's limit, which begins anew with each wait: the group's deadline holds.
+  // Ignores c10d's limit, which starts again with each wait: the group's deadline holds.
   void wait(const std::vector<std::string>& keys, const milliseconds& /*timeout*/) override {
     wait(keys);
   }

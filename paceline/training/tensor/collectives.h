@@ -51,7 +51,7 @@ struct TensorCall {
   int root = 0;
   int peer = 0;
   std::uint32_t tag = 0;
-  // As Call's, in rows: elements along dim 0.
+  // As the fields of Call, in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
   bool with_shape = false;                // a send: the message carries the input's sizes
@@ -81,8 +81,8 @@ at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
                         const std::vector<std::int64_t>& rows);
 WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                            const std::vector<std::int64_t>& rows);
-// At root as all_gather(); empty on other ranks. The asynchronous form's `output` is one tensor,
-// and undefined on other ranks.
+// Returns the tensors of all ranks at root, as all_gather(), and none on other ranks. The
+// asynchronous form's `output` is one tensor, and undefined on other ranks.
 std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root);
 WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                      int root);

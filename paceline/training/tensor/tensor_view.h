@@ -39,7 +39,7 @@ std::uint32_t shape_of(const at::Tensor& tensor);
 
 // For messages: "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
-// The same with strides, of the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
+// As shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
 std::string layouts_of(const std::vector<at::Tensor>& tensors);
 
 // The tensors of a call, which keeps them alive and describes them in errors.
