@@ -35,15 +35,15 @@ enum class Split { kTrain, kTest };
 // folder or file that is missing or empty, kCorrupt with file and byte offset for a file that is
 // truncated or not valid.
 
-// train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
-// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" behind its name.
+// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
+// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" after its name.
 ImageDataset load_mnist(const std::string& folder, Split split);
 // The same files with Fashion-MNIST's classes; Debian's package dataset-fashion-mnist puts them
 // into kFashionMnistFolder.
 inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 ImageDataset load_fashion_mnist(const std::string& folder, Split split);
-// data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073 bytes a
-// record; in `folder` or in its cifar-10-batches-bin.
+// Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073
+// bytes a record; in `folder` or in its cifar-10-batches-bin.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 
 // Makes a batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B].
