@@ -61,7 +61,7 @@ class Membership {
     return fmt::format("process {}, rank {}, {}", ::getpid(), rank, place);
   }
   static std::mutex& mutex() {
-    static std::mutex mutex;
+    static std::mutex mutex;  // guards all()
     return mutex;
   }
   // Never destroyed: a group in a global variable ends after the function's variables would have.

@@ -13,6 +13,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 
@@ -205,10 +206,6 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
 }
 
 }  // namespace

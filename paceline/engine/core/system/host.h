@@ -33,8 +33,12 @@ struct ProcessStatus {
 std::optional<ProcessStatus> process_status(pid_t pid);
 // What /proc/cpuinfo says of the first processor under "model name", "flags", ...; "" if nothing.
 std::string cpu_property(std::string_view name);
-// The numbers of the processors this thread may run on, ascending.
-std::vector<int> allowed_cpus();
+// The numbers of the processors that a thread may run on, ascending; 0: this thread. Empty where
+// the kernel does not say.
+std::vector<int> allowed_cpus(pid_t thread = 0);
+// Lets this thread run on these processors only. False, with errno, where the kernel refuses it.
+// Requires: at least one.
+bool bind_to_cpus(const std::vector<int>& cpus);
 
 // The process that made an object. A child made by fork() has a copy of the object but none of its
 // threads, and must not speak for its parent over descriptors that both hold.
