@@ -47,8 +47,10 @@ class Rings {
 
   int descriptor() const { return file_.get(); }
 
-  // Copies what there is room for; 0 if there is none, of which the reader then knows.
-  std::size_t write(std::span<const iovec> pieces);
+  // Copies what there is room for; 0 if there is none, of which the reader then knows. -1 and errno
+  // if the system has no memory for the ring, whose pages are allocated as its first lap needs
+  // them.
+  ssize_t write(std::span<const iovec> pieces);
   // Whether the reader waits, to be asked after writing: a doorbell is due.
   bool must_ring_reader();
 
@@ -67,9 +69,11 @@ class Rings {
   struct Direction {
     Header* header = nullptr;
     std::byte* bytes = nullptr;
-    std::uint64_t position = 0;  // of this end, in bytes from the beginning
+    std::uint64_t position = 0;   // of this end, in bytes from the beginning
+    std::size_t num_present = 0;  // bytes whose pages the writer has allocated
   };
   Rings(Fd file, Mapping mapping, bool is_caller);
+  bool bring_out_pages(std::size_t more);
 
   const Fd file_;
   const Mapping mapping_;
