@@ -3,7 +3,7 @@
 
 docs/thread_model.md names exactly the threads that the library starts, the sources that install handlers of signals, those that detach threads,
 those with state of the process, and those that change the process in other ways; the launcher's processes have a part of their own there.
-CONTRIBUTING.md lists exactly the labels of tests. Every mutex says what it guards.
+CONTRIBUTING.md lists exactly the labels of tests. Every mutex says what it guards. The pages of formats have the sizes that sources assert.
 """
 import pathlib
 import re
@@ -88,6 +88,21 @@ for path in [*(ROOT / "tests").rglob("CMakeLists.txt"), *(ROOT / "tests").rglob(
 contributing = (ROOT / "CONTRIBUTING.md").read_text()
 table = re.search(r"^\| label \|.*?\n\n", contributing, re.M | re.S)
 compare("labels", set(re.findall(r"^\| `(\w+)` \|", table[0] if table else "", re.M)), labels - rooms)
+
+FORMATS = {
+    "flight_recorder.md": "telemetry/flight_file.h", "call_gauge.md": "telemetry/call_gauge_file.h", "step_gauge.md": "telemetry/step_log.cpp",
+    "store.md": "store/file_store.cpp", "../wire_formats.md": "collectives/backends/paceline/group_share.h",
+}
+for name, source in FORMATS.items():
+    text = (ROOT / "docs/formats" / name).read_text()
+    asserted = re.findall(r"static_assert\(((?:sizeof|offsetof)\([^;]*?)\);", everything["paceline/engine/" + source])
+    numbers = {eval(re.sub(r"std::size_t\{(\d+)\}", r"\1", number)) for one in asserted
+               for number in re.findall(r"(?:sizeof|offsetof)\([^)]*\) == ([\dstd:_ize{}* ]*\d)", one)}
+    if not numbers:
+        found.append(f"sizes: {source} asserts none")
+    for number in numbers:
+        if not re.search(rf"(?<![\d,]){number:,}(?![\d,])", text):
+            found.append(f"sizes: {source} asserts {number:,}, which is not in docs/formats/{name}")
 
 print("\n".join(found) if found else f"claims: {len(names)} threads and {len(mutexes)} mutexes, as the pages say")
 sys.exit(1 if found else 0)
