@@ -3,7 +3,8 @@
 
 docs/thread_model.md names exactly the threads that the library starts, the sources that install handlers of signals, those that detach threads,
 those with state of the process, and those that change the process in other ways; the launcher's processes have a part of their own there.
-CONTRIBUTING.md lists exactly the labels of tests. Every mutex says what it guards. The pages of formats have the sizes that sources assert.
+CONTRIBUTING.md lists exactly the labels of tests, docs/architecture.md the rooms that use a
+library, and fmt, spdlog and nlohmann stay out of public headers. Every mutex says what it guards. The pages of formats have the sizes that sources assert.
 """
 import pathlib
 import re
@@ -103,6 +104,24 @@ for name, source in FORMATS.items():
     for number in numbers:
         if not re.search(rf"(?<![\d,]){number:,}(?![\d,])", text):
             found.append(f"sizes: {source} asserts {number:,}, which is not in docs/formats/{name}")
+
+architecture = (ROOT / "docs/architecture.md").read_text()
+for library, header in {"spdlog": "spdlog/", "libsodium": "sodium.h", "hwloc": "hwloc.h", "xxHash": "xxhash.h", "utf8proc": "utf8proc.h",
+                        "zlib": "zlib.h", "nlohmann-json": "nlohmann/"}.items():
+    row = re.search(rf"^\| {library} \|([^|]*)\|", architecture, re.M)
+    compare(f"users of {library}", set(re.findall(r"`(\w+)", row[1] if row else "")),
+            {path.split("/")[2] for path, text in everything.items() if path.startswith("paceline/") and f"#include <{header}" in text}, least=1)
+
+public, reached = {"paceline/paceline.h"}, set()
+while public:
+    path = public.pop()
+    reached.add(path)
+    text = everything.get(path, "")
+    public |= set(re.findall(r'#include "(paceline/[^"]+)"', text)) - reached
+    if re.search("#include <(fmt|spdlog|nlohmann)/", text):
+        found.append(f"public headers: {path} includes fmt, spdlog or nlohmann")
+if len(reached) < 50:
+    found.append(f"public headers: only {len(reached)} were found")
 
 print("\n".join(found) if found else f"claims: {len(names)} threads and {len(mutexes)} mutexes, as the pages say")
 sys.exit(1 if found else 0)
