@@ -39,6 +39,17 @@ class RunningTimer {
   const double waited_;
 };
 
+// By the clock of `begin`.
+template <class Clock, class Duration>
+double seconds_since(std::chrono::time_point<Clock, Duration> begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Between two readings of record_time(); 0 if the second is the earlier one.
+inline double seconds_between(std::uint64_t begin, std::uint64_t end) {
+  return end > begin ? static_cast<double>(end - begin) * 1e-9 : 0;
+}
+
 // The median, the upper one of an even number of values. Of repeated timings it is not moved by a
 // few that were disturbed. Requires: a value.
 inline double median(std::vector<double> values) {
