@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """claims_test.py ROOT: what the pages claim of the sources is true, as far as a text shows it.
 
-docs/thread_model.md names exactly the threads that the library starts, the sources that install handlers of signals, those that detach threads,
-those with state of the process, and those that change the process in other ways; the launcher's processes have a part of their own there.
-CONTRIBUTING.md lists exactly the labels of tests, docs/architecture.md the rooms that use a
-library, and fmt, spdlog and nlohmann stay out of public headers. Every mutex says what it guards. The pages of formats have the sizes that sources assert.
+- docs/thread_model.md names exactly the threads that the library starts, the sources that install handlers of signals, those that detach threads,
+  those with state of the process (the launcher's and the command's, too), and those that change the process in other ways.
+- docs/architecture.md names the rooms that use a library; fmt, spdlog and nlohmann stay out of public headers.
+- CONTRIBUTING.md lists the labels of tests.
+- The pages of formats have the sizes that the sources assert.
+- Every mutex says what it guards.
 """
 import pathlib
 import re
