@@ -92,8 +92,8 @@ class Judge {
            thread_cure() + ", or raise the limit"});
     } else if (facts_.placement.oversubscribed) {
       const int cpus = facts_.topology.num_cpus();
-      add({fmt::format("{} x {} on {} cpu{}{}", counted(num_ranks_, "rank"),
-                       counted(threads_, "thread"), cpus, cpus == 1 ? "" : "s", whose_choice()),
+      add({fmt::format("{} x {} on {}{}", counted(num_ranks_, "rank"), counted(threads_, "thread"),
+                       counted(cpus, "cpu"), whose_choice()),
            fmt::format("each runs {} of the time, and those that wait for each other lose more "
                        "(OMP_WAIT_POLICY=PASSIVE keeps them from spinning)",
                        percent(static_cast<double>(cpus) / threads)),
@@ -119,9 +119,7 @@ class Judge {
       add({what, fmt::format("{} of every rank's {} cores stay idle", cores - threads, cores),
            cure});
     } else if (!facts_.placement.oversubscribed) {
-      add({what,
-           fmt::format("{} threads share {} core{} in every rank", threads, cores,
-                       cores == 1 ? "" : "s"),
+      add({what, fmt::format("{} threads share {} in every rank", threads, counted(cores, "core")),
            cure});
     }
   }
@@ -192,8 +190,8 @@ class Judge {
              count == 1 ? "another paceline job" : fmt::format("{} other paceline jobs", count),
              count == 1 ? "" : "s", pids, count == 1 ? "s" : "",
              format_cpu_list({shared.begin(), shared.end()})),
-         fmt::format("{} threads want {} core{}: each runs about {} of the time", threads, cores,
-                     cores == 1 ? "" : "s", percent(static_cast<double>(cores) / threads)),
+         fmt::format("{} threads want {}: each runs about {} of the time", threads,
+                     counted(cores, "core"), percent(static_cast<double>(cores) / threads)),
          "give each job cores of its own (taskset -c, --bind map:...), or wait"});
   }
 
