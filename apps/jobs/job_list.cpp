@@ -210,8 +210,7 @@ std::string ranks_text(const JobEntry& job) {
   if (!job.is_part() || job.ranks.empty()) return fmt::format("{} of {}", count, job.world_size);
   std::vector<int> ranks;
   for (const JobRank& rank : job.ranks) ranks.push_back(rank.rank);
-  const std::string named = format_ranks(ranks);
-  return fmt::format("rank{} {} of {}", ranks.size() == 1 ? "" : "s", named, job.world_size);
+  return fmt::format("{} of {}", paceline::ranks_text(ranks), job.world_size);
 }
 
 std::string short_command(const JobEntry& job, std::size_t width) {

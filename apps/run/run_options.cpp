@@ -1,7 +1,6 @@
 #include "apps/run/run_options.h"
 
 #include <cstdlib>
-#include <mutex>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -57,10 +56,10 @@ OptionTarget threads_target(std::optional<int>& threads) {
 // programs with tensors, not in this command.
 void check_backend(const Option& option) {
   try {
-    static std::once_flag once;
-    std::call_once(once, [] {
-      register_library({.info = {.name = "c10d", .text = "LibTorch's, in programs with tensors"}});
-    });
+    [[maybe_unused]] static const bool is_known =
+        (register_library(
+             {.info = {.name = "c10d", .text = "LibTorch's, in programs with tensors"}}),
+         true);
     const BackendChoice choice = parse_backend_choice(option.text);
     if (choice.cpu == "mpi") {
       throw UsageError(fmt::format(

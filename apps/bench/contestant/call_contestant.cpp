@@ -8,6 +8,7 @@
 
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/thread.h"
+#include "paceline/engine/core/timing.h"
 
 #include "apps/bench/contestant/contestant_process.h"
 #include "apps/bench/report.h"
@@ -20,10 +21,6 @@ using namespace std::chrono_literals;
 
 // The session's limit of a turn is shorter.
 constexpr auto kTurnLimit = 600s;
-
-double seconds_from(CallClock::time_point begin) {
-  return std::chrono::duration<double>(CallClock::now() - begin).count();
-}
 
 std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {
   check(turn.bytes >= sizeof(CallHead), "a request has at least {} bytes", sizeof(CallHead));
@@ -45,7 +42,7 @@ CallTimes call_in_turn(CallContestant& contestant, const CallLoad& load, int cal
     }
     const auto begin = CallClock::now();
     contestant.call(load.request());
-    times.seconds.push_back(seconds_from(begin));
+    times.seconds.push_back(seconds_since(begin));
   }
   return times;
 }
@@ -94,7 +91,7 @@ void CallLoad::start() {
                       std::chrono::duration<double>(turn_.seconds));
 }
 
-double CallLoad::seconds_since_start() const { return seconds_from(begin_); }
+double CallLoad::seconds_since_start() const { return seconds_since(begin_); }
 
 bool CallLoad::is_slow(int caller, std::uint64_t call) const {
   if (turn_.slow_every == 0) return false;

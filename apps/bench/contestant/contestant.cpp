@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/timing.h"
 
 #include "apps/bench/contestant/contestant_process.h"
 #include "apps/bench/contestant/pattern.h"
@@ -86,10 +87,6 @@ constexpr std::size_t kKeptBytes = 64 << 20;
 constexpr auto kLineUpLimit = 120s;
 // The bytes of an output before a call whose result is checked.
 constexpr int kStale = 0x5a;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 }  // namespace
 

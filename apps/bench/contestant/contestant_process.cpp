@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/engine/core/system/thread.h"
@@ -120,14 +121,6 @@ double read_clock(clockid_t clock) {
 
 Moment now() { return {read_clock(CLOCK_MONOTONIC), read_clock(CLOCK_PROCESS_CPUTIME_ID)}; }
 
-void bind_to(const std::vector<int>& cpus) {
-  if (cpus.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) throw system_error("binding to the cpus");
-}
-
 // Waits for the coordinator to close its end, then gives the library kSecondsToEnd to shut down
 // before SIGALRM ends this process.
 std::jthread start_lifeline(int fd) {
@@ -149,7 +142,7 @@ RankEnd::~RankEnd() { shutdown(conversation_.fd(), SHUT_RDWR); }  // wakes the l
 void RankEnd::run(const std::function<void(const Setup& setup)>& body) {
   conversation_.send(Hello{who_.rank, who_.world_size}, Deadline::after(kAnswerLimit));
   const Setup setup = conversation_.receive<Setup>(Deadline::after(kAnswerLimit));
-  bind_to(setup.cpus);
+  if (!setup.cpus.empty() && !bind_to_cpus(setup.cpus)) throw system_error("binding to the cpus");
   try {
     body(setup);
   } catch (const std::exception& error) {

@@ -34,4 +34,8 @@ std::string format_ranks(std::vector<int> ranks) {
   return format_ranges(ranks, ", ", 3);
 }
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranks(ranks);
+}
+
 }  // namespace paceline

@@ -107,9 +107,7 @@ double waited_seconds() {
 RunningTimer::RunningTimer()
     : begin_(std::chrono::steady_clock::now()), waited_(waited_seconds()) {}
 
-double RunningTimer::wall_seconds() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-}
+double RunningTimer::wall_seconds() const { return seconds_since(begin_); }
 
 double RunningTimer::seconds() const {
   const double waited = waited_seconds() - waited_;

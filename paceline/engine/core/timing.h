@@ -39,6 +39,17 @@ class RunningTimer {
   const double waited_;
 };
 
+// The time since `begin`, by its own clock.
+template <class Clock, class Duration>
+double seconds_since(std::chrono::time_point<Clock, Duration> begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The time between two readings of record_time(); 0 if the second is the earlier one.
+inline double seconds_between(std::uint64_t begin, std::uint64_t end) {
+  return end > begin ? static_cast<double>(end - begin) * 1e-9 : 0;
+}
+
 // The median; of an even number of values, the upper one. A few disturbed timings among many do not
 // move it. Requires: at least one value.
 inline double median(std::vector<double> values) {

@@ -138,8 +138,8 @@ std::string Arrival::wait_for_outcome(Deadline deadline, std::chrono::millisecon
       if (error.code() != ErrorCode::kTimeout) throw;
     }
     const auto missing = missing_ranks();
-    const auto text = fmt::format("rank {} of {} waits for rank{} {}", who_.rank, who_.world_size,
-                                  missing.size() == 1 ? "" : "s", format_ranks(missing));
+    const auto text =
+        fmt::format("rank {} of {} waits for {}", who_.rank, who_.world_size, ranks_text(missing));
     if (put_off(deadline).expired()) {
       return give_up(
           {ErrorCode::kTimeout,

@@ -94,12 +94,11 @@ void HostedStore::warn_of_uses() {
       if (!client_->check({key_of(use, rank)})) late.insert(rank);
     }
   }
-  log::warning(
-      fmt::format("rank {} ends, and with it the store in which rank{} {} still form{} a group: "
-                  "they will fail; "
-                  "let rank {} wait for them, for instance in a barrier",
-                  self_, late.size() == 1 ? "" : "s", format_ranks({late.begin(), late.end()}),
-                  late.size() == 1 ? "s" : "", self_));
+  log::warning(fmt::format(
+      "rank {} ends, and with it the store in which {} still form{} a group: "
+      "they will fail; "
+      "let rank {} wait for them, for instance in a barrier",
+      self_, ranks_text({late.begin(), late.end()}), late.size() == 1 ? "s" : "", self_));
 }
 
 StoreUse::StoreUse(std::shared_ptr<HostedStore> store, std::string use,

@@ -62,7 +62,7 @@ class Membership {
     return fmt::format("process {}, rank {}, {}", ::getpid(), rank, place);
   }
   static std::mutex& mutex() {
-    static std::mutex mutex;
+    static std::mutex mutex;  // guards all()
     return mutex;
   }
   // Never destroyed, because a group in a global variable may end after the function's static

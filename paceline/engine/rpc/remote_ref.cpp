@@ -9,7 +9,7 @@
 namespace paceline::rpc {
 
 std::string_view full_method_name(std::string_view class_name, std::string_view method) {
-  static std::mutex mutex;
+  static std::mutex mutex;                          // guards names
   static auto& names = *new std::set<std::string>;  // never destroyed
   const std::lock_guard lock(mutex);
   return *names.insert(fmt::format("{}.{}", class_name, method)).first;

@@ -17,4 +17,4 @@ set(SOURCES
   server_handlers.cpp
   setup.cpp
   workers.cpp)
-set(LIBRARIES fmt::fmt xxhash)
+set(LIBRARIES fmt::fmt PkgConfig::XXHASH)

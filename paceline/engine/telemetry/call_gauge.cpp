@@ -52,7 +52,7 @@ std::uint64_t worker_hash(std::string_view incarnation) {
 }
 
 std::shared_ptr<CallGauge> CallGauge::of_process(std::string_view worker) {
-  static std::mutex mutex;
+  static std::mutex mutex;  // guards owner and gauge
   static const OwnerProcess* owner = nullptr;
   static std::weak_ptr<CallGauge>* gauge = nullptr;  // never destroyed: workers may end at exit
   const auto folder = record_folder("PACELINE_FLIGHT_DIR");

@@ -121,7 +121,7 @@ std::shared_ptr<Timeline> open_timeline(
     const std::function<std::optional<std::string>(const std::string&)>& variable) {
   const auto directory = variable("PACELINE_TIMELINE_DIR");
   if (!directory || directory->empty()) return nullptr;
-  static std::mutex mutex;
+  static std::mutex mutex;                                                       // guards open
   static auto* const open = new std::map<std::string, std::weak_ptr<Timeline>>;  // by path
   const std::lock_guard lock(mutex);
   auto& known = (*open)[*directory + "/" + timeline_file_name(rank, generation)];

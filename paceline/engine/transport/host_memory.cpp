@@ -18,6 +18,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/transport/mesh.h"
 #include "paceline/engine/transport/shared_memory.h"
 #include "paceline/engine/transport/wire.h"
@@ -108,9 +109,8 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
       fail(ErrorCode::kTimeout,
            "{}: allocating {} shared bytes in group {} timed out after {:.1f} s: {} has not "
            "allocated its block; {}",
-           mesh.self(), bytes, mesh.name(),
-           std::chrono::duration<double>(Deadline::Clock::now() - begin).count(),
-           mesh.describe(peer), kAdviceForLate);
+           mesh.self(), bytes, mesh.name(), seconds_since(begin), mesh.describe(peer),
+           kAdviceForLate);
     }
   }
   return incoming;

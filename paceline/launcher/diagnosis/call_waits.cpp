@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/timing.h"
+
 namespace paceline::launcher {
 namespace {
 
@@ -17,10 +19,6 @@ std::uint64_t last_moment(const CallReading& reading) {
   const bool runs =
       reading.process == FlightProcess::kRunning || reading.process == FlightProcess::kStopped;
   return runs && reading.now != 0 ? reading.now : reading.looked;
-}
-
-double seconds_since(std::uint64_t begun, std::uint64_t now) {
-  return now > begun ? static_cast<double>(now - begun) * 1e-9 : 0;
 }
 
 // A process may be several workers, of which its gauge names the first.
@@ -48,7 +46,7 @@ void look_at_callee(const CallReading& caller, const CallReading* callee, const 
   if (callee == nullptr) return;
   wait.callee_rank = callee->rank;
   const OpenCall* const there = same_call(*callee, call);
-  if (there != nullptr) wait.state_seconds = seconds_since(there->begun, last_moment(*callee));
+  if (there != nullptr) wait.state_seconds = seconds_between(there->begun, last_moment(*callee));
   if (callee->process == FlightProcess::kGone && caller.process != FlightProcess::kGone) {
     wait.state = CalleeState::kGone;
   } else if (callee->process == FlightProcess::kStopped) {
@@ -114,7 +112,7 @@ std::vector<CallWait> call_waits(const std::vector<CallReading>& readings) {
                     .callee = call.other,
                     .method = call.method,
                     .caller_rank = reading.rank,
-                    .seconds = seconds_since(call.begun, last_moment(reading))};
+                    .seconds = seconds_between(call.begun, last_moment(reading))};
       look_at_callee(reading, reading_of(readings, call.other), call, wait);
       wait.sentence = fmt::format("{} has been waiting for {:.1f} s for {} of {}: {}",
                                   named(wait.caller, wait.caller_rank), wait.seconds, wait.method,

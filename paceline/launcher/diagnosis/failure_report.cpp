@@ -12,6 +12,7 @@
 #include <sys/statvfs.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline::launcher {
 
@@ -142,8 +143,7 @@ std::string failure_report(const RankEnd& culprit, const FailureContext& context
     text += fmt::format("  hint: {}\n", hint);
   }
   if (!context.finished.empty()) {
-    text += fmt::format("  before: rank{} {} ended with exit code 0\n",
-                        context.finished.size() == 1 ? "" : "s", format_ranks(context.finished));
+    text += fmt::format("  before: {} ended with exit code 0\n", ranks_text(context.finished));
   }
   text += context.stack;
   text += last_words(context);
@@ -168,8 +168,7 @@ std::string summary(const std::vector<RankEnd>& ends, const char* relation) {
     if (!details.empty()) details += "; ";
     details += by_end.size() == 1 ? how : fmt::format("{}: {}", format_ranks(who), how);
   }
-  return fmt::format("paceline: rank{} {} {} ({})\n", ranks.size() == 1 ? "" : "s",
-                     format_ranks(ranks), relation, details);
+  return fmt::format("paceline: {} {} ({})\n", ranks_text(ranks), relation, details);
 }
 
 }  // namespace
@@ -184,9 +183,8 @@ std::string fellows_summary(const std::vector<RankEnd>& fellows) {
 
 std::string killed_summary(const std::vector<int>& ranks, const std::string& limit) {
   if (ranks.empty()) return "";
-  return fmt::format("paceline: rank{} {} did not end {} and {} killed (SIGKILL)\n",
-                     ranks.size() == 1 ? "" : "s", format_ranks(ranks), limit,
-                     ranks.size() == 1 ? "was" : "were");
+  return fmt::format("paceline: {} did not end {} and {} killed (SIGKILL)\n", ranks_text(ranks),
+                     limit, ranks.size() == 1 ? "was" : "were");
 }
 
 bool may_be_fellow(const RankEnd& first, const RankEnd& later) {

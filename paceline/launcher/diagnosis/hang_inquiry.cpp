@@ -13,7 +13,9 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/dtype.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/host.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 
 namespace paceline::launcher {
@@ -169,16 +171,12 @@ using namespace std::chrono_literals;
 
 constexpr auto kTimeToAnswer = 2s;
 
-double seconds_since(const Flight& flight, std::uint64_t moment) {
-  return flight.now > moment ? static_cast<double>(flight.now - moment) * 1e-9 : 0;
-}
-
 // Seconds since any rank began an operation; nothing when none did.
 std::optional<double> still_for(const std::vector<Flight>& flights) {
   std::optional<double> shortest;
   for (const Flight& flight : flights) {
     for (const FlightOperation& operation : flight.operations) {
-      const double seconds = seconds_since(flight, operation.entered);
+      const double seconds = seconds_between(operation.entered, flight.now);
       shortest = std::min(shortest.value_or(seconds), seconds);
     }
   }
@@ -193,7 +191,7 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
     if (std::find(blamed.begin(), blamed.end(), flight.rank) != blamed.end()) continue;
     for (const FlightOperation& operation : flight.operations) {
       if (operation.state != FlightState::kStarted) continue;
-      const double seconds = seconds_since(flight, operation.entered);
+      const double seconds = seconds_between(operation.entered, flight.now);
       if (seconds > longest) rank = flight.rank;
       longest = std::max(longest, seconds);
     }
@@ -205,10 +203,6 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/json_text.h"
+#include "paceline/engine/core/number_text.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/output/rank_output.h"
@@ -93,7 +94,7 @@ StackReader::~StackReader() {
 }
 
 void StackReader::read() {
-  static char bytes[65536];  // one loop, one reader at a time
+  char bytes[65536];
   const ssize_t length = read_some(output_.get(), std::as_writable_bytes(std::span(bytes)));
   if (length < 0 && errno == EAGAIN) return;
   if (length > 0 && text_.size() < kLongestText) {
@@ -109,10 +110,6 @@ void StackReader::read() {
 namespace {
 
 constexpr std::size_t kAtOnce = 4;
-
-std::string ranks_named(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
-}
 
 // Threads with the same frames: which ranks have how many under which name.
 struct Group {
@@ -142,7 +139,7 @@ std::string heading(const Group& group) {
       ranks.push_back(rank);
       most = std::max(most, count);
     }
-    text += fmt::format("{}{}, {} {}", text.empty() ? "" : "; ", ranks_named(ranks),
+    text += fmt::format("{}{}, {} {}", text.empty() ? "" : "; ", ranks_text(ranks),
                         most == 1 ? "thread" : fmt::format("{} threads", most), name);
   }
   return text;
@@ -162,7 +159,7 @@ std::string stacks_text(const RankStacks& stacks) {
     if (!process.problem.empty()) problems[process.problem].push_back(rank);
   }
   for (const auto& [problem, ranks] : problems) {
-    text += fmt::format("  {}: {}\n", ranks_named(ranks), problem);
+    text += fmt::format("  {}: {}\n", ranks_text(ranks), problem);
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/launcher/process/descendants.h"
@@ -171,8 +172,8 @@ std::vector<Warning> RankWatch::judge(int busy) {
   if (!said_threads_ && busy > std::max(expected, cpus)) {
     said_threads_ = true;
     warnings.push_back(
-        {fmt::format("rank {} keeps {} threads busy on {} cpu{}, and was told to compute with {}",
-                     rank_, busy, cpus, cpus == 1 ? "" : "s", placement_.num_threads),
+        {fmt::format("rank {} keeps {} threads busy on {}, and was told to compute with {}", rank_,
+                     busy, counted(cpus, "cpu"), placement_.num_threads),
          fmt::format("each runs about {:.0f}% of the time, and those that wait for each other lose "
                      "more",
                      100.0 * cpus / busy),

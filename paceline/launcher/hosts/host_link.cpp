@@ -94,7 +94,7 @@ void HostLink::on_out() {
 }
 
 HostLink::Taken HostLink::read_out() {
-  static char buffer[kReadSize];
+  char buffer[kReadSize];
   const ssize_t length = read_ready(out_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length <= 0) return nothing_taken(length);
   heard_ = Deadline::Clock::now();
@@ -143,7 +143,7 @@ void HostLink::on_err() {
 }
 
 HostLink::Taken HostLink::read_err() {
-  static char buffer[kReadSize];
+  char buffer[kReadSize];
   const ssize_t length = read_ready(err_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length <= 0) return nothing_taken(length);
   err_text_.append(buffer, static_cast<std::size_t>(length));

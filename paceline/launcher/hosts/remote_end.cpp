@@ -139,7 +139,7 @@ void RemoteEnd::turn() {
 }
 
 void RemoteEnd::on_stdin() {
-  static char buffer[kRemoteReadSize];
+  char buffer[kRemoteReadSize];
   const ssize_t length = read_some(streams_.in.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
@@ -246,7 +246,7 @@ void RemoteEnd::be_part(const RemoteJob& job, std::array<Fd, 4> ends) {
 }
 
 void RemoteEnd::on_output(int stream) {
-  static char buffer[kRemoteReadSize];
+  char buffer[kRemoteReadSize];
   const ssize_t length = read_some(pipes_[stream].get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {
@@ -258,7 +258,7 @@ void RemoteEnd::on_output(int stream) {
 
 // The agent's words are frames already.
 void RemoteEnd::on_notices() {
-  static char buffer[kRemoteReadSize];
+  char buffer[kRemoteReadSize];
   const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
   if (length < 0 && errno == EAGAIN) return;
   if (length <= 0) {

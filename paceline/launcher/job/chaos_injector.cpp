@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "paceline/engine/core/timing.h"
+
 namespace paceline::launcher {
 namespace {
 
@@ -28,9 +30,7 @@ ChaosInjector::ChaosInjector(const std::vector<Fault>& faults, std::uint64_t see
   }
 }
 
-double ChaosInjector::seconds() const {
-  return std::chrono::duration<double>(Clock::now() - *started_).count();
-}
+double ChaosInjector::seconds() const { return seconds_since(*started_); }
 
 void ChaosInjector::tend(const Ranks& ranks) {
   if (!active_) return;

@@ -323,8 +323,8 @@ TraceSummary write_trace(const std::vector<std::string>& paths, const std::strin
 }
 
 std::string describe(const TraceSummary& summary) {
-  std::string text = fmt::format("{} spans of {} rank{}", summary.num_spans, summary.num_ranks,
-                                 summary.num_ranks == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{} spans of {}", summary.num_spans, counted(summary.num_ranks, "rank"));
   if (summary.num_omitted > 0) {
     text += fmt::format(", the newest; {} older ones were not kept", summary.num_omitted);
   }

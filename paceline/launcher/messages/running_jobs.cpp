@@ -16,12 +16,12 @@
 #include <dirent.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/bytes.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/io.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/process/descendants.h"
@@ -189,7 +189,6 @@ bool is_held_by_its_launcher(const std::string& mark) {
 namespace {
 
 constexpr const char* kPrefix = "@paceline-job/";  // as /proc/net/unix writes the leading zero
-constexpr int kMostCpus = 8192;
 constexpr int kBacklog = 128;
 constexpr std::size_t kRandomBytes = 8;
 
@@ -296,18 +295,6 @@ std::vector<Mark> marks_in_turn() {
   return marks;
 }
 
-void add_cpus_of(pid_t pid, std::set<int>& cpus) {
-  cpu_set_t* set = CPU_ALLOC(kMostCpus);
-  const std::size_t size = CPU_ALLOC_SIZE(kMostCpus);
-  CPU_ZERO_S(size, set);
-  if (sched_getaffinity(pid, size, set) == 0) {
-    for (int cpu = 0; cpu < kMostCpus; ++cpu) {
-      if (CPU_ISSET_S(cpu, size, set)) cpus.insert(cpu);
-    }
-  }
-  CPU_FREE(set);
-}
-
 }  // namespace
 
 JobMark mark_running_job(int num_ranks, int num_threads) {
@@ -352,7 +339,9 @@ std::vector<RunningJob> find_running_jobs() {
     if (job.num_ranks == 0) continue;  // its children connect to other hosts
     if (!is_held_by_its_launcher(mark)) continue;
     std::set<int> cpus;
-    for (const pid_t rank : children_of(job.launcher)) add_cpus_of(rank, cpus);
+    for (const pid_t rank : children_of(job.launcher)) {
+      for (const int cpu : allowed_cpus(rank)) cpus.insert(cpu);
+    }
     if (cpus.empty()) continue;
     job.cpus.assign(cpus.begin(), cpus.end());
     jobs.emplace(job.launcher, std::move(job));

@@ -52,7 +52,7 @@ bool RankOutput::hold_changed(int stream) {
 }
 
 bool RankOutput::read_some(int stream) {
-  static char buffer[kPipeReadSize];  // one event loop, one reader
+  char buffer[kPipeReadSize];
   Stream& from = streams_[stream];
   if (!from.pipe) return false;
   const auto into = std::as_writable_bytes(std::span(buffer));

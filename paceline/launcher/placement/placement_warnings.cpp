@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/topology.h"
 
 namespace paceline::launcher {
@@ -31,12 +32,6 @@ std::optional<int> number_in(const Environment& env, const std::string& name) {
 }
 
 std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
-
-std::string threads_text(int count) {
-  return fmt::format("{} thread{}", count, count == 1 ? "" : "s");
-}
-
-std::string ranks_text(int count) { return fmt::format("{} rank{}", count, count == 1 ? "" : "s"); }
 
 int total_threads(const Placement& placement) {
   int total = 0;
@@ -89,16 +84,16 @@ class Judge {
     const auto& quota = facts_.topology.quota;
     if (quota && threads > quota->cpus) {
       add({fmt::format("{} x {} need more than the {:.3g} cpus of time that {} grants{}",
-                       ranks_text(num_ranks_), threads_text(threads_), quota->cpus, quota->source,
-                       whose_choice()),
+                       counted(num_ranks_, "rank"), counted(threads_, "thread"), quota->cpus,
+                       quota->source, whose_choice()),
            fmt::format("they run {} of the time at most, and a cgroup stops all of them at once "
                        "until its next period",
                        percent(quota->cpus / threads)),
            thread_cure() + ", or raise the limit"});
     } else if (facts_.placement.oversubscribed) {
       const int cpus = facts_.topology.num_cpus();
-      add({fmt::format("{} x {} on {} cpu{}{}", ranks_text(num_ranks_), threads_text(threads_),
-                       cpus, cpus == 1 ? "" : "s", whose_choice()),
+      add({fmt::format("{} x {} on {}{}", counted(num_ranks_, "rank"), counted(threads_, "thread"),
+                       counted(cpus, "cpu"), whose_choice()),
            fmt::format("each runs {} of the time, and those that wait for each other lose more "
                        "(OMP_WAIT_POLICY=PASSIVE keeps them from spinning)",
                        percent(static_cast<double>(cpus) / threads)),
@@ -111,7 +106,7 @@ class Judge {
     if (variable != facts_.inherited.end() && !variable->second.empty() &&
         !inherited_threads(facts_.inherited)) {
       add({fmt::format("OMP_NUM_THREADS='{}' is not a number of threads", variable->second),
-           fmt::format("each rank gets {} instead", threads_text(threads_)),
+           fmt::format("each rank gets {} instead", counted(threads_, "thread")),
            "unset it, or give it a number"});
     }
     if (!chosen_by_variable() || threads_ == natural_threads_) return;
@@ -124,9 +119,7 @@ class Judge {
       add({what, fmt::format("{} of every rank's {} cores stay idle", cores - threads, cores),
            cure});
     } else if (!facts_.placement.oversubscribed) {
-      add({what,
-           fmt::format("{} threads share {} core{} in every rank", threads, cores,
-                       cores == 1 ? "" : "s"),
+      add({what, fmt::format("{} threads share {} in every rank", threads, counted(cores, "core")),
            cure});
     }
   }
@@ -169,7 +162,7 @@ class Judge {
       if (!threads || *threads == threads_) continue;
       add({fmt::format("{}={} is inherited", name, *threads),
            fmt::format("matrix products compute with {}, everything else with {}",
-                       threads_text(*threads), threads_text(threads_)),
+                       counted(*threads, "thread"), counted(threads_, "thread")),
            fmt::format("unset it, or give --threads-per-rank {}", threads_)});
     }
   }
@@ -197,8 +190,8 @@ class Judge {
              count == 1 ? "another paceline job" : fmt::format("{} other paceline jobs", count),
              count == 1 ? "" : "s", pids, count == 1 ? "s" : "",
              format_cpu_list({shared.begin(), shared.end()})),
-         fmt::format("{} threads want {} core{}: each runs about {} of the time", threads, cores,
-                     cores == 1 ? "" : "s", percent(static_cast<double>(cores) / threads)),
+         fmt::format("{} threads want {}: each runs about {} of the time", threads,
+                     counted(cores, "core"), percent(static_cast<double>(cores) / threads)),
          "give each job cores of its own (taskset -c, --bind map:...), or wait"});
   }
 

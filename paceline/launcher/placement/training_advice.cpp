@@ -60,8 +60,8 @@ class Choice {
         fmt::format("parameters of {}: parameters, gradients and Adam's state take {} a rank",
                     size_text(parameters_), size_text(state_));
     if (other_ > 0) text += fmt::format(", the rest of the program {}", size_text(other_));
-    return text + fmt::format("; {} for {} rank{} of this machine's {}", size_text(replicas),
-                              needs_.num_ranks, needs_.num_ranks == 1 ? "" : "s",
+    return text + fmt::format("; {} for {} of this machine's {}", size_text(replicas),
+                              counted(needs_.num_ranks, "rank"),
                               size_text(static_cast<double>(needs_.machine_bytes)));
   }
 
@@ -266,8 +266,7 @@ class Reasoning {
       want(1, needs);
       const DivisionAdvice division = choose_division(needs);
       advice_.answer = with_division("", division);
-      because(fmt::format("{} rank{}: {}", trial.combination.num_ranks,
-                          trial.combination.num_ranks == 1 ? "" : "s", trial.problem));
+      because(fmt::format("{}: {}", counted(trial.combination.num_ranks, "rank"), trial.problem));
       return because(division.reason);
     }
   }

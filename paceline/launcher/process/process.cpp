@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "paceline/engine/core/error.h"
+#include "paceline/engine/core/system/host.h"
 #include "paceline/launcher/process/rank_resources.h"
 
 namespace paceline::launcher {
@@ -118,17 +118,9 @@ void restore_signals() {
 }
 
 void bind_to(const std::vector<int>& cpus) {
-  if (cpus.empty()) return;
-  const int limit = cpus.back() + 1;
-  cpu_set_t* set = CPU_ALLOC(limit);
-  const std::size_t size = CPU_ALLOC_SIZE(limit);
-  CPU_ZERO_S(size, set);
-  for (const int cpu : cpus) CPU_SET_S(cpu, size, set);
-  if (sched_setaffinity(0, size, set) != 0) {
-    dprintf(STDERR_FILENO, "paceline: could not bind to the chosen cpus: %s; continuing unbound\n",
-            std::strerror(errno));
-  }
-  CPU_FREE(set);
+  if (cpus.empty() || bind_to_cpus(cpus)) return;
+  dprintf(STDERR_FILENO, "paceline: could not bind to the chosen cpus: %s; continuing unbound\n",
+          std::strerror(errno));
 }
 
 [[noreturn]] void become(const ProcessSpec& spec, pid_t parent, char** argv, char** envp) {

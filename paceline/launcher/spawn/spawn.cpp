@@ -228,7 +228,7 @@ class FirstFailure {
   }
 
  private:
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards error_ while the ranks run
   std::optional<Error> error_;
 };
 

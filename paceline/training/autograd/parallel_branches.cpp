@@ -20,6 +20,7 @@
 #include <torch/custom_class.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/training/autograd/branch_call.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/random.h"
@@ -331,7 +332,7 @@ double time_branch(const ProcessGroup& group, const Branch& branch, const Tensor
   };
   const auto start = std::chrono::steady_clock::now();
   run_branch(group, {branch.name, backward}, leaves);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return seconds_since(start);
 }
 
 }  // namespace

@@ -71,8 +71,8 @@ class ImageFolder : public Dataset {
   const ImageFolderOptions options_;
   const images::ImagePipeline pipeline_;
   mutable std::atomic<std::int64_t> num_skipped_{0};
-  mutable std::mutex mutex_;
-  mutable std::set<std::int64_t> skipped_;  // indices of skipped files; guarded by mutex_
+  mutable std::mutex mutex_;                // guards skipped_
+  mutable std::set<std::int64_t> skipped_;  // indices of skipped files
 };
 
 }  // namespace paceline::data

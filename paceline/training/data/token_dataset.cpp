@@ -1,19 +1,19 @@
 #include "paceline/training/data/token_dataset.h"
 
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include <ATen/ATen.h>
 
-#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/system/io.h"
+#include "paceline/engine/core/system/safe_files.h"
 
 namespace paceline::data {
 namespace {
 
 template <class Element>
-void write_as(std::ofstream& file, std::span<const std::int32_t> tokens) {
+bool write_as(int file, std::span<const std::int32_t> tokens) {
   constexpr auto kMost = static_cast<std::int64_t>(std::numeric_limits<Element>::max());
   std::vector<Element> row;
   row.reserve(tokens.size());
@@ -22,28 +22,17 @@ void write_as(std::ofstream& file, std::span<const std::int32_t> tokens) {
           8 * sizeof(Element));
     row.push_back(static_cast<Element>(token));
   }
-  file.write(reinterpret_cast<const char*>(row.data()),
-             static_cast<std::streamsize>(row.size() * sizeof(Element)));
+  return write_whole(file, std::as_bytes(std::span(row)));
 }
 
 }  // namespace
 
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
-  // A random name, because several ranks may write to one path at the same time.
-  const std::string partial = path + ".partial-" + random_hex(8);
-  std::error_code error;
-  try {
-    std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-    width == TokenWidth::k16 ? write_as<std::uint16_t>(file, tokens)
-                             : write_as<std::int32_t>(file, tokens);
-    file.close();
-    if (!file) throw system_error("writing " + partial);
-    std::filesystem::rename(partial, path, error);
-    if (error) fail(ErrorCode::kSystem, "renaming {} to {}: {}", partial, path, error.message());
-  } catch (const Error&) {
-    std::filesystem::remove(partial, error);
-    throw;
-  }
+  FileDraft draft(path);  // of a random name: several ranks may write to one path at the same time
+  const bool is_written = width == TokenWidth::k16 ? write_as<std::uint16_t>(draft.fd(), tokens)
+                                                   : write_as<std::int32_t>(draft.fd(), tokens);
+  if (!is_written) throw system_error("writing " + path);
+  draft.publish();
 }
 
 at::Tensor map_tokens(const std::string& path, TokenWidth width) {

@@ -16,6 +16,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/timing.h"
 
 namespace paceline::optim {
 
@@ -244,8 +245,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     }
     for (const std::size_t unit : units) copy_->open(units_[unit].offset, bytes_of(unit));
   }
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  exposed_seconds_ += seconds_since(begin);
 }
 
 // A message is the number of the unit, then the part.

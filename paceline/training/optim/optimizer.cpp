@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "paceline/engine/core/check.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/training/tensor/collectives.h"
 #include "paceline/training/tensor/tensor_marks.h"
 #include "paceline/training/tensor/tensor_memory.h"
@@ -241,8 +242,7 @@ template <class Communicate>
 void Optimizer::expose(const Communicate& communicate) {
   const auto begin = std::chrono::steady_clock::now();
   communicate();
-  exposed_seconds_ +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  exposed_seconds_ += seconds_since(begin);
 }
 
 // Calls `visit` with slices of a parameter's elements, and with the gradient as float32. Slices of

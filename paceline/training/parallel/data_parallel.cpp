@@ -32,7 +32,7 @@ class ComputingThreads {
 
  private:
   static void set(int count) {
-    static auto* const set_num_threads =
+    static void (*const set_num_threads)(int) =
         reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
     if (set_num_threads != nullptr) set_num_threads(count);
   }

@@ -40,7 +40,7 @@ void become_a_copy(c10::StorageImpl& storage) {
 }
 
 void keep_for_ever(std::map<std::int64_t, at::Tensor> tensors) {
-  static std::mutex mutex;
+  static std::mutex mutex;  // guards kept
   static auto* const kept = new std::vector<std::map<std::int64_t, at::Tensor>>;
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(tensors));

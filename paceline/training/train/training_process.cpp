@@ -14,6 +14,7 @@
 #include <torch/version.h>
 
 #include "paceline/engine/collectives/group/process_group.h"
+#include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/telemetry/crash_reporter.h"
@@ -75,9 +76,9 @@ void TrainingProcess::print_opening(const std::string& title) const {
   if (group_->rank() != 0) return;
   const int world_size = group_->world_size();
   fmt::print("{}\n", title);
-  fmt::print("  launched by {}; {} rank{} x {} thread{}; backend {}, transport {}\n",
-             group_->launch_environment().launcher, world_size, world_size == 1 ? "" : "s",
-             num_threads_, num_threads_ == 1 ? "" : "s", group_->backend(), group_->transport());
+  fmt::print("  launched by {}; {} x {}; backend {}, transport {}\n",
+             group_->launch_environment().launcher, counted(world_size, "rank"),
+             counted(num_threads_, "thread"), group_->backend(), group_->transport());
   fmt::print("  {}\n", describe_libtorch());
   if (is_reference_blas()) {
     fmt::print(

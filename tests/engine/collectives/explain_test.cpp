@@ -170,7 +170,7 @@ TEST(Explain, a_time_out_tells_the_same_as_a_wait) {
       explain_all({timed_out(0), timed_out(1), Rank(2, 3).finished(Op::kAllReduce, 1, 4)});
   EXPECT_EQ(found.sentence,
             "rank 2 never entered all_reduce #5 (float32 x 1000, sum, group world); it last "
-            "finished all_reduce #4; ranks 0-1 waited 2.5 s");
+            "finished all_reduce #4; ranks 0, 1 waited 2.5 s");
 }
 
 TEST(Explain, a_failure_that_the_group_survived_explains_no_later_wait) {
@@ -257,7 +257,7 @@ TEST(Explain, ranks_that_called_different_things) {
   EXPECT_EQ(found.verdict, Verdict::kMismatch);
   EXPECT_THAT(found.ranks, ElementsAre(2));
   EXPECT_EQ(found.sentence,
-            "ranks called different operations as #2 of group world: ranks 0-1, 3 called "
+            "ranks called different operations as #2 of group world: ranks 0, 1, 3 called "
             "all_reduce (float32 x 1000, sum); rank 2 called broadcast (float32 x 999, root 0)");
 }
 
@@ -293,7 +293,7 @@ TEST(Explain, a_rank_that_died_in_an_operation) {
   EXPECT_THAT(found.ranks, ElementsAre(2));
   EXPECT_EQ(found.sentence,
             "rank 2 (pid 702 on box) died in all_reduce #7 (float32 x 1000, sum, group world); it "
-            "last finished broadcast #6; ranks 0-1 waited 0.5 s in all_reduce #7");
+            "last finished broadcast #6; ranks 0, 1 waited 0.5 s in all_reduce #7");
 }
 
 TEST(Explain, a_rank_that_died_outside_of_any_operation) {
@@ -367,7 +367,7 @@ TEST(Explain, all_came_and_some_finished) {
   EXPECT_EQ(
       explain_all({Rank(0, 2).call(Op::kBarrier, 1, 50), Rank(1, 2).call(Op::kBarrier, 1, 55)})
           .sentence,
-      "all 2 ranks entered barrier #1 (group world), and none finished it; ranks 0-1 have been "
+      "all 2 ranks entered barrier #1 (group world), and none finished it; ranks 0, 1 have been "
       "waiting for 10.0 s");
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/topology.h"
 
 namespace paceline {
@@ -19,6 +20,25 @@ TEST(CpuList, refuses_everything_else) {
   for (const char* text : {"", ",", "1,", "1-", "-1", "3-1", "a", "1 ", "0x1", "65536", "1--2",
                            "99999999999999999999"}) {
     EXPECT_FALSE(parse_cpu_list(text).has_value()) << text;
+  }
+}
+
+TEST(BindToCpus, leaves_this_thread_the_processors_that_were_named) {
+  const std::vector<int> before = allowed_cpus();
+  ASSERT_FALSE(before.empty());
+  ASSERT_TRUE(bind_to_cpus({before.back()}));
+  EXPECT_EQ(allowed_cpus(), std::vector<int>{before.back()});
+  ASSERT_TRUE(bind_to_cpus(before));
+  EXPECT_EQ(allowed_cpus(), before);
+}
+
+// 1,023 is the last one in a cpu_set_t.
+TEST(BindToCpus, takes_large_numbers) {
+  const std::vector<int> before = allowed_cpus();
+  ASSERT_TRUE(bind_to_cpus({before.front(), 1024, 8191})) << "the kernel ignores what it lacks";
+  EXPECT_EQ(allowed_cpus().front(), before.front());
+  if (before.back() < 1024) {
+    EXPECT_FALSE(bind_to_cpus({1024})) << "not 0 in its place";
   }
 }
 

@@ -37,6 +37,8 @@ TEST(FormatRanges, JoinsNeighbours) {
   EXPECT_EQ(format_ranges(numbers, ", ", 3), "0-2, 5, 6, 9");
   EXPECT_EQ(format_ranks({7, 3, 1, 0, 2}), "0-3, 7");
   EXPECT_EQ(format_ranks({}), "");
+  EXPECT_EQ(ranks_text({3}), "rank 3");
+  EXPECT_EQ(ranks_text({1, 0}), "ranks 0, 1");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -35,7 +36,7 @@ class BrokenRings : public testing::Test {
 
   std::size_t write(std::string text) {
     const iovec piece{text.data(), text.size()};
-    return caller_->write(std::span(&piece, 1));
+    return static_cast<std::size_t>(caller_->write(std::span(&piece, 1)));
   }
   std::string read() {
     std::array<std::byte, 16> into{};

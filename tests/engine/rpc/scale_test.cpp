@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "paceline/engine/core/system/socket.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
 
@@ -25,9 +26,6 @@ namespace {
 
 using namespace testing_job;
 
-double seconds_since(std::chrono::steady_clock::time_point begun) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-}
 bool within_minutes(int minutes, const std::function<bool()>& condition) {
   return harness::wait_until(condition, Deadline::after(std::chrono::minutes(minutes)));
 }

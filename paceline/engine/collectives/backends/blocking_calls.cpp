@@ -61,7 +61,7 @@ void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline
 }
 
 struct BlockingCalls::Exchange {
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   std::function<void()> call;  // that is to be carried out; empty: none
   bool is_done = false;        // with the last one
@@ -161,7 +161,7 @@ namespace {
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards what follows
   std::condition_variable given_back;
   bool taken = false;
   bool kept = false;

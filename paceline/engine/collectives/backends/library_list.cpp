@@ -20,7 +20,7 @@ namespace {
 }
 
 struct Registry {
-  std::mutex mutex;
+  std::mutex mutex;  // guards entries
   std::vector<LibraryEntry> entries = {
 #ifdef PACELINE_NO_GLOO
       missing("gloo", Device::kCpu, PACELINE_NO_GLOO,

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/collective.h"
-#include "paceline/engine/core/number_text.h"
 
 namespace paceline::flight {
 
@@ -185,11 +184,6 @@ std::string other_side(const FlightOperation& operation, const GroupPositions* g
 }
 
 }  // namespace
-
-std::string ranks_text(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranges(ranks, ", ", 2);
-}
 
 std::string short_text(const FlightOperation& operation) {
   const auto name = name_of(op_of(operation));

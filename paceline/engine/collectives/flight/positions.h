@@ -67,8 +67,6 @@ bool ended_silently(const Flight& flight);
 
 // How operations and ranks are named in an explanation.
 
-// "rank 3", "ranks 0-2, 7".
-std::string ranks_text(std::vector<int> ranks);
 // "all_reduce #42".
 std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.

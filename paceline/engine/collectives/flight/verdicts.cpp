@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "paceline/engine/collectives/flight/positions.h"
+#include "paceline/engine/core/number_text.h"
 
 namespace paceline::flight {
 

@@ -86,11 +86,11 @@ void ProcessGroup::warn_of_what_is_under_way() const {
   if (count == 0) return;
   names.resize(std::min(count, kMostNames));
   for (std::string& name : names) name.erase(0, self_.size() + 2);  // "rank 1: "
-  log::warning(fmt::format(
-      "{}: group {} is destroyed with {} operation{} under way: {}{}; their results are "
-      "discarded: wait() for each before destroying the group",
-      self_, name_, count, count == 1 ? "" : "s", fmt::join(names, ", "),
-      count > names.size() ? ", ..." : ""));
+  log::warning(
+      fmt::format("{}: group {} is destroyed with {} under way: {}{}; their results are "
+                  "discarded: wait() for each before destroying the group",
+                  self_, name_, paceline::counted(count, "operation"), fmt::join(names, ", "),
+                  count > names.size() ? ", ..." : ""));
 }
 
 bool ProcessGroup::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {

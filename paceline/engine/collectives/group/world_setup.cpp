@@ -149,9 +149,9 @@ void share_cores(ProcessGroup& group, const std::string& launcher) {
   const int threads = thread_share(cores, group.hosts().local_index(group.rank()));
   use_threads(threads);
   log::info(
-      fmt::format("{} started {} ranks on this host: {} thread{} of computing for this one "
+      fmt::format("{} started {} ranks on this host: {} of computing for this one "
                   "(OMP_NUM_THREADS says otherwise)",
-                  launcher, neighbours.size(), threads, threads == 1 ? "" : "s"));
+                  launcher, neighbours.size(), counted(threads, "thread")));
 }
 
 namespace {

@@ -1,13 +1,12 @@
 #include "paceline/engine/collectives/memory/symmetric_arena.h"
 
 #include <algorithm>
-#include <atomic>
 #include <iterator>
 #include <span>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include "paceline/engine/core/authentication.h"
 #include "paceline/engine/transport/shared_memory.h"
 
 namespace paceline {
@@ -19,10 +18,10 @@ std::size_t round_up(std::size_t bytes) {
   return std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
 }
 
-// Rank 0's process, and how many it has made.
+// Rank 0 draws it. Never 0.
 std::int64_t agree_on_number(ProcessGroup& group) {
-  static std::atomic<std::int64_t> num_made = 0;
-  std::int64_t number = (std::int64_t{getpid()} << 32) + ++num_made;
+  std::int64_t number = 0;
+  while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
   group.broadcast(std::span(&number, 1), 0);
   return number;
 }

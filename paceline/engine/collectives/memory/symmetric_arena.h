@@ -40,7 +40,7 @@ class SymmetricArena {
     const auto* const byte = static_cast<const std::byte*>(address);
     return byte >= area_.data() && byte < area_.data() + area_.bytes();
   }
-  // The same on all ranks of the group, and no other arena's on their host.
+  // The same on all ranks of the group, and drawn at random, so no other arena has it.
   std::int64_t number() const { return number_; }
   std::size_t bytes() const { return area_.bytes(); }
   // Where this process sees the area of a rank, by its number in the world; null for ranks outside

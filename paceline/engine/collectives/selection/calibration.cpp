@@ -23,6 +23,7 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/safe_files.h"
+#include "paceline/engine/core/timing.h"
 
 namespace paceline {
 
@@ -155,7 +156,7 @@ double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRo
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto begin = Clock::now();
     body();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    seconds.push_back(seconds_since(begin));
   }
   const auto quartile = seconds.begin() + static_cast<std::ptrdiff_t>(rounds / 4);
   std::nth_element(seconds.begin(), quartile, seconds.end());

@@ -81,16 +81,28 @@ std::string cpu_property(std::string_view name) {
   return "";
 }
 
-std::vector<int> allowed_cpus() {
+namespace {
+
+// cpu_set_t alone ends at processor 1,023; Linux has at most 8,192.
+using CpuMask = std::array<cpu_set_t, 8>;
+constexpr int kMostCpus = 8 * sizeof(CpuMask);
+
+}  // namespace
+
+std::vector<int> allowed_cpus(pid_t thread) {
+  CpuMask mask{};
   std::vector<int> cpus;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-    }
+  if (sched_getaffinity(thread, sizeof mask, mask.data()) != 0) return cpus;
+  for (int cpu = 0; cpu < kMostCpus; ++cpu) {
+    if (CPU_ISSET_S(cpu, sizeof mask, mask.data())) cpus.push_back(cpu);
   }
   return cpus;
+}
+
+bool bind_to_cpus(const std::vector<int>& cpus) {
+  CpuMask mask{};
+  for (const int cpu : cpus) CPU_SET_S(cpu, sizeof mask, mask.data());
+  return sched_setaffinity(0, sizeof mask, mask.data()) == 0;
 }
 
 namespace {

@@ -34,8 +34,12 @@ std::optional<ProcessStatus> process_status(pid_t pid);
 // A property of the first processor in /proc/cpuinfo ("model name", "flags", ...); "" if it is not
 // listed.
 std::string cpu_property(std::string_view name);
-// The numbers of the processors that this thread may run on, ascending.
-std::vector<int> allowed_cpus();
+// The numbers of the processors that a thread may run on, ascending; 0: this thread. Empty if the
+// kernel does not say.
+std::vector<int> allowed_cpus(pid_t thread = 0);
+// Lets this thread run on these processors only. False, with errno, if the kernel refuses.
+// Requires: at least one.
+bool bind_to_cpus(const std::vector<int>& cpus);
 
 // Remembers which process made an object. A forked child has a copy of the object but none of its
 // threads, and must not act for its parent over descriptors that both hold.

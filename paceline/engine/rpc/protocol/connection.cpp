@@ -224,9 +224,10 @@ ssize_t Connection::send_through_rings() {
     descriptor = -1;
   }
   std::array<iovec, kMostPieces> pieces;
-  const std::size_t count = rings_->write(std::span(pieces).first(gather(pieces)));
+  const ssize_t count = rings_->write(std::span(pieces).first(gather(pieces)));
+  if (count < 0) return count;
   if (rings_->must_ring_reader()) ring();
-  if (count > 0) return static_cast<ssize_t>(count);
+  if (count > 0) return count;
   errno = EAGAIN;
   return -1;
 }

@@ -26,8 +26,13 @@ struct Rings::Header {
 namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-constexpr std::size_t kHeaderBytes = 128, kHeaders = 4096;  // one header, and the page of both
+constexpr std::size_t kHeaderBytes = 128, kPage = 4096;
+constexpr std::size_t kHeaders = kPage;  // one page holds both headers
 constexpr std::size_t kFileBytes = kHeaders + 2 * Rings::kBytes;
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
 bool take(std::atomic<std::uint32_t>& flag) { return flag.load() != 0 && flag.exchange(0) != 0; }
 
@@ -68,7 +73,17 @@ Rings::Rings(Fd file, Mapping mapping, bool is_caller)
   in_ = direction(is_caller ? 1 : 0);
 }
 
-std::size_t Rings::write(std::span<const iovec> pieces) {
+// Touching a page for which there is no memory would be SIGBUS.
+bool Rings::bring_out_pages(std::size_t more) {
+  const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(out_.position + more, kBytes));
+  if (end <= out_.num_present) return true;
+  const std::size_t size = round_up(end - out_.num_present, kPage);
+  if (!bring_pages(out_.bytes + out_.num_present, size)) return false;
+  out_.num_present += size;
+  return true;
+}
+
+ssize_t Rings::write(std::span<const iovec> pieces) {
   const auto room = [&]() -> std::size_t {
     const std::uint64_t used = out_.position - out_.header->read.load();
     return used < kBytes ? kBytes - used : 0;
@@ -80,6 +95,9 @@ std::size_t Rings::write(std::span<const iovec> pieces) {
     if (left == 0) return 0;
     out_.header->writer_waits = 0;
   }
+  std::size_t wanted = 0;
+  for (const iovec& piece : pieces) wanted += piece.iov_len;
+  if (!bring_out_pages(std::min(wanted, left))) return -1;
   std::size_t count = 0;
   for (const iovec& piece : pieces) {
     const auto* from = static_cast<const std::byte*>(piece.iov_base);
@@ -94,7 +112,7 @@ std::size_t Rings::write(std::span<const iovec> pieces) {
   }
   out_.position += count;
   out_.header->written = out_.position;
-  return count;
+  return static_cast<ssize_t>(count);
 }
 
 bool Rings::must_ring_reader() { return take(out_.header->reader_waits); }
@@ -140,10 +158,6 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 constexpr std::size_t kBlockUnit = sizeof(BlockHeader);
 constexpr std::size_t kReserveUnit = std::size_t{1} << 20;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 BlockHeader& header_at(std::byte* area, std::size_t offset) {
   return *std::launder(reinterpret_cast<BlockHeader*>(area + offset));

@@ -49,8 +49,9 @@ class Rings {
   int descriptor() const { return file_.get(); }
 
   // Copies as many bytes as there is room for. If it returns 0, the reader knows that the writer
-  // waits for room.
-  std::size_t write(std::span<const iovec> pieces);
+  // waits for room. Returns -1 with errno if the system has no memory for the ring, whose pages are
+  // allocated in its first lap.
+  ssize_t write(std::span<const iovec> pieces);
   // Whether the reader waits, so that the writer must ring. Call it after writing.
   bool must_ring_reader();
 
@@ -70,9 +71,11 @@ class Rings {
   struct Direction {
     Header* header = nullptr;
     std::byte* bytes = nullptr;
-    std::uint64_t position = 0;  // the position of this end, in bytes since the beginning
+    std::uint64_t position = 0;   // the position of this end, in bytes since the beginning
+    std::size_t num_present = 0;  // bytes whose pages the writer has allocated
   };
   Rings(Fd file, Mapping mapping, bool is_caller);
+  bool bring_out_pages(std::size_t more);
 
   const Fd file_;
   const Mapping mapping_;

@@ -14,7 +14,7 @@
 namespace paceline {
 
 std::shared_ptr<LaunchTurns> LaunchTurns::of(const ProcessGroup& group) {
-  static std::mutex mutex;
+  static std::mutex mutex;  // guards all
   // Never destroyed, because a module in a global variable may be destroyed later.
   static auto& all = *new std::map<const ProcessGroup*, std::weak_ptr<LaunchTurns>>;
   const std::lock_guard lock(mutex);

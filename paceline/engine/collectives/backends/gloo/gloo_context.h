@@ -70,7 +70,7 @@ class RunWatch {
   const std::function<void()> end_waits_;
   std::atomic<bool> running_{false};
   std::atomic<bool> parked_{false};
-  std::mutex mutex_;  // of woken_
+  std::mutex mutex_;  // guards no data: held to wake the thread, so that no wake-up is lost
   std::condition_variable_any woken_;
   std::jthread thread_;
 };

@@ -16,10 +16,7 @@ namespace {
 
 std::atomic<bool> abandoned{false};
 
-std::mutex& start_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
+std::mutex start_mutex;  // guards MPI's start, which happens once in a process
 
 // Without a launcher of MPI's, MPI_Init would make a world of one.
 bool has_launcher() {
@@ -83,7 +80,7 @@ std::string version() {
 }
 
 void start(const LibraryContext& context) {
-  const std::lock_guard lock(start_mutex());
+  const std::lock_guard lock(start_mutex);
   initialize(context);
   require_threads(context);
   require_same_world(context);
@@ -105,7 +102,7 @@ bool is_running() {
 }
 
 void abandon(std::vector<std::byte> memory) {
-  static std::mutex mutex;
+  static std::mutex mutex;                                     // guards kept
   static auto& kept = *new std::list<std::vector<std::byte>>;  // to the process's very end
   abandoned = true;
   const std::lock_guard lock(mutex);

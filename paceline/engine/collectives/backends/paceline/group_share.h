@@ -48,6 +48,10 @@ struct ControlBlock {
   alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
   alignas(128) Announcement announcements[4];
 };
+static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sleepers) == 128 &&
+                  offsetof(ControlBlock, entered) == 256 &&
+                  offsetof(ControlBlock, announcements) == 384 && sizeof(Announcement) == 64,
+              "docs/wire_formats.md, section 6");
 
 // The ranks of one host in step: each has a counter of phases in shared memory. A rank arrives at a
 // phase by raising its own counter, and passes when every peer's counter has reached it.

@@ -15,6 +15,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/transport/mesh.h"
 
 namespace paceline {

@@ -9,6 +9,7 @@
 
 #include "paceline/engine/collectives/flight/group_flight.h"
 #include "paceline/engine/core/log.h"
+#include "paceline/engine/core/timing.h"
 #include "paceline/engine/transport/mesh.h"
 
 namespace paceline {
@@ -27,10 +28,6 @@ std::string list(const Mesh& mesh, std::span<const Rank> ranks) {
 }
 
 }  // namespace
-
-double seconds_since(AwakeClock::time_point begin) {
-  return std::chrono::duration<double>(AwakeClock::now() - begin).count();
-}
 
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked) {
   std::vector<Suspect> suspects;

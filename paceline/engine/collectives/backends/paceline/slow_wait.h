@@ -32,8 +32,6 @@ struct Suspect {
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
 // "rank 3 (box), which rank 1 is waiting for, has not arrived".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
-// The time since then in which this process was awake.
-double seconds_since(AwakeClock::time_point begin);
 // For when there is no suspect: "rank 1 (box) is waiting as well".
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
 // The suspects; the awaited ranks if there are none.
