@@ -31,33 +31,34 @@ class Acceptor {
  public:
   struct Doors {
     Fd local, tcp;
-    std::string local_context, tcp_context;  // of their handshakes
+    std::string local_context, tcp_context;  // what the handshakes at each door are bound to
     bool encrypts_tcp = false;
   };
-  // `secret` must outlive this object; `group` is for messages.
+  // `secret` must outlive this object. `group` is named in messages.
   Acceptor(Doors doors, const Secret& secret, std::string group);
 
   static constexpr std::size_t kMaxStrangers = 256;
 
-  // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
+  // Adds the descriptors to poll. Poll for a few tens of milliseconds only: places are freed by the
+  // passing of time.
   void add_to(std::vector<pollfd>& entries);
-  // Serves every caller that is ready, without waiting. Requires: `entries` are those that add_to()
-  // was last called with, polled since; others may stand behind them.
+  // Serves every caller that is ready, without waiting. Requires: `entries` begins with what the
+  // last add_to() got and added, polled since; other entries may follow.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
-  static constexpr std::size_t kHelloSize = 8;  // rank and channel
+  static constexpr std::size_t kHelloSize = 8;  // the caller's rank and channel
   struct Caller {
     Fd socket;
-    bool is_local;  // came by the local door
+    bool is_local;  // connected at the local door
     bool agrees_on_keys;
     ServerHandshake handshake;
-    Deadline deadline;    // of the handshake; a caller that has passed it may stay
-    Deadline first_word;  // to say anything, when others wait outside
+    Deadline deadline;    // for the handshake; ignored once the caller has completed it
+    Deadline first_word;  // for the first byte, if other callers are waiting
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
-    std::size_t got = 0;  // of the hello
-    SendQueue unsent;     // answers
+    std::size_t got = 0;  // bytes of the hello
+    SendQueue unsent;     // answers to the caller
   };
   static constexpr std::size_t kNumDoors = 2;  // the local one first
 
@@ -74,7 +75,7 @@ class Acceptor {
   const Secret& secret_;
   const std::string group_;
   std::list<Caller> callers_;
-  std::size_t first_entry_ = 0;  // of the doors' and callers', in their order
+  std::size_t first_entry_ = 0;  // index of the doors' entries, which the callers' follow
 };
 
 }  // namespace paceline
