@@ -45,7 +45,7 @@ class Stripes {
   std::size_t share(std::size_t stream) const {
     if (streams_ == 1) return stream == 0 ? bytes_ : 0;
     const std::size_t blocks = bytes_ / kBlockBytes, turns = blocks / streams_;
-    // the stream of the rest, which is shorter than a block
+    // The stream of the rest, which is shorter than a block.
     const std::size_t last = blocks % streams_;
     return (turns + (stream < last ? 1 : 0)) * kBlockBytes +
            (stream == last ? bytes_ % kBlockBytes : 0);

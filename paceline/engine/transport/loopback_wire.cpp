@@ -106,7 +106,7 @@ void Bell::sleep(std::uint32_t count, std::chrono::nanoseconds limit) {
 }
 
 std::shared_ptr<Room> Room::named(const std::string& name, int world_size, const Secret& secret) {
-  // declared before the lock, because destroying a room takes the mutex, too
+  // Declared before the lock, because destroying a room takes the mutex, too.
   std::shared_ptr<Room> room;
   {
     const std::lock_guard lock(rooms().mutex);

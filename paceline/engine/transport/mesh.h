@@ -55,9 +55,9 @@ struct PeerAddress {
   std::string host_name;  // names the host in messages
   // an abstract Unix socket, a new one for each attempt to form the group
   std::string unix_name;
-  // an empty host means that the rank does not listen on TCP
+  // An empty host means that the rank does not listen on TCP.
   Endpoint tcp;
-  // the best cipher that it supports; kNone if it does not encrypt
+  // The best cipher that it supports; kNone if it does not encrypt.
   CipherKind cipher = CipherKind::kNone;
   TransportKind transport{};  // the transport that the user chose
   int tcp_streams = 1;        // connections that carry a pair's data over TCP
@@ -182,7 +182,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // by peer: control messages to be sent; their beginning may already be out
+  // By peer: control messages to be sent; their beginning may already be out.
   std::vector<std::string> unsent_;
 };
 

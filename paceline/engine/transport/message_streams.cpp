@@ -63,7 +63,7 @@ namespace {
 
 constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
 constexpr std::size_t kLeastCapacity = 4 << 10;
-// the most memory of a rank's rings, unless there are very many ranks
+// The most memory of a rank's rings, unless there are very many ranks.
 constexpr std::size_t kMostOfABlock = 4 << 20;
 // After so many bytes a position is published, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;

@@ -72,8 +72,9 @@ namespace paceline {
 // has to send it through the ring, where the reader notices if the sender is gone.
 class DirectRead {
  public:
-  // ---- called by the sender Tells the reader where `token` lies. Requires: `token` is not 0, no
-  // other process knows its value, and its address does not change.
+  // ---- called by the sender
+  // Tells the reader where `token` lies. Requires: `token` is not 0, no other process knows its
+  // value, and its address does not change.
   void introduce(const std::uint64_t& token);
   // True once the reader has found that it can read this process's memory.
   bool is_possible() const { return reader_.load(std::memory_order_acquire) == kCan; }
@@ -83,8 +84,9 @@ class DirectRead {
   bool is_refused() const { return offer_.load(std::memory_order_seq_cst) == kRefused; }
   void withdraw();
 
-  // ---- called by the reader Tries to read the sender's memory, once, after the sender has
-  // introduced itself, and records the result.
+  // ---- called by the reader
+  // Tries to read the sender's memory, once, after the sender has introduced itself, and records
+  // the result.
   void try_once();
   // Returns the number of bytes read; less than 1, with errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
@@ -193,7 +195,7 @@ class MessageStreams {
   void hear_bell(int peer, Lane& lane) const;
 
   Mesh& mesh_;
-  // a secret value by which peers recognise this process's memory
+  // A secret value by which peers recognise this process's memory.
   const std::unique_ptr<const std::uint64_t> token_;
   const RingMemory memory_;
   const std::size_t capacity_;  // bytes of a ring

@@ -57,7 +57,7 @@ constexpr std::size_t kLeastHugeBytes = 4 << 20;
 // Allocates the pages now rather than in the first collective. False, with errno set, if there is
 // not enough memory.
 bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
-  // memory without a file allocates all of its pages
+  // Memory without a file allocates all of its pages.
   const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);
   if (madvise(address, mapped, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;

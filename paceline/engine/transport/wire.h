@@ -102,7 +102,7 @@ struct MessageHeader {
   static constexpr std::uint32_t kPresenceTag = 1;
 
   std::uint32_t magic = kMagic;
-  // the tag of a point-to-point message; 0 or kPresenceTag on a data channel
+  // The tag of a point-to-point message; 0 or kPresenceTag on a data channel.
   std::uint32_t tag = 0;
   std::uint64_t payload_bytes = 0;
   FingerprintWords fingerprint{};

@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kHandshakeTimeout = 3s;
-// how long a silent connection may hold a place that others wait for
+// How long a silent connection may hold a place that others wait for.
 constexpr auto kFirstWordTimeout = 1s;
 
 // The number of bytes that receive_some() received; 0 if there were none.

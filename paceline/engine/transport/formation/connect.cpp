@@ -344,7 +344,7 @@ class Connector {
   const ConnectOptions& options_;
   const Secret secret_;
   const std::string context_;
-  // made before the deadline, so that it notices every standstill of the process in between
+  // Made before the deadline, so that it notices every standstill of the process in between.
   Vigil vigil_;
   const Deadline deadline_;
   FormationWatch watch_;

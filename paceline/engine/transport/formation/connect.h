@@ -24,7 +24,7 @@ struct ConnectOptions {
   std::string name = "world";  // the group's name
   int rank = 0;
   int world_size = 1;
-  // the members' ranks in the world, the same on every rank; empty for the world
+  // The members' ranks in the world, the same on every rank; empty for the world.
   std::vector<int> members;
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP

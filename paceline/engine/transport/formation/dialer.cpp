@@ -49,7 +49,7 @@ Deadline Dial::connect_until() const { return put_off(connect_until_); }
 pollfd Dial::entry() const {
   if (attempt_) return {attempt_->socket().get(), POLLOUT, 0};
   const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
-  // there may be no socket yet: poll() skips the entry
+  // There may be no socket yet: poll() skips the entry.
   return {socket_.get(), static_cast<short>(events), 0};
 }
 
@@ -112,7 +112,7 @@ void Dial::refused(int error) {
          std::strerror(error));
   }
   attempt_.reset();
-  // no event signals that a listener has started elsewhere
+  // No event signals that a listener has started elsewhere.
   begins_ = Deadline::after(connect_pause_);
   connect_pause_ = std::min<Milliseconds>(2 * connect_pause_, kLastConnectPause);
 }

@@ -235,7 +235,7 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
   const ssize_t got = peek_notice(wire, peer, buffer);
   if (got < 0 && would_block(errno)) return;
   if (got <= 0) {
-    // the peer may have given up before it could tell this rank
+    // The peer may have given up before it could tell this rank.
     require_nobody_gave_up(kNoticeWait);
     fail(ErrorCode::kPeerLost, "{}: {} died while group {} formed", options_.self(),
          describe_(peer), options_.name);

@@ -80,7 +80,7 @@ class FormationWatch {
   Deadline next_look_;
   const Deadline warn_at_;
   bool has_warned_ = false;
-  // the peers that left the parent group, and the time by which each must have connected here
+  // The peers that left the parent group, and the time by which each must have connected here.
   std::map<int, Deadline> left_parent_;
 };
 

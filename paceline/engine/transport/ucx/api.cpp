@@ -54,7 +54,7 @@ Loaded::Loaded() {
 }  // namespace
 
 const Api* Api::load(std::string* why) {
-  // never destroyed, because the library stays loaded
+  // Never destroyed, because the library stays loaded.
   static const Loaded* const loaded = new Loaded;
   if (why != nullptr) *why = loaded->why;
   return loaded->why.empty() ? &loaded->api : nullptr;

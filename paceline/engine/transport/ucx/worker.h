@@ -95,7 +95,7 @@ class Worker {
   const Api& api_;
   std::mutex mutex_;  // guards the members below, and UCX's worker
   ucp_worker_h worker_ = nullptr;
-  // only destroying the worker ends some of the abandoned sends
+  // Only destroying the worker ends some of the abandoned sends.
   bool is_dead_ = false;
   std::vector<std::unique_ptr<Link>> links_;  // at stable addresses
 
