@@ -32,7 +32,7 @@ std::size_t unequal_count(Extent extent, const Collective& call, int rank, int w
   }
 }
 
-// A small call asks four times.
+// Inline, because a small call asks four times.
 inline std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
   if (extent == Extent::kCount) return call.count;
   if (extent == Extent::kBlocks) return call.count * static_cast<std::size_t>(world_size);
@@ -135,7 +135,8 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   } else if (reduces(call.op)) {
     fingerprint.root = static_cast<std::int32_t>(call.divisor);
   }
-  // Generations of one group never meet in one store key; the hash catches what does anyway.
+  // Different generations of a group never share a store key; if they meet anyway, the hash shows
+  // it.
   fingerprint.group = static_cast<std::uint32_t>(group ^ (generation * 0x9e3779b97f4a7c15u));
   return fingerprint;
 }

@@ -11,7 +11,7 @@ namespace paceline {
 
 namespace {
 
-// Shares nothing with the thread that failed.
+// Makes a copy that shares nothing with the thread that failed.
 std::optional<Error> copy_of(const std::exception_ptr& error) {
   if (!error) return {};
   try {
@@ -57,7 +57,7 @@ void Work::throw_slow(std::chrono::milliseconds timeout, std::unique_lock<std::m
     recorder = begun_->recorder;
   }
   const std::string group = begun_ ? begun_->group : "";
-  lock.unlock();  // reading the records takes a while
+  lock.unlock();  // without the lock, because reading the records takes a while
   fail(ErrorCode::kTimeout, "{} is not complete after {} ms, and continues{}", what,
        timeout.count(), told_by_records(recorder.get(), group));
 }
@@ -95,7 +95,7 @@ void Work::throw_error() const {
   throw Error(error_->code(), std::string(error_->what()));
 }
 
-// Only a failure needs the recorder longer.
+// Drops the recorder, except after a failure, which still needs it.
 void Work::record() {
   if (!recorder_) return;
   recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);

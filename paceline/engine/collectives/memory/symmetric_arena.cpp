@@ -19,7 +19,7 @@ std::size_t round_up(std::size_t bytes) {
   return std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
 }
 
-// Rank 0's process, and how many it has made.
+// A number made of rank 0's process and its count of arenas, so it is unique on a host.
 std::int64_t agree_on_number(ProcessGroup& group) {
   static std::atomic<std::int64_t> num_made = 0;
   std::int64_t number = (std::int64_t{getpid()} << 32) + ++num_made;
@@ -106,7 +106,7 @@ std::byte* SymmetricArena::area_of(int world_rank) const {
 void SymmetricArena::release_unused() {
   const std::lock_guard lock(mutex_);
   if (!area_.is_live()) return;
-  // Memory that is no file's is refused, and keeps its pages.
+  // The kernel refuses memory that is not backed by a file, which then keeps its pages.
   released_.clear();
   for (const auto& [begin, size] : free_) {
     madvise(area_.data() + begin, size, MADV_REMOVE);
