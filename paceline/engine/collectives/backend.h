@@ -34,8 +34,8 @@ struct PointToPointCall {
   std::uint32_t tag = 0;
   Dtype dtype = Dtype::kUint8;
   std::size_t count = 0;
-  std::byte* data = nullptr;                            // a send does not write to it
-  std::uint32_t shape = 0;                              // Call::shape
+  std::byte* data = nullptr;  // a send does not write to it
+  std::uint32_t shape = 0;    // Call::shape
   // Only in a send: the sizes travel with the message.
   std::optional<std::vector<std::int64_t>> sizes = {};
   // Only in a receive: provides type, count and data.

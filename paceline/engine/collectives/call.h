@@ -69,7 +69,7 @@ struct Call {
   std::span<const std::size_t> counts = {};
   // In all_to_all_v: how much each rank gives this one.
   std::span<const std::size_t> receive_counts = {};
-  std::optional<BufferLists> lists = {};             // used instead of input and output
+  std::optional<BufferLists> lists = {};  // used instead of input and output
   // A hash of the sizes and strides of the call's tensors (shape_of(), collective.h); 0 for raw
   // buffers. It must be the same on every rank, and on both ends of a message.
   std::uint32_t shape = 0;

@@ -208,7 +208,8 @@ bool MessageQueues::pump_send(int peer) {
   if (is_offer) {
     const auto offered = streams_.offered(peer);
     if (offered == MessageStreams::Offered::kOpen) return has_moved;
-    if (offered == MessageStreams::Offered::kRefused) {  // a refused payload follows its head through the stream
+    if (offered == MessageStreams::Offered::kRefused) {  // a refused payload follows its head
+                                                         // through the stream
       message.head.header.magic = MessageHeader::kMagic;
       message.sent = message.head.num_bytes();
       return true;

@@ -148,7 +148,7 @@ class MessageQueues {
     MessageHead head;
     Deadline deadline;
     WorkPtr work;
-    std::size_t sent = 0;       // bytes sent through the stream
+    std::size_t sent = 0;  // bytes sent through the stream
     // The address of an offered payload, which is all that follows the head.
     std::uint64_t address = 0;
     AwakeClock::time_point begin = AwakeClock::now();
