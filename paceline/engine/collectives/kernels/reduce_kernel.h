@@ -78,7 +78,8 @@ struct BitXor {
   }
 };
 
-// Elements that the compiler's own vectors do not convert well: several at a time instead.
+// Loads several elements at a time, for types that the compiler's own vectorisation does not
+// convert well.
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 
@@ -87,7 +88,7 @@ constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 template <class T>
 constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 
-// GCC need not look whether what a loop writes is what it reads later.
+// Tells GCC that a loop does not read what it has written, so that it makes no check.
 #ifdef __clang__
 #define PACELINE_INDEPENDENT_ITERATIONS
 #else
@@ -124,7 +125,7 @@ template <class A, class Finish, class Out>
   for (; i < length; ++i) narrow(finish(widen(a[i])), out[i]);
 }
 
-// What becomes of a result before it is rounded.
+// How a result is changed before it is rounded.
 struct Keep {
   template <class V>
   V operator()(V value) const {
@@ -172,7 +173,7 @@ class Tree {
     }
   }
 
-  // Neither divided nor narrowed: what a later reduce takes as a partial source.
+  // The result is neither divided nor narrowed; a later reduce takes it as a partial source.
   void run_partial(std::byte* out_bytes, std::size_t count) const {
     Acc* out = reinterpret_cast<Acc*>(out_bytes);
     Acc block[kBlock];
@@ -204,7 +205,7 @@ class Tree {
     if (second != first) std::memcpy(second, first, length * sizeof(T));
   }
 
-  // The last combination; `left` is room for a block.
+  // Makes the last combination; `left` is room for a block.
   template <class Finish>
   void deliver_last(std::size_t begin, std::size_t length, Finish finish, T* first, T* second,
                     Acc* left) const {
@@ -254,7 +255,7 @@ class Tree {
     return left;
   }
 
-  // The sum of sources [first, first + number) into `out`.
+  // Puts the sum of sources [first, first + number) into `out`.
   void subtree(std::size_t first, std::size_t number, std::size_t begin, std::size_t length,
                Acc* out) const {
     if (number == 1) {
@@ -319,7 +320,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run_mean<T>(a);  // nothing else is defined here
+    run_mean<T>(a);  // no other operation is defined for these types
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:

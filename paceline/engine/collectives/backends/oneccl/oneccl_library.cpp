@@ -29,7 +29,7 @@ void initialize(const LaunchEnvironment& who) {
     set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
     set("CCL_LOG_LEVEL", "error");
     // Two settings keep this process alive when a peer dies. A worker thread of oneCCL throws when
-    // a connection breaks, and nobody catches that exception; without worker threads the calling
+    // a connection breaks, and no handler catches the exception; without worker threads the calling
     // thread does the work. A communicator that is destroyed removes its names from its group's
     // server on rank 0, unless it is told not to, and ends the process if the server is gone.
     set("CCL_WORKER_OFFLOAD", "0");
