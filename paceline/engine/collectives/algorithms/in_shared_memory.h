@@ -5,7 +5,7 @@
 //
 // *In place*: a rank reads the inputs of others and writes their outputs. Results of a reduce are
 // written directly to the ranks that get them, and so are the blocks of an all_gather or
-// all_to_all, because the caller then reads memory that its rank's peers have just written. A rank
+// all_to_all, because each rank then reads its own block, which it has just written itself. A rank
 // reads its part of a gather, scatter or broadcast; the end of a large broadcast is written by the
 // root meanwhile (spec.chunk).
 //

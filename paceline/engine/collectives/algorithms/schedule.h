@@ -50,7 +50,6 @@ struct Step {
     // Reduces `operands` into `to`: a partial result if that is the space of `to`, otherwise the
     // final one.
     kReduce,
-    // otherwise
     kCopy,
     // Meets all ranks of this host, once every send and receive of elements that they began has
     // ended: everything that they wrote before is visible to all of them afterwards.

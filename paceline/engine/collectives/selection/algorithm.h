@@ -12,7 +12,7 @@
 
 namespace paceline {
 
-// Algorithms/message_algorithms.h explains how each works, and what it is for. kDirect serves every
+// algorithms/message_algorithms.h explains how each works, and what it is for. kDirect serves every
 // operation.
 enum class Algorithm : std::uint8_t {
   kDirect,

@@ -1,6 +1,6 @@
 #pragma once
 
-// Send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
+// send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
 // group are moved together, so that a send and a receive never wait for each other: by the threads
 // that wait for one of them or, if none does, by a thread of the group, which is started when it is
 // first needed. A small message to a rank of this host has been delivered when the call that sends
