@@ -229,7 +229,7 @@ ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) cons
   const ssize_t got = wire_->receive(peer, channel, into);
   if (got < 0 && errno == EBADMSG) {
     fail(ErrorCode::kCorrupt,
-         "{}: what came from {} is not what it sent: it was changed on its way", self_,
+         "{}: bytes from {} are not those that it sent: they were changed in transit", self_,
          describe(peer));
   }
   if (got < 0) throw_if_own(errno, peer, "receiving from");
@@ -313,7 +313,8 @@ std::string Mesh::read_control(int peer) {
     const ssize_t got =
         wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && would_block(errno)) return {};
-    if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
+    if (got < 0 && errno == EBADMSG)
+      return "is gone: bytes sent in its name were not encrypted by it";
     if (got < 0 && errno != ECONNRESET) {
       return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
     }

@@ -177,7 +177,7 @@ class MessageStreams {
     Ring* in = nullptr;
     std::uint64_t written = 0;  // this rank's own position
     std::uint64_t room_until = 0;
-    std::uint64_t taken = 0;  // by this rank
+    std::uint64_t taken = 0;  // this rank's own position
     std::uint64_t filled_until = 0;
     bool is_full = false;  // the last send() did not fit
     // an offered payload, by this rank or by the peer

@@ -161,7 +161,7 @@ namespace {
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // guards all members below
   std::condition_variable given_back;
   bool taken = false;
   bool kept = false;

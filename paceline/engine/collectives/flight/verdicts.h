@@ -22,7 +22,7 @@ struct Straggler {
   std::size_t times_last = 0;
   std::size_t num_operations = 0;
   double waited_seconds = 0;  // how long the second to last rank waited, in total
-  double span_seconds = 0;    // from the first operation to the last
+  double span_seconds = 0;    // time from the first operation to the last
 };
 
 // Finds a rank that causes at least half of all waiting, and waiting of at least a tenth of the

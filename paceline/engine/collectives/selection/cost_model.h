@@ -11,7 +11,7 @@
 namespace paceline {
 
 struct LinkCost {
-  double latency_s = 0;    // from a send to its arrival, for a small message
+  double latency_s = 0;    // time from a send to its arrival, for a small message
   double message_s = 0;    // processor time of each end, for each message
   double bytes_per_s = 1;  // link shared by a host's ranks; sockets: a rank's, in and out together
   bool operator==(const LinkCost&) const = default;
@@ -23,7 +23,7 @@ struct CostModel {
   LinkCost sockets{.latency_s = 8e-6, .message_s = 3e-6, .bytes_per_s = 3e9};
   double reduce_bytes_per_s = 10e9;  // counts the bytes that a reduce reads
   double copy_bytes_per_s = 8e9;
-  double meet_s = 1.5e-6;  // for the ranks of a host to wait for each other in shared memory
+  double meet_s = 1.5e-6;           // time for the ranks of a host to meet in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
   // The spread of the worst quantity's repetitions, as a fraction of it. 0.1 is steady; 1 means
   // that the machine was busy with other work.
@@ -49,9 +49,9 @@ struct CallSizes {
   double p;         // ranks
   double hosts;     // number of hosts
   double m;         // ranks of the largest host
-  double levels;    // of a binary tree over the ranks, rounded up
-  double full;      // levels of the largest power of two of ranks
-  double owners;    // that power
+  double levels;    // levels of a binary tree over the ranks, rounded up
+  double full;      // levels of a tree over the largest power of two of ranks
+  double owners;    // the largest power of two of ranks
   double rest;      // ranks beyond it
   double wide;      // bytes of a partial sum's element over those of an element
   double n;         // bytes: the whole buffer, or one block

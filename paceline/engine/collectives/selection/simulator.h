@@ -51,7 +51,7 @@ struct SimulationOptions {
 };
 
 struct SimulationResult {
-  double seconds = 0;               // until the last rank has ended
+  double seconds = 0;               // time until the last rank has ended
   std::uint64_t num_messages = 0;   // including messages that are only a header
   std::uint64_t network_bytes = 0;  // between hosts, headers included
 };

@@ -31,7 +31,8 @@ class Acceptor {
  public:
   struct Doors {
     Fd local, tcp;
-    std::string local_context, tcp_context;  // what the handshakes at each door are bound to
+    // The text that both ends' handshakes must share, for each door.
+    std::string local_context, tcp_context;
     bool encrypts_tcp = false;
   };
   // `secret` must outlive this object. `group` is named in messages.

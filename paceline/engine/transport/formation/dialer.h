@@ -33,7 +33,7 @@ struct Callee {
   int num_channels = kNumChannels;
   std::string unix_name;  // the peer's Unix socket on this host; if empty, the call goes over TCP
   Endpoint tcp;
-  std::string context;  // what the handshake is bound to
+  std::string context;  // the text that both ends' handshakes must share
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
 };
 
@@ -95,7 +95,7 @@ class Dialer {
 
   struct Caller {
     int rank = 0;
-    std::string name;  // for messages
+    std::string name;  // names the calling rank in messages
   };
   // `callees` are called in this order. `secret` must outlive this object. `group` is named in
   // messages.

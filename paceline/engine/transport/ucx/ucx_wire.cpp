@@ -67,8 +67,7 @@ void UcxWire::meet(int peer, Deadline deadline) {
   std::uint32_t size = 0;
   read_all(peer, std::as_writable_bytes(std::span(&size, 1)), deadline);
   if (size > 2 * kMostAddressBytes) {
-    fail(ErrorCode::kCorrupt, "{} says that its address in UCX has {} bytes", describe_(peer),
-         size);
+    fail(ErrorCode::kCorrupt, "{} announced a UCX address of {} bytes", describe_(peer), size);
   }
   std::vector<std::byte> text(size);
   read_all(peer, text, deadline);

@@ -132,7 +132,8 @@ class NcclLibrary : public Library {
       require(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
       const bool is_on_device = attributes.type == cudaMemoryTypeDevice;
       check(is_on_device || attributes.type == cudaMemoryTypeManaged,
-            "{}: {}: a buffer is said to be in CUDA memory, but is not", self_, name_of(call.op));
+            "{}: {}: a buffer is declared to be in CUDA memory, but is not", self_,
+            name_of(call.op));
       check(!is_on_device || attributes.device == device_,
             "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
             "current one when it formed; choose the rank's GPU (cudaSetDevice) before",

@@ -167,7 +167,7 @@ class MessageQueues {
   struct Incoming {
     MessageHead head;
     std::uint64_t address = 0;          // address of an offered payload
-    std::optional<Deadline> take_by;    // until then an offered payload may wait for its receive
+    std::optional<Deadline> take_by;    // an offered payload waits for its receive until then
     std::size_t got = 0;                // bytes of head, address and payload together
     std::optional<Posted> receive;      // the receive that gets the payload, or
     std::vector<std::byte> unexpected;  // the payload of an unexpected message
@@ -194,7 +194,7 @@ class MessageQueues {
   Mesh& mesh_;
   MessageStreams& streams_;
   std::vector<std::deque<Outgoing>> sends_;
-  std::vector<Posted> receives_;  // in the order of posting
+  std::vector<Posted> receives_;  // receives in the order of posting
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;

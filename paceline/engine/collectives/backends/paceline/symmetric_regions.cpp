@@ -114,7 +114,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
     };
     if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
         !fits(said.output, output_count(call, rank, mesh_.world_size()))) {
-      fail(ErrorCode::kCorrupt, "{}: {} says that its buffers of {} lie outside its memory",
+      fail(ErrorCode::kCorrupt, "{}: {} announced buffers of {} that lie outside its memory",
            mesh_.self(), mesh_.describe(rank), operation.fingerprint.describe());
     }
   }
