@@ -49,9 +49,9 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const char* name() const = 0;
-  // How bytes travel: "shm", "loopback", "tcp", "mpi", ..., "none" for a group of one.
+  // The transport of bytes: "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   virtual const char* transport() const = 0;
-  // Which ranks are on which host.
+  // The ranks of each host.
   virtual const Hosts& hosts() const = 0;
   // How the backend would carry out this call, and why: lines for people.
   virtual std::string explain(const PlanRequest& request) const = 0;

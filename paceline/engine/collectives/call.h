@@ -34,14 +34,14 @@ class MessagePlace {
   virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
 };
 
-// The many buffers of a coalesced call, one operation on all of them as if they lay one after the
-// other.
+// The many buffers of a coalesced call, which is one operation on all of them, as if they lay one
+// after the other.
 struct BufferLists {
   std::span<const ConstBuffer> inputs = {};  // empty: all_reduce and broadcast are in place
   std::span<const Buffer> outputs = {};
 };
 
-// Describes the tensors of a call, for the message of an error.
+// Describes the tensors of a call in the text of an error.
 class TensorShapes {
  public:
   virtual ~TensorShapes() = default;

@@ -87,7 +87,7 @@ std::uint32_t shape_of(std::span<const std::int64_t> sizes, std::span<const std:
   const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
   std::uint64_t hash = XXH3_64bits(sizes.data(), sizes.size_bytes());
   for (std::size_t dim = 0; dim < strides.size() && !is_empty; ++dim) {
-    // The stride of a dimension of one element has no meaning.
+    // The stride of a dimension of size 1 has no meaning.
     const std::int64_t stride = sizes[dim] == 1 ? 0 : strides[dim];
     hash = XXH3_64bits_withSeed(&stride, sizeof stride, hash);
   }

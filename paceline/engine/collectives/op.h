@@ -35,7 +35,8 @@ enum class Op : std::uint8_t {
   kVisit = 18,      // a body runs on every rank's buffers (call.h)
 };
 
-// How many elements a rank gives or gets, by the call's `count` and `counts` (collective.h).
+// The number of elements that a rank gives or gets, expressed by the call's `count` and `counts`
+// (collective.h).
 enum class Extent : std::uint8_t {
   kNothing,
   kCount,     // count
@@ -45,7 +46,8 @@ enum class Extent : std::uint8_t {
   kColumn,    // the sum of its column
 };
 
-// Where in the longer of a rank's two buffers the shorter one may begin when they share memory.
+// If a rank's two buffers share memory, the place where the shorter one may begin in the longer
+// one.
 enum class InPlace : std::uint8_t { kNever, kBeginning, kOwnBlock, kOwnCounts };
 
 enum OpTrait : unsigned {
@@ -148,7 +150,7 @@ enum class ReduceOp : std::uint8_t {
   kProduct = 2,
   kMin = 3,     // NaN wins, at every rank and position
   kMax = 4,     // NaN wins
-  kBitAnd = 5,  // integers and bool only, as the two below
+  kBitAnd = 5,  // for integers and bool only, as are the two below
   kBitOr = 6,
   kBitXor = 7,
 };

@@ -25,7 +25,7 @@ namespace paceline {
 using DeviceEvent = std::shared_ptr<void>;
 
 // The place of a collective on a device's memory among the device's other work. A device carries
-// out the work that threads have given it later, stream by stream. An *event* marks a place in a
+// out work some time after a thread has given it, stream by stream. An *event* marks a place in a
 // stream, and a stream can be told to wait for an event. Neither makes a thread wait.
 //
 // The layer that knows the caller's streams implements this class
@@ -74,8 +74,8 @@ class Work {
                 std::weak_ptr<Progress> progress = {})
       : describe_(std::move(describe)), order_(std::move(order)), progress_(std::move(progress)) {}
 
-  // Waits until the operation has ended (above) and throws its error, if it had one. The
-  // operation's own deadline ends the wait.
+  // Waits until the operation has ended (see above), and throws its error, if any. The operation's
+  // own deadline ends the wait.
   void wait();
   // As wait(), but throws Error(kTimeout) after `timeout`, with the verdict of the flight records;
   // the operation continues.

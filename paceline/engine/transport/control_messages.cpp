@@ -41,7 +41,7 @@ std::string encode_goodbye() { return std::string(1, kGoodbye); }
 
 bool is_whole_notice(std::span<const char> bytes) {
   if (bytes.empty()) return false;
-  if (!begins_with_code(bytes)) return true;  // the goodbye, or no notice at all
+  if (!begins_with_code(bytes)) return true;  // the goodbye, or bytes that are no notice
   if (bytes.size() < kHeader) return false;
   return length_in(bytes) > kMaxText || bytes.size() - kHeader >= length_in(bytes);
 }

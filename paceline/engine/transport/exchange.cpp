@@ -123,8 +123,8 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   }
 }
 
-// Beginning with the next rank, and one message to each in turn: if all ranks served rank 0 first,
-// its link would be crowded while the others idle.
+// Serves the peers in turn, one message each, beginning with the next rank: if all ranks served
+// rank 0 first, its link would be congested while the others idle.
 bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
   for (int i = 1; i < mesh_.world_size(); ++i) {
@@ -278,8 +278,8 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// As above, for the part that goes over one stream. A caller that gets less than it asks for asks
-// again only when there is more.
+// As above, for the part that goes over one stream. After a short read, the rest is read only once
+// more bytes have arrived.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();
   const Stripes stripes(into.size(), lane.streams.size());

@@ -41,7 +41,7 @@ class Stripes {
   Stripes(std::size_t bytes, std::size_t streams)
       : bytes_(bytes), streams_(bytes < kLeastBytes ? 1 : streams) {}
 
-  // How many bytes go over the stream.
+  // The number of bytes of the payload that go over the stream.
   std::size_t share(std::size_t stream) const {
     if (streams_ == 1) return stream == 0 ? bytes_ : 0;
     const std::size_t blocks = bytes_ / kBlockBytes, turns = blocks / streams_;

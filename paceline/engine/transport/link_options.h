@@ -1,7 +1,7 @@
 #pragma once
 
-// What users choose about the links between the ranks of a group: transport, host, encryption, the
-// number of TCP streams.
+// The options of the links between a group's ranks: transport, host, encryption, number of TCP
+// streams.
 
 #include <cstdint>
 #include <string>

@@ -66,8 +66,8 @@ class Bell {
   std::atomic<int> num_asleep_{0};
 };
 
-// Where the ranks of a group meet: a pipe for each pair, direction and channel, made when something
-// is first sent through it, and two bells for each rank.
+// The place where the ranks of a group meet. It has a pipe for each pair, direction and channel,
+// made when bytes are first sent through it, and two bells for each rank.
 class Room {
  public:
   // The room of this name. The first rank to arrive makes it, and it is destroyed with its last
@@ -95,7 +95,7 @@ class Room {
   // Wakes the thread of `rank` that waits for this channel, or both threads if it is the control
   // channel.
   void ring(int rank, Channel channel);
-  // How often bytes arrived on a control channel of `rank`, or a peer left.
+  // The number of times that bytes arrived on a control channel of `rank` or a peer left.
   std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }
   void tell_news(int rank) { ++members_[static_cast<std::size_t>(rank)].num_news; }
 

@@ -313,8 +313,7 @@ std::string Mesh::read_control(int peer) {
     const ssize_t got =
         wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && would_block(errno)) return {};
-    if (got < 0 && errno == EBADMSG)
-      return "is gone: bytes sent in its name were not encrypted by it";
+    if (got < 0 && errno == EBADMSG) return "is gone: bytes were not encrypted with its key";
     if (got < 0 && errno != ECONNRESET) {
       return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
     }

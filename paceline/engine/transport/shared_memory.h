@@ -18,7 +18,7 @@ namespace paceline {
 // process that made it can raise SIGBUS in a mapping of it. Empty, with errno set, if it cannot be
 // made.
 Fd make_sealed_file(std::size_t bytes);
-// Whether a file that another process made is at least that long and stays so.
+// Whether a file that another process made has at least that size and cannot shrink.
 bool is_sealed_file(const Fd& file, std::size_t bytes);
 
 // When the pages of a mapping are allocated.

@@ -1,7 +1,7 @@
 #pragma once
 
-// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
-// to others.
+// The wire of ranks that are processes: Unix sockets to ranks of this host, and TCP, which may be
+// encrypted, to ranks of other hosts.
 
 #include <memory>
 #include <vector>
@@ -28,7 +28,7 @@ inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
   Fd channels[kMaxChannels];
-  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null: not encrypted
+  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null if the channel is not encrypted
   int num_streams = 1;
 };
 

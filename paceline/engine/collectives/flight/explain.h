@@ -21,7 +21,7 @@ enum class Verdict : std::uint8_t {
   kNeverEntered,  // a rank did not arrive at the operation in which others wait
   kStuck,         // all arrived, but the operation did not end
   kCrossed,       // groups that wait for each other
-  kMessage,       // a send or receive without the other side
+  kMessage,       // a send or receive without its other end
   kFailed,        // another failure; the rank's own error follows
   kUndecided,     // the records that would decide it are missing
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// Ends a training on all ranks after the same step, when a signal or a file asks for it: before the
-// walltime of a batch job is over, or when the scheduler wants the machine back.
+// Ends a training on all ranks after the same step when a signal or a file requests it, for example
+// before the time limit of a batch job, or when the scheduler needs the machine.
 //
 //   AgreedStop stop;
 //   for (...) {
@@ -49,8 +49,8 @@ class AgreedStop {
   AgreedStop(const AgreedStop&) = delete;
   AgreedStop& operator=(const AgreedStop&) = delete;
 
-  // Collective; after each step. True on every rank after the same step, and from then on. Errors:
-  // those of an all-reduce.
+  // Collective; call it after each step. Returns true on every rank after the same step, and from
+  // then on. Errors: those of an all-reduce.
   bool requested(ProcessGroup& group);
 
   // The reason for the stop, such as "SIGUSR1" or "the file STOP"; empty until requested() has

@@ -1,8 +1,8 @@
 #pragma once
 
-// The operations of a group by name, for raw buffers. Each has two forms, which fill in the same
-// Call (call.h) and do nothing else: the blocking one is run() of it, the other, `_async`, start()
-// of it, which returns a Work at once. ProcessGroup (process_group.h) carries them out; it has the
+// The operations of a group by name, for raw buffers. Each has two forms, which only fill in the
+// same Call (call.h): the blocking form passes it to run(), the form `_async` to start(), which
+// returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment has the
 // rules.
 
 #include <chrono>
@@ -28,7 +28,7 @@ class GroupOperations {
   // As run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   virtual int recv(const Call& call, const CallOptions& options = {}) = 0;
 
-  // Every rank's elements are replaced by their reduction.
+  // Replaces every rank's elements by their reduction.
   void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     run({Op::kAllReduce, buffer, buffer, op}, options);
   }

@@ -66,8 +66,8 @@ class ProcessGroup : public GroupOperations {
     std::shared_ptr<SymmetricRegistry> symmetric;
     std::shared_ptr<FailureDomain> failures;
   };
-  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` say which
-  // part of the world this is; users call init_process_group(), new_group() and split().
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` tell which
+  // part of the world the group is; users call init_process_group(), new_group() and split().
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
                const GroupOptions& options, const Parent& parent = {});
   // Ends the operations under way with Error(kAborted).
@@ -102,7 +102,7 @@ class ProcessGroup : public GroupOperations {
   const Hosts& hosts() const { return members("hosts").hosts(); }
   // The timeline; null if none was asked for.
   const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
-  // Which algorithm a call would take, and why: lines for people.
+  // Explains which algorithm a call would use, and why, in lines for people.
   std::string explain(Op op, Dtype dtype, std::size_t count) const {
     return members("explain").explain({op, dtype, count});
   }
@@ -228,7 +228,7 @@ class ProcessGroup : public GroupOperations {
   std::vector<std::byte> flat_;
   std::atomic<std::thread::id> visitor_;  // the thread that runs a visit's body
 
-  CallOrder order_;  // the last member: its thread uses the others
+  CallOrder order_;  // the last member, because its thread uses the others
 };
 
 // The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or

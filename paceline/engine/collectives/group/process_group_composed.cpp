@@ -346,7 +346,8 @@ void ProcessGroup::visit_copies(const Collective& visit, const VisitBody& body,
   const auto block_of = [&](std::size_t rank) {
     return visited_block(visit.count, visit.dtype, static_cast<int>(rank), world_size());
   };
-  std::vector<std::byte> own, all;  // this rank's elements for each visitor; all ranks' for it
+  // This rank's elements for each visitor, and all ranks' elements for this one.
+  std::vector<std::byte> own, all;
   std::vector<VisitedBlock> pieces(world);
   std::vector<std::size_t> there(world * world), back(world * world);
   const std::size_t longest = block_of(0).count;

@@ -24,17 +24,17 @@ struct ClockOffset {
   std::chrono::nanoseconds error{};   // the largest error, in either direction
 };
 
-// Collective. Zero for the ranks of rank 0's host. Errors: those of messages.
+// Collective. The offset is 0 on ranks of rank 0's host. Errors: those of messages.
 ClockOffset measure_clock_offset(ProcessGroup& group);
 
-// How many threads a rank should compute with when its launcher leaves that open: mpirun and srun
-// start ranks side by side, and every rank would use all cores that it sees. `paceline run` divides
-// them before the ranks start; here the ranks of a host do it themselves, by the rule that a core
-// is divided among the ranks that may run on it. Ranks that are bound to cores of their own keep
-// them.
+// The number of threads with which a rank computes if its launcher leaves that open: mpirun and
+// srun start ranks side by side, and every rank would use all cores that it sees. `paceline run`
+// divides them before the ranks start; here the ranks of a host do it themselves, by the rule that
+// a core is divided among the ranks that may run on it. Ranks that are bound to cores of their own
+// keep them.
 
-// The share of rank `self`, at least 1; `cores`: what each rank of the host may run on, as numbers
-// of physical cores. Pure.
+// The share of rank `self`, at least 1. `cores` are the physical cores on which each rank of the
+// host may run. Pure.
 int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self);
 
 // Collective. If such a launcher started this rank, and the host has other ranks, the share becomes

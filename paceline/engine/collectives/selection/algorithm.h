@@ -41,11 +41,11 @@ bool keeps_order(Algorithm algorithm, Op op);
 // cut.
 bool needs_whole_call(Algorithm algorithm, Op op);
 
-// Whether all hosts take the same time, so that one of them shows what all do: the schedule of a
-// rank is that of the rank at the same position of the host before, with every peer a host further
-// (around the end), but for the order of receives and of copies. On one host, that of the rank
-// before with every peer a rank further. False if the hosts do not have the same number of
-// consecutive ranks. Requires: spec.hosts.
+// Whether all hosts take the same time, so that one of them can stand for all. Then a rank's
+// schedule equals the schedule of the rank at the same position of the previous host, with every
+// peer one host further (wrapping around), except for the order of receives and of copies. On a
+// single host, it equals the schedule of the previous rank, with every peer one rank further. False
+// if the hosts do not have the same number of consecutive ranks. Requires: spec.hosts.
 bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
 
 // Builds one rank's schedule over messages: the algorithm's steps, and the messages by which every

@@ -195,7 +195,7 @@ double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
       group.send(view, peer);
     }
   };
-  round_trip();  // connections and pages are warm
+  round_trip();  // warms up connections and pages
   return usual_seconds(round_trip, bytes < kLargeBytes ? kShortRounds : kRounds) / 2;
 }
 

@@ -11,9 +11,10 @@
 namespace paceline {
 
 struct LinkCost {
-  double latency_s = 0;    // time from a send to its arrival, for a small message
-  double message_s = 0;    // processor time of each end, for each message
-  double bytes_per_s = 1;  // link shared by a host's ranks; sockets: a rank's, in and out together
+  double latency_s = 0;  // time from a send to its arrival, for a small message
+  double message_s = 0;  // processor time of each end, for each message
+  // Of the link that a host's ranks share; for sockets: of a rank, both directions together.
+  double bytes_per_s = 1;
   bool operator==(const LinkCost&) const = default;
 };
 
@@ -48,7 +49,7 @@ struct Effort {
 struct CallSizes {
   double p;         // ranks
   double hosts;     // number of hosts
-  double m;         // ranks of the largest host
+  double m;         // number of ranks on the largest host
   double levels;    // levels of a binary tree over the ranks, rounded up
   double full;      // levels of a tree over the largest power of two of ranks
   double owners;    // the largest power of two of ranks

@@ -124,7 +124,7 @@ Effort doubling(Op op, const CallSizes& s, double /*chunk*/) {
   work.socket_bytes = 2 * s.n * in_socket;
   work.network_bytes = s.m * s.n * (all - in_socket);
   work.reduce_bytes = 2 * s.n * s.wide * s.levels;
-  if (s.rest > 0) {  // the last level's few send to the many
+  if (s.rest > 0) {  // in the last level, few ranks send to many
     const double more = std::max(0.0, s.owners / s.rest - 1);
     work.messages += more;
     work.network_bytes += s.hosts > 1 ? more * s.n * s.wide * std::min(s.m, s.rest) : 0;

@@ -36,7 +36,7 @@ struct Candidate {
   double seconds = 0;
 };
 
-// Chooses the algorithm of a collective by predicting what each would cost.
+// Chooses the algorithm of a collective by predicting the cost of each.
 //
 // The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
 // messages, bytes through a host's network interface and through sockets inside a host, bytes read

@@ -1,9 +1,9 @@
 #pragma once
 
 // Accepts the connections of the higher ranks while a group forms, at this rank's "doors": its
-// listening sockets. Each caller proves that it knows the secret and says which channel of which
-// rank it is, all at the same time, so that silent strangers do not hold up the group. A caller
-// that fails is disconnected with a warning.
+// listening sockets. Each caller proves that it knows the secret and tells which channel of which
+// rank it is. All callers are served at the same time, so that silent strangers do not hold up the
+// group. A caller that fails is disconnected with a warning.
 //
 // Each door has at most kMaxStrangers connections that have not proved anything yet; the kernel's
 // backlog holds the others. A handshake may take 3 s; when others wait, a connection that has sent

@@ -97,7 +97,7 @@ class Connector {
   }
 
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
-  // another process has changed what they said about it.
+  // another process has changed their published choices.
   std::string tcp_context() const {
     return options_.link.encrypt ? context_ + ", encrypted" : context_;
   }
@@ -251,7 +251,7 @@ class Connector {
     try {
       return dialer.serve(entries);
     } catch (const Error&) {
-      watch_.require_connected_peers(*sockets_);  // the cause may have been told already
+      watch_.require_connected_peers(*sockets_);  // a peer may already have sent the cause
       watch_.require_nobody_gave_up(FormationWatch::kNoticeWait);
       throw;
     }

@@ -24,7 +24,7 @@
 
 namespace paceline::ucx {
 
-// Error(kSystem) with UCX's words unless `status` is UCS_OK.
+// Throws Error(kSystem) with UCX's text unless `status` is UCS_OK.
 void require_ok(const Api& api, ucs_status_t status, const char* what);
 
 class Context {
