@@ -85,7 +85,7 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host) {
 
 class HierarchyRank {
  protected:
-  // Requires: both outlive this object; spec.hosts.
+  // Requires: `builder` and `spec` outlive this object, and spec.hosts is set.
   HierarchyRank(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : builder_(builder),
         spec_(spec),

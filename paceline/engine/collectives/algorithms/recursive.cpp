@@ -193,7 +193,7 @@ Team everybody(const ScheduleSpec& spec, Place result) {
   return team;
 }
 
-// The owner of a range passes each block on to its rank.
+// The owner of a range sends each of its blocks on to the block's rank.
 void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto world = static_cast<std::size_t>(spec.world_size);
   Team team = everybody(spec, scratch(0));

@@ -63,7 +63,8 @@ struct Step {
   std::size_t count = 0;
   std::size_t first_operand = 0;  // reduce
   std::size_t num_operands = 0;
-  std::size_t first_target = 0;  // copy, reduce in shared memory: where the result goes; none: `to`
+  // Copy, reduce in shared memory: the destinations of the result; if none, `to`.
+  std::size_t first_target = 0;
   std::size_t num_targets = 0;
 };
 
@@ -100,7 +101,7 @@ struct Block {
 };
 
 // Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
-// one a rank, all_to_all_v one for each pair, `from` first.
+// one block for each rank, all_to_all_v one for each pair of ranks, ordered by `from` first.
 struct BlockTable {
   std::vector<Block> given;   // blocks in the input of the giving rank
   std::vector<Block> placed;  // blocks in the output of the receiving rank

@@ -34,7 +34,7 @@ Error backend_missing(const BackendInfo& info);
 // The backend for each kind of memory.
 struct BackendChoice {
   std::string cpu = "paceline";
-  std::string cuda;  // empty: none
+  std::string cuda;  // empty for none
   bool operator==(const BackendChoice&) const = default;
   // The text that parse_backend_choice() takes; equal choices have equal texts.
   std::string text() const;

@@ -30,7 +30,7 @@ class Library {
  public:
   virtual ~Library() = default;
 
-  // How bytes travel: "tcp", "mpi", ...
+  // The transport of bytes: "tcp", "mpi", ...
   virtual const char* transport() const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
 

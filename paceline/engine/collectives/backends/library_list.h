@@ -29,7 +29,7 @@ void register_library(LibraryEntry entry);
 // Each group has one thread of Gloo. Thread safety: that of Library.
 
 BackendInfo gloo_info();
-// Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported where Gloo is not built.
+// Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 
 // MPI (Open MPI or MPICH, chosen when Paceline is built), under its own launcher: all operations
@@ -42,8 +42,9 @@ std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 // died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
 
 BackendInfo mpi_info();
-// Collective. Error(kInvalid) when MPI's world is not the job's, which it is only under MPI's own
-// launcher; kUnsupported where MPI is not built or lacks threads; kSystem for MPI's own errors.
+// Collective. Error(kInvalid) if MPI's world is not the job's, which it is only under MPI's own
+// launcher; kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
+// errors.
 std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 
 // Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. It has no

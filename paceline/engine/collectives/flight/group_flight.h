@@ -16,10 +16,10 @@
 
 namespace paceline {
 
-// The recorder that PACELINE_FLIGHT_DIR asks for: `paceline run` sets it, users may. Null when it
-// is unset or empty, and for a job of one rank. With PACELINE_FLIGHT_KEEP=1 the files stay after a
-// clean end. If the directory cannot be written, there is one warning and no records. `timeline`
-// may be null.
+// Opens the recorder that PACELINE_FLIGHT_DIR asks for; `paceline run` sets this variable, and
+// users may. Null if it is unset or empty, and in a job of one rank. With PACELINE_FLIGHT_KEEP=1
+// the files stay after a clean end. If the directory cannot be written, there is one warning and no
+// records. `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& who, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
@@ -52,7 +52,8 @@ class GroupFlight {
 
   // Records that an asynchronous collective was called.
   FlightTicket enter(const Collective& call) const;
-  // Runs a collective: `ticket` is enter()'s, or empty for one that was called just now.
+  // Runs a collective. `ticket` comes from enter(), or is empty for a collective that was called
+  // just now.
   template <class Body>
   void run(const Collective& call, FlightTicket ticket, std::uint32_t sequence, Body&& body) const {
     ticket = start(call, ticket, sequence);

@@ -74,7 +74,7 @@ std::string ranks_text(std::vector<int> ranks);
 // "all_reduce #42".
 std::string short_text(const FlightOperation& operation);
 // "all_reduce #42 (float32 x 1000, sum, group world)"; without the group when its name is empty.
-// `group` says which ranks of the world a root and the other side of a message are; may be null.
+// `group` maps the root and the other end of a message to ranks of the world; may be null.
 std::string full_text(const FlightOperation& operation, const GroupPositions* group);
 // As above, for an operation of `flight` that is in one of `groups`.
 std::string full_text(const FlightOperation& operation, const Flight& flight,

@@ -58,11 +58,11 @@ std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 // Explanations why a collective did not end: which rank of the group made a different call, died,
 // did not arrive, stopped, or failed.
 
-// The group's members made different calls.
+// Explains a group whose members made different calls.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// Groups that wait for each other in a circle: a rank that is missing in one is inside the next,
-// and one that is missing in the last is inside the first.
+// Explains groups that wait for each other in a circle: a rank that is missing in one is inside the
+// next, and a rank that is missing in the last is inside the first.
 Explanation explain_crossing(std::span<const Stand* const> circle);
 
 // Explains a stuck group whose missing ranks are inside no other stand. `groups` are all groups,

@@ -32,15 +32,15 @@
 namespace paceline {
 
 // Requires: is_defined(op, dtype); every source and `out` hold `count` elements; `out` may equal a
-// source but not overlap one partly. kMean divides by `divisor`; 0: by the number of sources.
-// Thread safety: pure.
+// source but not overlap one partly. kMean divides by `divisor` or, if that is 0, by the number of
+// sources. Thread safety: pure.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op, std::size_t divisor = 0);
 // Writes the result to each of `outs`, which is cheaper than copying it afterwards.
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
             std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor = 0);
 
-// Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
+// The bytes of one element of a partial result: 16-bit floats are accumulated in float32.
 constexpr std::size_t partial_size_of(Dtype dtype) {
   const bool is_half = dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
   return is_half ? 4 : size_of(dtype);

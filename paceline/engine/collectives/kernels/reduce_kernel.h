@@ -21,8 +21,8 @@
 namespace paceline::PACELINE_KERNEL {
 namespace {
 
-// Elements combined at a time: small enough that the tree's intermediate results stay in the L1
-// cache.
+// The number of elements combined at a time, small enough that the tree's intermediate results stay
+// in the L1 cache.
 constexpr std::size_t kBlock = 1024;
 
 // Signed integers wrap around like unsigned ones.
@@ -95,8 +95,8 @@ constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 #define PACELINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
-// finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`. One copy for all that
-// call it: compiling these loops is most of a kernel's compilation.
+// Writes finish(Combine(a, b)) to each of `outs`, any of which may be `a` or `b`. All callers share
+// one instance, because these loops take most of a kernel's compile time.
 template <class Combine, class A, class B, class Finish, class... Out>
 [[gnu::noinline]] void combine(const A* a, const B* b, std::size_t length, Finish finish,
                                Out*... outs) {
@@ -114,7 +114,7 @@ template <class Combine, class A, class B, class Finish, class... Out>
   }
 }
 
-// finish(a) into `out`, which may be `a`.
+// Writes finish(a) to `out`, which may be `a`.
 template <class A, class Finish, class Out>
 [[gnu::noinline]] void convert(const A* a, std::size_t length, Finish finish, Out* out) {
   std::size_t i = 0;
@@ -155,8 +155,8 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // The last combination goes straight to the first two places where it can be rounded at once, and
-  // two contributions are then combined in one pass. Others get copies.
+  // The last combination is written directly to the first two places if it can be rounded at once;
+  // two contributions are then combined in one pass. Further places get copies.
   template <class Finish>
   void deliver(const ReduceArguments& a, Finish finish) const {
     T* const first = reinterpret_cast<T*>(a.outs[0]);
@@ -291,7 +291,7 @@ void run(const ReduceArguments& a) {
   }
 }
 
-// Multiplying by the inverse of a power of two gives the bits of dividing by it.
+// Multiplying by the inverse of a power of two gives the same bits as dividing by it.
 template <class T>
 void run_mean(const ReduceArguments& a) {
   if (a.result == ReduceResult::kPartial || a.divisor <= 1) return run<T, Sum>(a);
@@ -333,8 +333,8 @@ void dispatch_op(const ReduceArguments& a) {
   }
 }
 
-// Sum and max of bools are "or", product and min are "and": the same as on the widened 0 and 1, but
-// for the sum.
+// Sum and max of bools are "or", product and min are "and". Except for the sum, that is the same as
+// on the widened 0 and 1.
 void dispatch_bool(ReduceArguments a) {
   if (a.op == ReduceOp::kSum) a.op = ReduceOp::kBitOr;
   dispatch_op<Bool>(a);

@@ -60,9 +60,9 @@ class SymmetricArena {
   const SymmetricBuffer area_;
   const std::int64_t number_;
   std::mutex mutex_;                                       // guards everything below
-  std::map<std::size_t, std::size_t> free_;                // begin -> size
+  std::map<std::size_t, std::size_t> free_;                // free ranges: begin -> size
   std::set<std::pair<std::size_t, std::size_t>> by_size_;  // (size, begin) of the same ranges
-  std::unordered_map<std::size_t, std::size_t> used_;      // begin -> size
+  std::unordered_map<std::size_t, std::size_t> used_;      // allocated blocks: begin -> size
   // The end of the highest block allocated so far: the pages before it are present, except those of
   // released ranges.
   std::size_t brought_ = 0;

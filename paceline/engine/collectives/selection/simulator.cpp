@@ -282,7 +282,7 @@ class Simulation {
     return space == Space::kPartial ? options_.partial_bytes : options_.element_bytes;
   }
 
-  // Made-up addresses: the spaces lie far apart, but for an input inside the output.
+  // Invents addresses: the spaces lie far apart, except for an input that lies inside the output.
   Scoreboard::Bytes bytes_of(int rank, const Place& place, std::size_t count) const {
     constexpr std::uintptr_t kApart = std::uintptr_t{1} << 48;
     auto space = static_cast<std::uintptr_t>(place.space);

@@ -61,7 +61,7 @@ struct SimulationResult {
 class SimulationObserver {
  public:
   virtual ~SimulationObserver() = default;
-  // A message begins; `message` counts them.
+  // Called when a message begins; `message` is its number.
   virtual void on_send(std::uint64_t message, int from) = 0;
   virtual void on_receive(std::uint64_t message, int from, const Step& send, int to,
                           const Step& receive) = 0;

@@ -77,7 +77,7 @@ class RunWatch {
   std::jthread thread_;
 };
 
-// A Gloo context whose waits can all be ended from another thread.
+// A Gloo context of which another thread can end all waits.
 //
 // When a connection breaks, Gloo wakes the waits on it, except for a half-written send and a
 // half-read receive. Such a buffer can be woken by itself, but an algorithm has buffers of its own,

@@ -62,7 +62,7 @@ struct MessageExecutor::Operation {
   const Collective& call;
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
-  std::size_t element;  // bytes
+  std::size_t element;  // bytes of an element
   std::size_t partial;  // bytes
   AwakeClock::time_point begin;
   bool is_shared = false;          // the scratch lies in memory that the host's ranks can read

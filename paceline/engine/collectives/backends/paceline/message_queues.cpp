@@ -239,7 +239,8 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.head.header.payload_bytes - done);
   if (incoming.head.header.is_offer()) {
-    if (!read_offered(peer, incoming, rest)) {  // it follows its head after all
+    if (!read_offered(peer, incoming,
+                      rest)) {  // a refused payload follows its head through the stream
       incoming.head.header.magic = MessageHeader::kMagic;
       incoming.got = incoming.head.num_bytes();
     }

@@ -18,7 +18,7 @@ namespace paceline {
 
 namespace {
 
-// What the ranks tell each other when a group forms.
+// The facts that the ranks tell each other when a group forms.
 struct Terms {
   std::array<double, 10> costs{};
   std::array<char, 64> origin{};

@@ -59,7 +59,7 @@ static_assert(sizeof(Statement) == 512);
 // collective; a group of one does not call it.
 std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
                                          const std::function<void(const Collective& call)>& run);
-// The first rank that refused.
+// The first rank whose statement is a refusal.
 std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {

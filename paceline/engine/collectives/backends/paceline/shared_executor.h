@@ -27,7 +27,7 @@ struct SharedPiece {
   const Schedule& schedule;
   unsigned turn = 0;         // turn of the staging areas
   std::size_t begin = 0;     // first element, of the call or of each of its blocks
-  bool is_in_place = false;  // the other ranks' buffers are read and written where they lie
+  bool is_in_place = false;  // reads and writes the other ranks' buffers in place
   Copy copy = copy_bytes;
 };
 

@@ -40,7 +40,7 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
-  // Blocks with counts are cut by the longest of them, which `count` does not tell.
+  // Calls with unequal counts are cut by their longest block, which `count` does not tell.
   const bool is_one_piece =
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
