@@ -89,7 +89,7 @@ struct CallOptions {
 // A visit: all ranks arrive with a buffer, a body runs on every rank, and all finish. Each rank's
 // body works on one block of *every* rank's buffer, in place where the ranks share memory. An
 // all_reduce is the visit whose body adds up all ranks' elements and writes the sum to each.
-
+//
 // The elements on which a body works.
 struct Visit {
   std::size_t begin = 0;  // offset of these elements in each rank's buffer

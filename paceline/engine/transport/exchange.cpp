@@ -236,7 +236,7 @@ std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into)
   mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
-// True when all of it has arrived.
+// Reads what has arrived; true once it is complete.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
@@ -262,7 +262,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-// True when all of it has arrived.
+// Reads what has arrived; true once it is complete.
 bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   bool is_whole = true;
   for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {

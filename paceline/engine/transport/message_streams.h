@@ -64,7 +64,7 @@ namespace paceline {
 // Lets a process read a payload directly from the memory of another process of the same host
 // (process_vm_readv): one copy, where a ring takes two. The kernel allows it between processes of
 // one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid namespace): the
-// reader tries, and says so.
+// reader tries it first, and records the result.
 //
 // The object lies in zeroed memory that both processes map, one for each direction of a pair. The
 // sender offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,

@@ -82,7 +82,6 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host) {
 
 // The common part of both halves of the hierarchy: where the ranks are, and the sums that a host
 // makes of its own ranks' contributions. It is one rank's view.
-
 class HierarchyRank {
  protected:
   // Requires: `builder` and `spec` outlive this object, and spec.hosts is set.

@@ -85,17 +85,16 @@ std::chrono::milliseconds timeout_of(Deadline deadline);
 // exceptions for connections: kTimeout, kPeerLost for a connection that ended, otherwise kSystem.
 ErrorCode code_of_text(std::string_view text);
 
-// Turns a sum into a mean, for libraries that have only sums.
-
-// Called after a library has computed a sum: divides this rank's result, if it has one, in place if
-// the call asks for a mean. Thread safety: pure.
+// Turns a sum into a mean, for libraries that have only sums. Called after a library has computed a
+// sum: divides this rank's result, if it has one, in place if the call asks for a mean. Thread
+// safety: pure.
 void finish_mean(const Collective& call, int rank, int world_size);
 
 // Reductions that a library lacks, or that differ from Paceline's promises (NaN wins in min and
 // max): the library moves every rank's contribution, and Paceline's kernel combines them. Each
 // element is combined in the engine's order, so its bits are the engine's. The price is memory for
 // world_size contributions, and as many times the traffic.
-
+//
 // Carries out an all_reduce, a reduce or a reduce_scatter. `move` is called once, on every rank,
 // with the call that moves the contributions: an all_gather or an all_to_all into `contributions`.
 // The caller owns this buffer, because after an error of `move` the library may still write to it.
@@ -104,16 +103,13 @@ void reduce_contributions(const Collective& call, int rank, int world_size,
                           std::vector<std::byte>& contributions,
                           const std::function<void(const Collective& moved)>& move);
 
-// Waiting for each other's keys, while a library's ranks connect.
-
-// Waits until all keys exist. Throws the mesh's error if a peer dies, and at the deadline
-// Error(kTimeout): a rank did not arrive to connect with `library`.
+// Waits until all keys exist, while a library's ranks connect. Throws the mesh's error if a peer
+// dies, and at the deadline Error(kTimeout): a rank did not arrive to connect with `library`.
 void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mesh,
                    Deadline deadline, const std::string& library);
 
-// Sharing the id by which a library's ranks find each other: NCCL's id, oneCCL's address.
-
-// Collective. Copies rank 0's `id` to all other ranks; all ids have the same size. Errors: those of
+// Collective. Shares the id by which a library's ranks find each other (NCCL's id, oneCCL's
+// address): copies rank 0's `id` to all other ranks; all ids have the same size. Errors: those of
 // wait_for_keys(), and kCorrupt for an id of a different size, which a different version of the
 // library has.
 void share_id(const LibraryContext& context, std::span<char> id, const std::string& library);

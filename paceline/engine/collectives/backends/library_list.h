@@ -27,7 +27,6 @@ void register_library(LibraryEntry entry);
 // Paceline's reduction, so it has Paceline's bits.
 //
 // Each group has one thread of Gloo. Thread safety: that of Library.
-
 BackendInfo gloo_info();
 // Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
@@ -40,7 +39,6 @@ std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 // After an error MPI may go on reading and writing the buffers of the failed call until the process
 // ends: there is no way to cancel a collective. mpirun itself ends a job when one of its ranks has
 // died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
-
 BackendInfo mpi_info();
 // Collective. Error(kInvalid) if MPI's world is not the job's, which it is only under MPI's own
 // launcher; kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
@@ -59,7 +57,6 @@ std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 // group of a process at a time, so groups take turns (ProcessTurn). A call that breaks off inside
 // oneCCL, for example because a peer died, ends its use in this process: other groups over it fail.
 // Thread safety: that of Library.
-
 BackendInfo oneccl_info();
 // Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
 // oneCCL's text.
@@ -71,7 +68,6 @@ std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 //
 // No 16-bit integers and no bitwise reductions. Built if the CUDA toolkit is found; it has not been
 // run yet (docs/backends.md). Thread safety: that of Library.
-
 BackendInfo nccl_info();
 // Collective. Error(kSystem) with CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);

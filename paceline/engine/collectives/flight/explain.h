@@ -52,13 +52,12 @@ struct Explanation {
 // else explains its end.
 //
 // Nothing is guessed: a rank without a file, or on another machine, is reported as such.
-
+//
 // If several groups stand, the search begins with the one named `group`.
 Explanation explain(std::span<const Flight> flights, std::string_view group = {});
 
-// Describes one rank's record as a line of a table.
-
-// "rank 3 (box, pid 711, stopped): last finished broadcast #41 of group world".
+// Describes one rank's record as a line of a table: "rank 3 (box, pid 711, stopped): last finished
+// broadcast #41 of group world".
 std::string describe_rank(const Flight& flight);
 
 }  // namespace paceline

@@ -32,7 +32,7 @@ ClockOffset measure_clock_offset(ProcessGroup& group);
 // divides them before the ranks start; here the ranks of a host do it themselves, by the rule that
 // a core is divided among the ranks that may run on it. Ranks that are bound to cores of their own
 // keep them.
-
+//
 // The share of rank `self`, at least 1. `cores` are the physical cores on which each rank of the
 // host may run. Pure.
 int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self);

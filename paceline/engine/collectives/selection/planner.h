@@ -74,12 +74,11 @@ class Planner {
   double partials_ = 1;       // the most subtrees on a host
 };
 
-// Descriptions of plans.
-
-// "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB a block)".
+// Describes a call: "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB
+// a block)".
 std::string describe(const PlanRequest& request);
 
-// "2 latencies, 6 messages, 1.5 MiB through sockets".
+// Describes the work of a plan: "2 latencies, 6 messages, 1.5 MiB through sockets".
 std::string describe(const Effort& work);
 
 }  // namespace paceline

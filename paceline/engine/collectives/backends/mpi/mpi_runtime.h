@@ -40,7 +40,6 @@ void abandon(std::vector<std::byte> memory);
 //
 // Requires: MPI is running. Thread safety: any thread. The types and operations live as long as
 // MPI.
-
 MPI_Datatype type_of(Dtype dtype);
 // A mean is a sum here; the caller divides.
 MPI_Op operation_of(ReduceOp op, Dtype dtype);

@@ -63,7 +63,7 @@ struct MessageExecutor::Operation {
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
   std::size_t element;  // bytes of an element
-  std::size_t partial;  // bytes
+  std::size_t partial;  // bytes of a partial's element
   AwakeClock::time_point begin;
   bool is_shared = false;          // the scratch lies in memory that the host's ranks can read
   std::deque<Piece> pieces;        // pieces that have begun
