@@ -1,7 +1,7 @@
 #pragma once
 
-// What collectives read and fill: a view of contiguous elements (Buffer, ConstBuffer), and memory
-// that all ranks of a host map (SymmetricBuffer).
+// The memory that collectives read and fill: views of contiguous elements (Buffer, ConstBuffer),
+// and memory that all ranks of a host map (SymmetricBuffer).
 
 #include <atomic>
 #include <concepts>
@@ -17,7 +17,7 @@
 
 namespace paceline {
 
-// The Dtype of a C++ type; float16 and bfloat16 have none and are named by hand.
+// The Dtype of a C++ type; float16 and bfloat16 have no C++ type and are named by hand.
 template <class T>
 constexpr Dtype dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -41,7 +41,7 @@ constexpr Dtype dtype_of() {
     static_assert(sizeof(U) == 0, "this type has no Dtype");
 }
 
-// Whose memory it is. The numbers are part of the wire format.
+// The device that owns the memory. The numbers are part of the wire format.
 enum class Device : std::uint8_t { kCpu = 0, kCuda = 1 };
 
 // A typed view of elements that a collective fills. A value; it owns nothing.
@@ -88,8 +88,8 @@ struct ConstBuffer {
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
-  // The blocks of all ranks as this process, `rank`, sees them (of()); `owner` keeps them alive.
-  // `has_failed` becomes true when the group fails.
+  // `blocks` are the addresses of all ranks' blocks in this process, which is `rank` (see of());
+  // `owner` keeps them alive. `has_failed` becomes true when the group fails.
   SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
                   std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> has_failed)
       : blocks_(std::move(blocks)),
@@ -100,8 +100,8 @@ class SymmetricBuffer {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
-  // Where this process sees the block of `rank`; null where it does not, because the ranks of the
-  // group share no memory. A writer synchronises with its owner by collectives.
+  // The address of the block of `rank` in this process; null if the ranks share no memory.
+  // Collectives synchronise a writer with the owner of the block.
   std::byte* of(int rank) const { return blocks_[static_cast<std::size_t>(rank)]; }
   // Zeroed, page-aligned elements of type T.
   template <class T>
@@ -109,8 +109,8 @@ class SymmetricBuffer {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
   }
   const std::shared_ptr<void>& owner() const { return owner_; }
-  // False once the group has failed, in whatever it did: a rank that is late may still write
-  // results of an operation, so that the memory is good for nothing else. Any thread.
+  // False once the group has failed in any operation: a late rank may still write results there, so
+  // the memory must not be used for anything else. Any thread.
   bool is_live() const { return has_failed_ != nullptr && !*has_failed_; }
 
  private:

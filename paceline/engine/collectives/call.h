@@ -1,7 +1,8 @@
 #pragma once
 
-// One call of a group as its user means it. All that a ProcessGroup does for its users is run() or
-// start() of such a value; its named functions, and those on tensors, only fill one in.
+// One call of a group, as its user writes it. Everything that a ProcessGroup does for its users is
+// run() or start() of such a value; its named functions, and the functions on tensors, only fill
+// one in.
 
 #include <algorithm>
 #include <chrono>
@@ -21,52 +22,54 @@ namespace paceline {
 
 class DeviceOrder;
 
-// The sizes of a tensor that travel with a message of it; a message has none or up to so many.
+// The most sizes of a tensor that can travel with its message.
 inline constexpr std::size_t kMaxMessageSizes = 8;
 
-// Where a message goes whose type and sizes its receiver does not know.
+// The destination of a message whose type and sizes the receiver does not know.
 class MessagePlace {
  public:
   virtual ~MessagePlace() = default;
-  // Memory for the elements of such a tensor, in the thread that moves the message. Called once,
-  // and the memory must stay until the receive has completed.
+  // Allocates memory for the elements of such a tensor. Called once, in the thread that moves the
+  // message; the memory must stay until the receive has completed.
   virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
 };
 
-// The many buffers of a coalesced call, one operation on all of them as if they lay one after the
-// other.
+// The many buffers of a coalesced call, which is one operation on all of them, as if they lay one
+// after the other.
 struct BufferLists {
   std::span<const ConstBuffer> inputs = {};  // empty: all_reduce and broadcast are in place
   std::span<const Buffer> outputs = {};
 };
 
-// Describes the tensors of a call, for the message of an error.
+// Describes the tensors of a call in the text of an error.
 class TensorShapes {
  public:
   virtual ~TensorShapes() = default;
   virtual std::string describe() const = 0;  // "Float [2, 3], strides [1, 2]"
 };
 
-// Nothing that it points to but the elements themselves and `shapes` need outlive the call of run()
-// or start().
+// Only the elements and `shapes` must outlive the call of run() or start(); everything else that it
+// points to is copied.
 struct Call {
   Op op = Op::kBarrier;
-  ConstBuffer input = {};  // of a send: the message
-  Buffer output = {};      // of a receive: where it goes
+  ConstBuffer input = {};  // in a send: the message
+  Buffer output = {};      // in a receive: the destination
   ReduceOp reduce_op = ReduceOp::kSum;
-  // What a mean divides by, if not by the number of ranks; the same on all ranks.
+  // The divisor of a mean, if it is not the number of ranks; the same on all ranks.
   std::optional<std::uint32_t> divisor = {};
   int root = 0;  // a rank of the group, not of the world; likewise peer
-  int peer = 0;  // of a message; kAnySource for a receive from any rank
+  int peer = 0;  // the other rank of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
-  // A send's: they travel with the message, which without them can go to no MessagePlace.
+  // Only in a send: the sizes travel with the message. A message without sizes cannot be received
+  // into a MessagePlace.
   std::optional<std::span<const std::int64_t>> sizes = {};
-  std::shared_ptr<MessagePlace> place = {};  // of a receive: instead of output
-  // all_gather_v: what each rank gives; reduce_scatter_v: what it gets; all_to_all_v: what this
-  // rank gives each.
+  std::shared_ptr<MessagePlace> place = {};  // in a receive: used instead of output
+  // In all_gather_v, how much each rank gives; in reduce_scatter_v, how much each rank gets; in
+  // all_to_all_v, how much this rank gives each rank.
   std::span<const std::size_t> counts = {};
-  std::span<const std::size_t> receive_counts = {};  // all_to_all_v: what each rank gives this one
-  std::optional<BufferLists> lists = {};             // instead of input and output
+  // In all_to_all_v: how much each rank gives this one.
+  std::span<const std::size_t> receive_counts = {};
+  std::optional<BufferLists> lists = {};  // used instead of input and output
   // A hash of the sizes and strides of the call's tensors (shape_of(), collective.h); 0 for raw
   // buffers. It must be the same on every rank, and on both ends of a message.
   std::uint32_t shape = 0;
@@ -75,23 +78,23 @@ struct Call {
 inline constexpr int kAnySource = -1;
 
 struct CallOptions {
-  // At least 1 ms; the group's when not given.
+  // At least 1 ms; if empty, the group's timeout.
   std::optional<std::chrono::milliseconds> timeout = {};
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
-  // For device memory: what the operation comes after, and how waiting for it comes after the
-  // operation (work.h). Null: after all that the default stream has, and it ends with its result.
+  // For device memory: the place of the operation among the device's work (work.h). If null, the
+  // operation comes after all work on the default stream, and ends when its result is complete.
   std::shared_ptr<const DeviceOrder> order = {};
 };
 
 // A visit: all ranks arrive with a buffer, a body runs on every rank, and all finish. Each rank's
 // body works on one block of *every* rank's buffer, in place where the ranks share memory. An
 // all_reduce is the visit whose body adds up all ranks' elements and writes the sum to each.
-
-// What a body works on.
+//
+// The elements on which a body works.
 struct Visit {
-  std::size_t begin = 0;  // of these elements, in each rank's buffer
+  std::size_t begin = 0;  // offset of these elements in each rank's buffer
   std::size_t count = 0;
-  std::span<std::byte* const> data;  // by rank: where its elements are
+  std::span<std::byte* const> data;  // by rank: the address of its elements
 
   template <class T>
   std::span<T> of(int rank) const {
@@ -99,8 +102,8 @@ struct Visit {
   }
 };
 
-// Called once or several times, each time for a piece of the block. What it writes is there for the
-// owners when the visit is done.
+// Called once or several times, each time for a piece of the block. The elements that it writes are
+// visible to their owners when the visit is done.
 using VisitBody = std::function<void(const Visit& visit)>;
 
 struct VisitedBlock {
@@ -108,8 +111,8 @@ struct VisitedBlock {
   std::size_t count = 0;
 };
 
-// The block that `rank` visits of buffers with `count` elements: of equal length but for the last
-// ones, in the order of ranks, and beginning at multiples of 64 bytes.
+// The block that `rank` visits in buffers of `count` elements. The blocks have equal lengths except
+// for the last ones, are in rank order, and begin at multiples of 64 bytes.
 constexpr VisitedBlock visited_block(std::size_t count, Dtype dtype, int rank, int world_size) {
   const std::size_t line = 64 / size_of(dtype);
   const auto world = static_cast<std::size_t>(world_size);

@@ -32,7 +32,7 @@ std::size_t unequal_count(Extent extent, const Collective& call, int rank, int w
   }
 }
 
-// A small call asks four times.
+// Inline, because a small call asks four times.
 inline std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
   if (extent == Extent::kCount) return call.count;
   if (extent == Extent::kBlocks) return call.count * static_cast<std::size_t>(world_size);
@@ -87,7 +87,7 @@ std::uint32_t shape_of(std::span<const std::int64_t> sizes, std::span<const std:
   const bool is_empty = std::ranges::find(sizes, 0) != sizes.end();
   std::uint64_t hash = XXH3_64bits(sizes.data(), sizes.size_bytes());
   for (std::size_t dim = 0; dim < strides.size() && !is_empty; ++dim) {
-    // The stride of a dimension of one element has no meaning.
+    // The stride of a dimension of size 1 has no meaning.
     const std::int64_t stride = sizes[dim] == 1 ? 0 : strides[dim];
     hash = XXH3_64bits_withSeed(&stride, sizeof stride, hash);
   }
@@ -135,7 +135,8 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
   } else if (reduces(call.op)) {
     fingerprint.root = static_cast<std::int32_t>(call.divisor);
   }
-  // Generations of one group never meet in one store key; the hash catches what does anyway.
+  // Different generations of a group never share a store key; if they meet anyway, the hash shows
+  // it.
   fingerprint.group = static_cast<std::uint32_t>(group ^ (generation * 0x9e3779b97f4a7c15u));
   return fingerprint;
 }

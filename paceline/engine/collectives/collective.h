@@ -1,6 +1,6 @@
 #pragma once
 
-// One call of a collective, as every rank must make it, and its fingerprint: what travels with
+// One call of a collective, as every rank must make it, and its fingerprint, which travels with
 // every message so that two ranks that make different calls find out before any byte is used.
 
 #include <cstddef>
@@ -36,14 +36,15 @@ struct Collective {
   Dtype dtype = Dtype::kUint8;
   int root = 0;
   std::size_t count = 0;
-  std::uint32_t divisor = 0;           // of a mean; 0: the number of ranks
-  const std::byte* input = nullptr;    // null where this rank gives nothing
-  std::byte* output = nullptr;         // null where this rank gets nothing
-  Device device = Device::kCpu;        // of input and output
-  const DeviceOrder* order = nullptr;  // on a device; null: behind its default stream
-  Work* work = nullptr;  // told when the device has all of the call; null: not asked for
-  std::span<const std::size_t> counts;   // of operations with unequal counts; outlive the call
-  std::uint32_t layout = 0;              // a hash of what else the ranks must agree on
+  std::uint32_t divisor = 0;           // divisor of a mean; 0 for the number of ranks
+  const std::byte* input = nullptr;    // null if this rank gives nothing
+  std::byte* output = nullptr;         // null if this rank gets nothing
+  Device device = Device::kCpu;        // the device of input and output
+  const DeviceOrder* order = nullptr;  // on a device; null: after its default stream's work
+  Work* work = nullptr;  // told when the device has been given the whole call; may be null
+  // For operations with unequal counts; must outlive the call.
+  std::span<const std::size_t> counts;
+  std::uint32_t layout = 0;              // a hash of further facts that the ranks must agree on
   std::uint32_t shape = 0;               // Call::shape
   const TensorShapes* shapes = nullptr;  // Call::shapes
   // The user's operation (new_group, split) that this internal collective is a part of; errors and
@@ -51,44 +52,46 @@ struct Collective {
   std::optional<Op> part_of = {};
 };
 
-// How far into the longer of a rank's two buffers the shorter one begins when they share memory, in
-// elements: a rank's own block, or the beginning. Nothing where they must lie apart, as those of
-// all_to_all.
+// If a rank's two buffers share memory, the offset in elements at which the shorter one must begin
+// in the longer one: the rank's own block, or the beginning. Empty if the buffers must lie apart,
+// as in all_to_all.
 std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
 
-// Elements that a rank's input and output hold.
+// The number of elements of a rank's input and output.
 std::size_t input_count(const Collective& call, int rank, int world_size);
 std::size_t output_count(const Collective& call, int rank, int world_size);
 
-// What a mean divides by.
+// The divisor of a mean.
 inline std::size_t divisor_of(const Collective& call, int world_size) {
   return call.divisor != 0 ? call.divisor : static_cast<std::size_t>(world_size);
 }
 
-// SIZE_MAX for a sum that is larger; no call may have that many elements.
+// The sum of counts, at most SIZE_MAX; no call may have that many elements.
 std::size_t saturated_sum(std::span<const std::size_t> counts);
 
-// A hash of counts, never 0: the `layout` of operations with unequal counts and of coalesced ones.
+// A hash of counts, never 0. It is the `layout` of operations with unequal counts and of coalesced
+// ones.
 std::uint32_t layout_of(std::span<const std::size_t> counts);
 
-// A hash of the sizes and strides of a dense tensor, in which two tensors agree when element i of
-// the memory of one is element i of the other. 0 for one dimension, which raw buffers have.
-// `strides` may be empty: the tensor is contiguous.
+// A hash of the sizes and strides of a dense tensor. Two tensors have the same hash if element i in
+// the memory of one corresponds to element i of the other. 0 for one dimension, which raw buffers
+// have. `strides` may be empty: the tensor is contiguous.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
-// The same for the tensors of a coalesced call, from their hashes.
+// As shape_of(), for the tensors of a coalesced call, from their hashes.
 std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
 
-// A value of 32 bytes. Sequence numbers count a group's collectives from 1.
+// The facts of a call that all ranks must agree on, in 32 bytes. Sequence numbers count a group's
+// collectives from 1.
 struct Fingerprint {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
   Dtype dtype = Dtype::kUint8;
   Device device = Device::kCpu;
-  std::int32_t root = 0;  // where there is none: a mean's divisor; 0: the number of ranks
+  std::int32_t root = 0;  // without a root: the divisor of a mean, or 0 for the number of ranks
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;
-  std::uint32_t layout = 0;  // Collective::layout; of reduce, a mean's divisor
+  std::uint32_t layout = 0;  // Collective::layout; in a reduce, the divisor of a mean
   std::uint32_t shape = 0;   // Collective::shape
   std::uint32_t group = 0;   // a hash of the group's name and generation
 
@@ -104,10 +107,10 @@ Fingerprint make_fingerprint(const Collective& call, std::uint32_t sequence,
 
 // Another rank of a group, as errors name it.
 struct PeerName {
-  std::string text;  // as Mesh::describe gives it
+  std::string text;  // as Mesh::describe() returns it
   int in_world = 0;
 };
-// Throws Error(kInvalid) that shows both sides when they differ.
+// Throws Error(kInvalid) that shows both sides if they differ.
 void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
                   const PeerName& peer, const std::string& group_name);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The operations of a group, and what all calls of one have in common: a row of a table. A new
-// operation is a row, the algorithms that build its schedules, and tests.
+// The operations of a group. Each is a row of a table, which has what all its calls have in common.
+// A new operation needs a row, algorithms that build its schedules, and tests.
 
 #include <array>
 #include <cstddef>
@@ -25,27 +25,29 @@ enum class Op : std::uint8_t {
   kBarrier = 8,
   kSend = 9,
   kReceive = 10,
-  kAllocate = 11,  // of symmetric memory; count is in bytes
+  kAllocate = 11,  // allocates symmetric memory; count is in bytes
   kAllGatherV = 12,
   kReduceScatterV = 13,
   kAllToAllV = 14,
-  kNewGroup = 15,  // the ranks compare which members they name
+  kNewGroup = 15,  // the ranks compare the members that they name
   kSplit = 16,
-  kTakeTurns = 17,  // in a library that serves one group of a process at a time
+  kTakeTurns = 17,  // takes turns in a library that serves one group of a process at a time
   kVisit = 18,      // a body runs on every rank's buffers (call.h)
 };
 
-// How many elements a rank gives or gets, by the call's `count` and `counts` (collective.h).
+// The number of elements that a rank gives or gets, expressed by the call's `count` and `counts`
+// (collective.h).
 enum class Extent : std::uint8_t {
   kNothing,
   kCount,     // count
   kBlocks,    // count for every rank of the group
   kOwnCount,  // counts[rank]
   kRow,       // the sum of row `rank` of the matrix `counts`
-  kColumn,    // likewise of its column
+  kColumn,    // the sum of its column
 };
 
-// Where in the longer of a rank's two buffers the shorter one may begin when they share memory.
+// If a rank's two buffers share memory, the place where the shorter one may begin in the longer
+// one.
 enum class InPlace : std::uint8_t { kNever, kBeginning, kOwnBlock, kOwnCounts };
 
 enum OpTrait : unsigned {
@@ -53,7 +55,7 @@ enum OpTrait : unsigned {
   kOnlyRootGets = 2,
   kReduces = 4,
   kMakesGroup = 8,
-  kIsMessage = 16,  // between two ranks, outside of the group's common order
+  kIsMessage = 16,  // a message between two ranks, outside of the group's common order
 };
 
 struct OpTraits {
@@ -73,7 +75,7 @@ using enum Op;
 using enum Extent;
 using enum InPlace;
 
-// By number.
+// The table, indexed by the operation's number.
 inline constexpr auto kOps = std::to_array<OpTraits>({
     {kAllReduce, "all_reduce", kCount, kCount, kBeginning, kReduces},
     {kBroadcast, "broadcast", kCount, kCount, kBeginning, kOnlyRootGives},
@@ -105,7 +107,7 @@ inline constexpr OpTraits kUnknownOp = {.name = "an unknown operation"};
 
 }  // namespace detail
 
-// For an operation that only a foreign message can name: an empty row.
+// The row of an operation; an empty row for a number that only a corrupt message can contain.
 constexpr const OpTraits& traits_of(Op op) {
   const auto number = static_cast<std::size_t>(op);
   return number < detail::kOps.size() ? detail::kOps[number] : detail::kUnknownOp;
@@ -122,10 +124,10 @@ constexpr bool has_root(Op op) {
 constexpr bool has_counts(Op op) {
   return traits_of(op).input >= Extent::kOwnCount || traits_of(op).output >= Extent::kOwnCount;
 }
-// True for those that make another group.
+// True for operations that make another group.
 constexpr bool makes_group(Op op) { return traits_of(op).has(kMakesGroup); }
 
-// True for those of them whose counts are a matrix, of what each rank sends to each.
+// True for operations whose counts are a matrix: how much each rank sends to each other rank.
 constexpr bool has_count_matrix(Op op) { return traits_of(op).input == Extent::kRow; }
 
 // Whether an input holds a block for each rank.
@@ -134,21 +136,21 @@ constexpr bool gives_blocks(Op op) {
   return traits.input == Extent::kBlocks || traits.input == Extent::kRow ||
          traits.output == Extent::kOwnCount;
 }
-// Whether an output does.
+// Whether an output holds a block for each rank.
 constexpr bool gets_blocks(Op op) {
   const OpTraits& traits = traits_of(op);
   return traits.output == Extent::kBlocks || traits.output == Extent::kColumn ||
          traits.input == Extent::kOwnCount;
 }
 
-// How elements of all ranks become one. The numbers are part of the wire format.
+// How the elements of all ranks are reduced to one. The numbers are part of the wire format.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMean = 1,  // the sum, divided by the number of ranks or Call::divisor; floating point only
   kProduct = 2,
   kMin = 3,     // NaN wins, at every rank and position
   kMax = 4,     // NaN wins
-  kBitAnd = 5,  // integers and bool only, as the two below
+  kBitAnd = 5,  // for integers and bool only, as are the two below
   kBitOr = 6,
   kBitXor = 7,
 };

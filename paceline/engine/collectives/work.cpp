@@ -11,7 +11,7 @@ namespace paceline {
 
 namespace {
 
-// Shares nothing with the thread that failed.
+// Makes a copy that shares nothing with the thread that failed.
 std::optional<Error> copy_of(const std::exception_ptr& error) {
   if (!error) return {};
   try {
@@ -97,7 +97,7 @@ void Work::throw_error() const {
   throw Error(error_->code(), std::string(error_->what()));
 }
 
-// Only a failure needs the recorder longer.
+// Drops the recorder, except after a failure, which still needs it.
 void Work::record() {
   if (!recorder_) return;
   recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);

@@ -21,26 +21,26 @@
 
 namespace paceline {
 
-// The last owner destroys the event.
+// An event; its last owner destroys it.
 using DeviceEvent = std::shared_ptr<void>;
 
 // The place of a collective on a device's memory among the device's other work. A device carries
-// out later, stream by stream, what threads have given it; an *event* marks a place in a stream,
-// and a stream can be told to wait for one. Neither makes a thread wait.
+// out work some time after a thread has given it, stream by stream. An *event* marks a place in a
+// stream, and a stream can be told to wait for an event. Neither makes a thread wait.
 //
-// The layer that knows the caller's streams implements this
-// (paceline/training/tensor/tensor_view.h); the device's library asks for it. Events are the
-// device's own (cudaEvent_t), untyped: the engine knows no CUDA.
+// The layer that knows the caller's streams implements this class
+// (paceline/training/tensor/tensor_view.h); the device's library calls it. Events are the device's
+// own (cudaEvent_t), untyped: the engine knows no CUDA.
 //
 // Thread safety: every method may be called from any thread.
 class DeviceOrder {
  public:
   virtual ~DeviceOrder() = default;
 
-  // Where the caller's stream was when the call was made: the library's stream waits for it before
-  // it touches a buffer. Valid as long as this object.
+  // The event of the caller's stream at the time of the call: the library's stream waits for it
+  // before it touches a buffer. Valid as long as this object exists.
   virtual void* ready() const = 0;
-  // The calling thread's stream waits for `event`.
+  // Makes the calling thread's stream wait for `event`.
   virtual void wait_for(void* event) const = 0;
 };
 
@@ -50,56 +50,59 @@ class Work;
 class Progress {
  public:
   virtual ~Progress() = default;
-  // Until `work` has completed or `limit` is there, or another thread does it.
+  // Advances operations until `work` has completed, `limit` has passed, or another thread advances
+  // them.
   virtual void progress(const Work& work, Deadline limit) = 0;
 };
 
 // An operation under way. The caller keeps the buffers alive until it has completed.
 //
 // An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
-// when the device has been given all of it: from then on the caller can go on giving the device
-// work that comes after it, so wait() ends there, with the calling thread's stream behind the
-// operation. The second is when the result is there: then it has completed. What goes wrong between
-// the two finishes the group, so that the next call throws it.
+// when the device has been given all of it. From then on the caller can give the device work that
+// comes after it, so wait() ends there, with the calling thread's stream ordered after the
+// operation. The second is when the result is there; only then has the operation completed. An
+// error between the two ends finishes the group, so the next call throws it.
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
 // operation.
 class Work {
  public:
-  // `describe` is asked for the words of a time-out's message; `order` is null but for device
-  // memory; a waiting thread helps `progress`, where there is one.
+  // `describe` provides the text for a timeout error. `order` is null except for device memory. A
+  // waiting thread helps `progress`, if there is one.
   explicit Work(std::function<std::string()> describe,
                 std::shared_ptr<const DeviceOrder> order = nullptr,
                 std::weak_ptr<Progress> progress = {})
       : describe_(std::move(describe)), order_(std::move(order)), progress_(std::move(progress)) {}
 
-  // Waits until the operation has ended (above) and throws its error, if it had one. The
-  // operation's own deadline ends the wait.
+  // Waits until the operation has ended (see above), and throws its error, if any. The operation's
+  // own deadline ends the wait.
   void wait();
-  // As wait(), but Error(kTimeout) after `timeout`, with what the records tell; the operation
-  // continues.
+  // As wait(), but throws Error(kTimeout) after `timeout`, with the verdict of the flight records;
+  // the operation continues.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
-  // `then` is called once, with the operation's error or null: in the thread that completes it (the
-  // group's own; of a message, the thread that moves it), or here and now when it has completed
-  // already. wait() may return before. `then` may start operations; it must wait for none of this
-  // group, and must not throw. Several are called in the order in which they were given.
+  // `then` is called once, with the operation's error or null, in the thread that completes the
+  // operation: the group's own thread or, for a message, the thread that moves it. If the operation
+  // has already completed, `then` is called at once. wait() may return before that. `then` may
+  // start operations, but must not wait for any of this group, and must not throw. Several
+  // functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const { return describe_(); }
-  // The rank that a completed receive took its message from; -1 otherwise.
+  // The rank from which a completed receive took its message; -1 otherwise.
   int source_rank() const;
 
-  // For libraries of a device: the device has all of the operation, and `done` comes after it.
-  // Requires: an order.
+  // Called by libraries of a device once the device has been given the whole operation; `done` is
+  // an event after it. Requires: the Work has an order.
   void queue(DeviceEvent done);
   bool is_queued() const;
-  // For groups: it is this collective of theirs, and has begun. `recorder` may be null.
+  // Called by a group when the operation begins, as the collective of this fingerprint. `recorder`
+  // may be null.
   void begin(const std::string& self, const std::string& group, const Fingerprint& fingerprint,
              std::shared_ptr<FlightRecorder> recorder);
-  // For executors: ends the operation; null means success. Only the first call counts. Waiters get
-  // copies of the error: threads must not share an exception object.
+  // Called by executors: ends the operation; null means success. Only the first call counts.
+  // Waiters get copies of the error: threads must not share an exception object.
   void complete(std::exception_ptr error, int source_rank = -1);
-  // Records the end, even if it is over already. At most once.
+  // Records the end of the operation, even if it has already ended. Call at most once.
   void record_end(std::shared_ptr<FlightRecorder> recorder, FlightTicket ticket);
 
  private:
@@ -114,22 +117,24 @@ class Work {
   void go_on(std::unique_lock<std::mutex> lock) const;            // requires may_go_on()
   [[noreturn]] void throw_slow(std::chrono::milliseconds timeout,
                                std::unique_lock<std::mutex> lock) const;
-  void throw_error() const;  // requires mutex_; if there is one
+  void throw_error() const;  // requires mutex_; throws the error, if there is one
   void record();             // requires mutex_, and that it has ended
 
   const std::function<std::string()> describe_;
   const std::shared_ptr<const DeviceOrder> order_;
   const std::weak_ptr<Progress> progress_;
-  mutable std::mutex mutex_;  // guards what is below
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable completed_;
   std::optional<Begun> begun_;
-  // Written last: then error_ and source_rank_ stay as they are, and need no lock.
+  // Stored last (release): a thread that loads true (acquire) may read error_ and source_rank_
+  // without the lock, because they do not change any more.
   std::atomic<bool> done_ = false;
-  DeviceEvent queued_;  // what comes after an operation that the device has; null before
+  // An event after the operation; null until the device has been given the operation.
+  DeviceEvent queued_;
   std::optional<Error> error_;
   std::vector<std::function<void(const Error*)>> then_;
   int source_rank_ = -1;
-  std::shared_ptr<FlightRecorder> recorder_;  // owners: the groups of this rank, and this
+  std::shared_ptr<FlightRecorder> recorder_;  // owners: the groups of this rank, and this object
   FlightTicket ticket_;
 };
 

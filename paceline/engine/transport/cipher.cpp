@@ -15,7 +15,7 @@
 namespace paceline {
 namespace {
 
-// So many records go out, or come in, with one system call.
+// The most records that one system call sends or receives.
 constexpr std::size_t kRecordsAtOnce = 4;
 constexpr std::size_t kNonceBytes = 12;
 static_assert(crypto_aead_aes256gcm_ABYTES == Cipher::kTagBytes &&
@@ -67,7 +67,7 @@ struct Cipher::Direction {
     sodium_memzero(plain.data(), plain.size());
   }
 
-  // The number of the record: never the same twice under one key.
+  // The nonce is the record's number, which is never used twice under one key.
   std::array<unsigned char, kNonceBytes> next_nonce() {
     std::array<unsigned char, kNonceBytes> nonce{};
     std::memcpy(nonce.data(), &count, sizeof count);
@@ -108,8 +108,8 @@ Cipher::Cipher(CipherKind kind, const SessionKeys& keys)
 
 Cipher::~Cipher() = default;
 
-// Everything that is sealed at a time goes out before its bytes count as sent, so there is never
-// something left to send that is not asked for.
+// The bytes of a batch of records count as sent only once the whole batch is out. So a rest that is
+// still unsent always belongs to a call that the caller repeats.
 ssize_t Cipher::send(int socket, std::span<const std::byte> head,
                      std::span<const std::byte> payload) {
   if (head.size() + payload.size() < num_in_sealed_) {
@@ -162,7 +162,8 @@ ssize_t Cipher::fetch(int socket) {
       errno = EBADMSG;
       return -1;
     }
-    if (arrived_.size() - arrived_begin_ < kSealedBytes) {  // move what there is to the front
+    if (arrived_.size() - arrived_begin_ <
+        kSealedBytes) {  // move the bytes that are left to the front
       std::memmove(arrived_.data(), arrived_.data() + arrived_begin_,
                    arrived_end_ - arrived_begin_);
       arrived_end_ -= std::exchange(arrived_begin_, 0);
@@ -173,7 +174,8 @@ ssize_t Cipher::fetch(int socket) {
   }
 }
 
-// Requires: next_record() > 0, and `into` is of that size less the tag.
+// Opens the record at the front. Requires: next_record() > 0, and `into` has that size less the
+// tag.
 bool Cipher::open(std::span<std::byte> into) {
   const std::size_t length = into.size() + kTagBytes;
   const auto record = std::span<const std::byte>(arrived_).subspan(arrived_begin_ + kLengthBytes);
@@ -186,7 +188,7 @@ bool Cipher::open(std::span<std::byte> into) {
   return true;
 }
 
-// Makes sure that opened_ holds something.
+// Opens the next record if opened_ is empty.
 ssize_t Cipher::refill(int socket) {
   if (opened_begin_ < opened_.size()) return 1;
   opened_begin_ = 0;

@@ -10,12 +10,12 @@ namespace paceline {
 
 namespace {
 
-// One byte with the ErrorCode, two with the text's length, one with the number of ranks; then the
-// text, and four bytes for each rank.
+// A notice is one byte with the ErrorCode, two bytes with the text's length, one with the number of
+// ranks; then the text, and four bytes for each rank.
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
-constexpr char kGoodbye = 0x7f;  // in place of the ErrorCode; no length and no text follow
+constexpr char kGoodbye = 0x7f;  // stands in place of the ErrorCode; no length and no text follow
 
 bool begins_with_code(std::span<const char> bytes) {
   return static_cast<unsigned char>(bytes[0]) <= static_cast<unsigned char>(ErrorCode::kSystem);
@@ -54,7 +54,7 @@ std::string encode_goodbye() { return std::string(1, kGoodbye); }
 
 bool is_whole_notice(std::span<const char> bytes) {
   if (bytes.empty()) return false;
-  if (!begins_with_code(bytes)) return true;  // the goodbye, or no notice at all
+  if (!begins_with_code(bytes)) return true;  // the goodbye, or bytes that are no notice
   if (bytes.size() < kHeader) return false;
   const NoticeLengths lengths(bytes);
   return !lengths.are_allowed() || bytes.size() >= lengths.whole();
@@ -78,18 +78,18 @@ std::optional<Notice> decode_notice(std::span<const char> bytes) {
 
 namespace {
 
-// In place of a notice's ErrorCode. Behind the answer's follow the number of ranks in one byte,
-// then each in four: its number, and in the highest bit whether it has arrived.
+// These codes stand in place of a notice's ErrorCode. An answer goes on with the number of ranks in
+// one byte, then four bytes for each rank: its number, with the highest bit set if it has arrived.
 constexpr char kQuestion = 0x7e;
 constexpr char kAnswer = 0x7d;
-// Behind it the text's length in two bytes, then the text.
+// A reason goes on with the text's length in two bytes, then the text.
 constexpr char kReason = 0x7c;
 constexpr std::size_t kReasonHead = 3;
 constexpr std::size_t kAnswerHead = 2;
 constexpr std::size_t kMostAwaited = 64;
 constexpr std::uint32_t kHasCome = 0x80000000;
 
-// The size of the question, answer or reason at the front; 0: not all of its head has arrived.
+// The size of the question, answer or reason at the front; 0 until its whole head has arrived.
 std::size_t size_of_words(std::string_view bytes) {
   const auto byte = [&](std::size_t at) {
     return static_cast<std::size_t>(static_cast<unsigned char>(bytes[at]));
@@ -101,7 +101,7 @@ std::size_t size_of_words(std::string_view bytes) {
   return bytes.size() < kReasonHead ? 0 : kReasonHead + byte(1) + (byte(2) << 8);
 }
 
-// Empty for numbers that are not ranks.
+// Decodes an answer; empty if it names a number that is not a rank.
 std::optional<std::vector<Awaited>> decode_answer(std::string_view bytes, int world_size) {
   ByteReader reader(as_bytes(bytes.substr(kAnswerHead)));
   std::vector<Awaited> awaited;
@@ -152,7 +152,7 @@ std::string Inquiry::take(int peer, std::string_view bytes) {
       reasons_.emplace(peer, words.substr(kReasonHead));
     } else {
       auto awaited = decode_answer(words, world_size_);
-      if (!awaited) return left;  // which is not a notice, either
+      if (!awaited) return left;  // the rest is not a notice either
       answers_[peer] = std::move(*awaited);
     }
     left.erase(0, size);

@@ -1,8 +1,9 @@
 #pragma once
 
-// The messages on control channels, which docs/wire_formats.md lays out: with which a rank ends its
-// part in a group (a notice of failure, or goodbye), and those that ranks exchange before (which
-// ranks do you wait for? these; another group of mine has failed, because ...).
+// The messages on control channels; docs/wire_formats.md has their layout. A rank ends its part in
+// a group with a notice of failure or a goodbye. Before that, ranks exchange questions (which ranks
+// do you wait for?), answers (these ranks) and reasons (another group of mine has failed, because
+// ...).
 //
 // Before a rank reports a peer as the cause of its timeout, it asks all peers which ranks they wait
 // for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; one
@@ -33,9 +34,9 @@ struct Notice {
   std::string text;
   std::vector<int> ranks;  // Error::ranks() of the rank that sent it
 };
-// False while the bytes are only the beginning of a notice.
+// False if the bytes are only the beginning of a notice.
 bool is_whole_notice(std::span<const char> bytes);
-// Empty for bytes that are not a notice.
+// Decodes a notice or a goodbye; empty for other bytes.
 std::optional<Notice> decode_notice(std::span<const char> bytes);
 
 // A rank that another waits for, and whether it is known to have arrived at the operation.
@@ -44,11 +45,12 @@ struct Awaited {
   bool has_come = false;
 };
 
-// The messages of all peers before their notices. Thread safety: none; the mesh guards it.
+// The questions, answers and reasons that peers send before their notices. Thread safety: none; the
+// mesh guards it.
 class Inquiry {
  public:
   static std::string encode_question();
-  // The first 64 of them.
+  // Encodes the first 64 ranks.
   static std::string encode_answer(std::span<const Awaited> awaited);
 
   // Text beyond 1024 bytes is cut.
@@ -57,16 +59,16 @@ class Inquiry {
   explicit Inquiry(int world_size) : world_size_(world_size) {}
 
   // Takes the questions, answers and reasons at the front of the bytes that have arrived from
-  // `peer`. Returns what follows them: a notice, or nothing. A message that has arrived in part is
-  // kept until its end comes.
+  // `peer`. Returns the bytes that follow them: a notice, or nothing. A message that has arrived in
+  // part is kept until the rest arrives.
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }
-  // The ranks that `peer` said it waits for, since then; empty: it said nothing.
+  // The ranks that `peer` has answered it waits for; empty if it has not answered.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // The first reason that `peer` gave for a failure of another group; empty: none.
+  // The first reason that `peer` gave for a failure of another group; empty if it gave none.
   std::string reason_of(int peer) const;
-  // Which ranks have asked since the last call.
+  // The ranks that have asked since the last call.
   std::vector<int> take_askers();
   bool is_asked() const { return !askers_.empty(); }
 

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kHeaderBytes = sizeof(MessageHeader);
 
-// `error` is 0 at the connection's end.
+// How the connection broke: `error` is an errno, or 0 if the peer closed it.
 std::string broken_by(int error) {
   return std::string("is gone: ") +
          (error == 0 ? "it closed the connection" : std::strerror(error));
@@ -110,7 +110,8 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
-  // A header that came early was checked for the last caller; it may contradict this one.
+  // A header that arrived early was checked against the previous call; check it against this one,
+  // too.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   Vigil vigil;
   while (!done() && !vigil.sees_passed(deadline)) {
@@ -122,8 +123,8 @@ void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& c
   }
 }
 
-// Beginning with the next rank, and one message to each in turn: if all ranks served rank 0 first,
-// its link would be crowded while the others idle.
+// Serves the peers in turn, one message each, beginning with the next rank: if all ranks served
+// rank 0 first, its link would be congested while the others idle.
 bool Exchange::pump(const CheckHeader& check) {
   bool moved = false;
   for (int i = 1; i < mesh_.world_size(); ++i) {
@@ -170,14 +171,15 @@ bool Exchange::pump_stream(int peer, Lane& lane, std::size_t number) {
     mesh_.throw_if_own(errno, peer, "sending to");
     const bool is_presence = message->header.tag == MessageHeader::kPresenceTag;
     if (!is_presence) mesh_.throw_lost(peer, broken_by(errno));
-    // A peer that is through with the call may have left. Whether it is missed, its receives show.
+    // A peer that has finished the call may have left. If this rank still needs it, the receive
+    // from it fails.
     sent = static_cast<ssize_t>(head.size() - head_sent);
   }
   stream.sent += static_cast<std::size_t>(sent);
   return true;
 }
 
-// The messages at the front of which no stream has anything left.
+// Drops the messages at the front that all streams have sent completely.
 void Exchange::drop_sent(Lane& lane) {
   std::uint64_t first_left = lane.num_gone + lane.sends.size();
   for (std::size_t number = 0; number < lane.streams.size(); ++number) {
@@ -200,7 +202,7 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
       const bool is_whole = read_header(peer, lane, check);
       moved |= lane.header_got != before;
       if (!is_whole) break;
-      if (lane.header_got == 0) continue;  // it was a presence
+      if (lane.header_got == 0) continue;  // the header was a presence
     }
     if (lane.receives.empty()) {
       if (!lane.was_shown) check(peer, lane.header, false);
@@ -213,7 +215,8 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
   return moved;
 }
 
-// A rank that nothing is expected from may have left, or may already pass memory around.
+// A rank from which nothing is expected may have left, or its next bytes may already belong to an
+// exchange of memory handles.
 bool Exchange::begins_a_message(int peer, Lane& lane) const {
   if (lane.is_quiet) return false;
   std::uint32_t magic = 0;
@@ -225,7 +228,7 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   return false;
 }
 
-// How many bytes came; 0 when none are there.
+// Reads what has arrived; returns the number of bytes, 0 if there are none.
 std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into) const {
   const ssize_t got = mesh_.receive(peer, channel, into);
   if (got > 0) return static_cast<std::size_t>(got);
@@ -233,7 +236,7 @@ std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into)
   mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
-// True when all of it has arrived.
+// Reads what has arrived; true once it is complete.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
@@ -259,7 +262,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-// True when all of it has arrived.
+// Reads what has arrived; true once it is complete.
 bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   bool is_whole = true;
   for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {
@@ -275,8 +278,8 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// As above, for the part that goes over one stream. A caller that gets less than it asks for asks
-// again only when there is more.
+// As above, for the part that goes over one stream. After a short read, the rest is read only once
+// more bytes have arrived.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();
   const Stripes stripes(into.size(), lane.streams.size());

@@ -4,11 +4,11 @@
 // threads: the caller posts sends and receives, then runs the poll loop until what it needs has
 // arrived. Per peer, messages keep their order.
 //
-// Where several connections join a pair of ranks (Stripes), headers and short payloads go over
-// the first, and each of the others through its shares of the long ones at its own pace.
+// Where several connections join a pair of ranks (Stripes), headers and short payloads go over the
+// first one. Long payloads are divided among all of them, and each sends its share at its own pace.
 //
-// Headers are read as they arrive, also from peers from which nothing is expected: a rank that
-// makes another call is noticed by the ranks that it sends to.
+// Headers are read as they arrive, even from peers from which nothing is expected, so the ranks
+// that it sends to notice a rank that makes a different call.
 //
 // Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
 // it.
@@ -26,26 +26,27 @@
 
 namespace paceline {
 
-// How a payload is divided among the connections that carry a pair's data ("streams"): in blocks,
-// which take turns over the streams, so that its beginning is there early and can be reduced while
-// the rest comes. What is too short for that goes over the first stream, in one piece. Both ends
-// know it from the length alone. A value.
+// How a payload is divided among the connections that carry a pair's data ("streams"): its blocks
+// go over the streams in turn, so that the beginning of the payload arrives early and can be
+// reduced while the rest is on its way. A payload too short for that goes over the first stream in
+// one piece. Both ends derive the division from the length alone. A value.
 class Stripes {
  public:
-  // Long enough to make system calls cheap; also an encrypted record.
+  // Long enough to make system calls cheap; also the length of an encrypted record.
   static constexpr std::size_t kBlockBytes = 64 << 10;
-  // The least payload that is divided.
+  // The shortest payload that is divided.
   static constexpr std::size_t kLeastBytes = 2 * kBlockBytes;
 
   // Requires: streams > 0.
   Stripes(std::size_t bytes, std::size_t streams)
       : bytes_(bytes), streams_(bytes < kLeastBytes ? 1 : streams) {}
 
-  // How many bytes go over the stream.
+  // The number of bytes of the payload that go over the stream.
   std::size_t share(std::size_t stream) const {
     if (streams_ == 1) return stream == 0 ? bytes_ : 0;
     const std::size_t blocks = bytes_ / kBlockBytes, turns = blocks / streams_;
-    const std::size_t last = blocks % streams_;  // the stream of the block that is none
+    // The stream of the rest, which is shorter than a block.
+    const std::size_t last = blocks % streams_;
     return (turns + (stream < last ? 1 : 0)) * kBlockBytes +
            (stream == last ? bytes_ % kBlockBytes : 0);
   }
@@ -53,7 +54,8 @@ class Stripes {
   struct Run {
     std::size_t offset = 0, count = 0;
   };
-  // Where the bytes behind the first `done` of a stream's share lie; none behind its end.
+  // Where the next bytes of a stream's share lie, after its first `done` bytes; an empty run at its
+  // end.
   Run next(std::size_t stream, std::size_t done) const {
     if (done >= share(stream)) return {bytes_, 0};
     if (streams_ == 1) return {done, bytes_ - done};
@@ -68,17 +70,17 @@ class Stripes {
 
 class Exchange {
  public:
-  // Called once for each header that has arrived, before its payload is read, and with `expected`
-  // false as long as no receive was posted for it; throws to refuse it.
+  // Called for each header that has arrived, before its payload is read. `expected` is false while
+  // no receive has been posted for it. Throws to refuse the message.
   using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
-  // Bytes of a payload that have moved; kAll when nothing of the message is left.
+  // sent_bytes() and received_bytes() return this once the whole message has been moved.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   explicit Exchange(Mesh& mesh);
 
-  // Both give the number of the message among those to, or from, this peer. Requires: the memory
-  // stays valid until sent_bytes(), or received_bytes(), is kAll. The size of `into` is what the
-  // header must announce.
+  // Both return the message's number among those to, or from, this peer. Requires: the memory stays
+  // valid until sent_bytes(), or received_bytes(), returns kAll. The header must announce as many
+  // bytes as `into` has.
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
@@ -90,18 +92,19 @@ class Exchange {
   std::size_t received_bytes(int peer, std::uint64_t number) const;
   // True when all receives posted so far from `peer` have completed.
   bool received_all(int peer) const;
-  // The peers from which something is still expected, or that have not taken all that was sent.
+  // The peers from which bytes are still expected, or that have not taken all that was sent to
+  // them.
   std::vector<int> waiting_for() const;
 
-  // Moves what can move without waiting; whether anything did.
+  // Moves all bytes that can move without waiting; returns whether any did.
   bool pump(const CheckHeader& check);
-  // Runs until `done` says so. `on_slow` is called about every 10 ms while nothing moves; it may
-  // throw.
+  // Runs until `done` returns true. `on_slow` is called about every 10 ms while nothing moves; it
+  // may throw.
   void run_until(const std::function<bool()>& done, const CheckHeader& check, Deadline deadline,
                  const std::function<void()>& on_slow);
-  // No send or receive is under way.
+  // True if no send or receive is under way.
   bool idle() const;
-  // Forgets everything that was posted; after an error.
+  // Forgets everything that was posted. For use after an error.
   void clear();
 
  private:
@@ -109,31 +112,33 @@ class Exchange {
     MessageHeader header;
     std::span<const std::byte> payload;
   };
-  // How far a stream is.
+  // The progress of one stream.
   struct Stream {
-    std::uint64_t message = 0;  // of the lane's sends, counted from the first ever
-    std::size_t sent = 0;       // of its share of it, on the first stream with the header
-    std::size_t got = 0;        // of its share of the message that is arriving
+    std::uint64_t message = 0;  // the number of the message being sent
+    // bytes sent of the stream's share; the first stream's includes the header
+    std::size_t sent = 0;
+    std::size_t got = 0;  // bytes received of its share of the arriving message
   };
   struct Lane {
     std::vector<Stream> streams;
     std::deque<Outgoing> sends;
-    std::uint64_t num_gone = 0;    // that were in front of these
-    std::uint64_t num_posted = 0;  // presences apart
-    std::uint64_t num_sent = 0;    // of these
+    std::uint64_t num_gone = 0;    // messages sent completely and dropped from the front
+    std::uint64_t num_posted = 0;  // messages posted, without presences
+    std::uint64_t num_sent = 0;    // messages of which the last byte was sent
     std::deque<std::span<std::byte>> receives;
     std::uint64_t num_received = 0;
-    MessageHeader header;        // of the message that is arriving
-    std::size_t header_got = 0;  // bytes
-    bool was_shown = false;      // to the check, as unexpected
-    bool is_accepted = false;    // by the check, as expected
+    MessageHeader header;        // the header of the arriving message
+    std::size_t header_got = 0;  // bytes of that header
+    bool was_shown = false;      // the header was shown to the check, as unexpected
+    bool is_accepted = false;    // the check has accepted the header, as expected
     bool is_quiet = false;       // no unexpected header can be there until a receive is posted
   };
 
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // The message of which the stream has something to send; the stream moves on to it.
+  // Moves the stream on to the next message of which it has a share to send, and returns that
+  // message.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);

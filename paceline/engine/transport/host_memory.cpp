@@ -40,8 +40,8 @@ static_assert(sizeof(Offer) == 24);
 
 bool is_end(int error) { return error == EPIPE || error == ECONNRESET; }
 
-// How many bytes of the offer went with the descriptor; 0 and `error` when the kernel refuses to
-// pass it (it may count too many that are on their way).
+// Sends an offer with a descriptor. Returns how many of its bytes were sent, or 0 with `error` if
+// the kernel refuses to pass the descriptor (too many may be in flight).
 std::size_t send_descriptor(int socket, const Offer& offer, int fd, Deadline deadline, int& error) {
   const auto bytes = std::as_bytes(std::span(&offer, 1));
   ssize_t sent = 0;
@@ -52,7 +52,8 @@ std::size_t send_descriptor(int socket, const Offer& offer, int fd, Deadline dea
   return static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
 }
 
-// Whole in any case, because the peer waits for it. Why the descriptor could not go with it, or 0.
+// Sends the whole offer in any case, because the peer waits for it. Returns 0, or the errno for
+// which the descriptor was not sent.
 int send_offer(Mesh& mesh, int peer, Offer offer, int fd, Deadline deadline) {
   int error = 0;
   std::size_t sent = 0;
@@ -71,11 +72,11 @@ int send_offer(Mesh& mesh, int peer, Offer offer, int fd, Deadline deadline) {
 
 struct Incoming {
   Offer offer;
-  std::size_t got = 0;  // of its bytes
-  Fd fd;                // that came with it, if one did
+  std::size_t got = 0;  // bytes of the offer
+  Fd fd;                // the descriptor that came with it, if any
 };
 
-// True when all of it has arrived.
+// True once the whole offer has arrived.
 bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   const int socket = mesh.wire().socket(peer, Channel::kData);
   const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
@@ -116,7 +117,7 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
   return incoming;
 }
 
-// Only a rank itself knows its limit.
+// The text of a cause, with advice. Only the rank itself knows its limit.
 std::string cause_and_remedy(int cause, bool is_own) {
   if (cause == EMFILE && is_own) return describe_errno(cause);
   return fmt::format("{}; {}", std::generic_category().message(cause),
@@ -182,16 +183,16 @@ class ShmBlocks : public SharedBlocks {
   const std::vector<Mapping> mappings_;
 };
 
-// Takes the file's pages now, for all ranks, unless they come on touch: touching a page for which
-// there is no memory is SIGBUS. The mapping takes them first, because it may have huge pages.
-// Empty, with errno set, when that fails.
+// Maps this rank's file, and allocates its pages now, for all ranks, unless `pages` asks for
+// allocation on touch: touching a page for which there is no memory raises SIGBUS. The mapping
+// allocates them first, because it may get huge pages. Empty, with errno set, if that fails.
 Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
   Mapping mapping = Mapping::of_file(file, bytes, pages);
   if (!mapping || pages == Pages::kOnTouch || reserve_file(file.get(), bytes)) return mapping;
   return {};
 }
 
-// A peer's file: empty, with errno set, unless it is as large as it must be and stays so.
+// Maps a peer's file. Empty, with errno set, unless the file has the required size and is sealed.
 Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
   if (!is_sealed_file(file, bytes)) {
     errno = EINVAL;
@@ -206,7 +207,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
                                                   Deadline deadline) {
   const Pages pages_of_peers = pages == Pages::kOwnPresent ? Pages::kOnTouch : pages;
   std::vector<Mapping> mappings(static_cast<std::size_t>(mesh_.world_size()));
-  int error = 0;  // the first of this rank
+  int error = 0;  // this rank's first error
   const auto keep = [&](int rank, Mapping mapping) {
     if (!mapping && error == 0) error = errno;
     mappings[static_cast<std::size_t>(rank)] = std::move(mapping);
@@ -223,7 +224,7 @@ std::shared_ptr<SharedBlocks> ShmMemory::allocate(std::size_t bytes, Pages pages
         if (file) {
           keep(peer, map_file_of_peer(file, bytes, pages_of_peers));
         } else if (handle.value != 0 && error == 0) {
-          error = EMFILE;  // it was sent, but this process can hold no more descriptors
+          error = EMFILE;  // the descriptor was sent, but this process cannot hold any more
         }
       });
   require_all_mapped(mesh_, bytes, deadline, error != 0 ? error : refused);
@@ -242,9 +243,9 @@ namespace {
 
 using Block = std::shared_ptr<Mapping>;  // owners: every rank that maps the block
 
-// The blocks that the ranks of this process lend each other. A number is passed, not an address, so
-// that nothing that comes over a socket is ever taken for a pointer, and nothing is lost with a
-// rank that fails.
+// The blocks that the ranks of this process lend each other. They pass numbers, not addresses, so
+// that no bytes from a socket are ever taken for a pointer, and a rank that fails leaves nothing
+// behind.
 class Lendings {
  public:
   std::uint64_t lend(Block block) {
@@ -252,7 +253,7 @@ class Lendings {
     blocks_.emplace(++last_, std::move(block));
     return last_;
   }
-  // Null for a number that is not lent.
+  // The block with this number; null if the number is not lent.
   Block find(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(number);
@@ -269,7 +270,8 @@ class Lendings {
   std::uint64_t last_ = 0;
 };
 
-// The ranks of a process have nothing else in common. Kept until the process ends.
+// The list is global, because the ranks of a process share nothing else. It is kept until the
+// process ends.
 Lendings& lendings() {
   static auto* const instance = new Lendings;
   return *instance;
@@ -282,7 +284,7 @@ class Loan {
   ~Loan() { lendings().end(number_); }
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
-  // 0: there is no block.
+  // 0 if there is no block.
   std::uint64_t number() const { return number_; }
 
  private:
@@ -300,7 +302,7 @@ class LoopbackBlocks : public SharedBlocks {
   const std::vector<Block> blocks_;
 };
 
-// Null when there is no memory.
+// Allocates a block; null if there is no memory.
 Block make_block(std::size_t bytes, Pages pages) {
   try {
     return std::make_shared<Mapping>(Mapping::anonymous(bytes, pages));

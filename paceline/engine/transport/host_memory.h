@@ -1,9 +1,10 @@
 #pragma once
 
-// How the ranks of a host get shared blocks. Every rank gives every other one a handle to a block
-// of memory, over the data channels, which ranks that share memory need for nothing else; then all
-// tell each other whether they could map the blocks, so that either all have the memory or none.
-// Processes pass descriptors of anonymous files, threads of one process pass numbers.
+// How the ranks of a host get shared blocks. Every rank gives every other rank a handle to a block
+// of memory, over the data channels, which ranks that share memory use for nothing else. Then all
+// ranks tell each other whether they could map the blocks, so that either all of them have the
+// memory or none. Processes pass descriptors of anonymous files, threads of one process pass
+// numbers.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,24 +19,26 @@ namespace paceline {
 
 struct MemoryHandle {
   std::uint64_t value = 0;
-  int fd = -1;  // passed along when not negative; the receiver owns its copy
+  int fd = -1;  // passed along unless negative; the receiver owns its copy
 };
 
-// `make(peer)` gives the handle for a peer, `take(peer, handle)` receives that peer's. Collective.
-// Returns 0, or the errno of a descriptor of this rank that the kernel refused to pass: its peer
-// has received the value 0 without one. Error(kInvalid) on every rank when the ranks asked for
-// different sizes, kTimeout naming the rank that did not arrive, kPeerLost.
+// Exchanges handles: `make(peer)` returns the handle for a peer, `take(peer, handle)` receives the
+// peer's handle. Collective. Returns 0, or the errno with which the kernel refused to pass one of
+// this rank's descriptors; that peer received the value 0 without a descriptor. Errors: kInvalid on
+// every rank if the ranks asked for different sizes, kTimeout naming the rank that did not arrive,
+// kPeerLost.
 int exchange_with_peers(Mesh& mesh, std::size_t bytes, Deadline deadline,
                         const std::function<MemoryHandle(int peer)>& make,
                         const std::function<void(int peer, MemoryHandle handle)>& take);
 
-// The second half: `error` is this rank's errno, 0 when it has mapped every block. Returns on every
-// rank when all have; Error(kSystem) on every rank, naming one that has not, otherwise.
+// The second half of an allocation. `error` is 0 if this rank has mapped every block, otherwise its
+// errno. Returns if every rank has mapped all blocks; otherwise throws Error(kSystem) on every
+// rank, naming a rank that has not.
 void require_all_mapped(Mesh& mesh, std::size_t bytes, Deadline deadline, int error);
 
 // Shared memory among the processes of one host: each rank makes an anonymous file (memfd),
-// reserves its pages and passes the descriptor to its peers. It has no name, so nothing is left
-// behind by any death, and it does not count against /dev/shm.
+// reserves its pages and passes the descriptor to its peers. The file has no name, so no death
+// leaves anything behind, and it does not count against /dev/shm.
 class ShmMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object.
@@ -53,7 +56,7 @@ class ShmMemory : public SharedMemory {
 // visible to the thread sanitizer.
 class LoopbackMemory : public SharedMemory {
  public:
-  // Requires: `mesh` outlives this object; its neighbours are threads of this process.
+  // Requires: `mesh` outlives this object, and its neighbours are threads of this process.
   explicit LoopbackMemory(Mesh& mesh) : mesh_(mesh) {}
   const char* name() const override { return "loopback"; }
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,

@@ -1,7 +1,7 @@
 #pragma once
 
-// What users choose about the links between the ranks of a group: transport, host, encryption, the
-// number of TCP streams.
+// The options of the links between a group's ranks: transport, host, encryption, number of TCP
+// streams.
 
 #include <cstdint>
 #include <string>
@@ -19,15 +19,16 @@ std::string_view name_of(TransportKind transport);
 
 struct LinkOptions {
   TransportKind transport = TransportKind::kAuto;
-  // Counts this rank to a part of its host; to all of it when empty. Ranks of other parts share no
-  // memory with it and send over TCP, as if on another host. For trying out many hosts on one. At
-  // most 255 bytes.
+  // Names a part of the host, to which this rank then belongs; empty for the whole host. Ranks of
+  // different parts share no memory and communicate over TCP, as if they were on different hosts.
+  // For trying out many hosts on one. At most 255 bytes.
   std::string host;
-  // Encrypts what goes over TCP (docs/wire_formats.md, section 7); the ranks of a host trust its
-  // kernel. All ranks or none; by the engine only: Error(kUnsupported) with another backend.
+  // Encrypts the TCP connections (docs/wire_formats.md, section 7); the ranks of a host trust its
+  // kernel. All ranks must choose the same. Only the engine's own connections can be encrypted:
+  // Error(kUnsupported) with another backend.
   bool encrypt = false;
-  // How many TCP connections carry the collectives' data of two ranks, 1 to kMaxStreams (16), all
-  // ranks the same: for links that one connection does not fill (docs/network.md).
+  // How many TCP connections carry the collectives' data between two ranks, 1 to kMaxStreams (16),
+  // the same on all ranks. For links that one connection does not fill (docs/network.md).
   int tcp_streams = 1;
 };
 

@@ -77,7 +77,8 @@ std::size_t Pipe::copy_out(std::span<std::byte> into) const {
 
 namespace {
 
-// The threads of a process have nothing else in common. Kept until the process ends.
+// The rooms of the process. They are global, because ranks that are threads share nothing else, and
+// kept until the process ends.
 struct Rooms {
   std::mutex mutex;  // guards by_name
   std::unordered_map<std::string, std::weak_ptr<Room>> by_name;
@@ -89,8 +90,10 @@ Rooms& rooms() {
 
 }  // namespace
 
-// Both sides order their two accesses alike: either the ringer sees the sleeper, or the sleeper the
-// new count.
+// No ring is lost. The ringer raises count_, then loads num_asleep_; the sleeper raises
+// num_asleep_, then futex_wait() compares count_ with the count that the sleeper read before. All
+// of them are sequentially consistent, so either the ringer sees the sleeper and wakes it, or the
+// sleeper sees the new count and does not sleep.
 void Bell::ring() {
   ++count_;
   if (num_asleep_.load() > 0) futex_wake_all(count_);
@@ -103,7 +106,8 @@ void Bell::sleep(std::uint32_t count, std::chrono::nanoseconds limit) {
 }
 
 std::shared_ptr<Room> Room::named(const std::string& name, int world_size, const Secret& secret) {
-  std::shared_ptr<Room> room;  // its end takes the mutex too
+  // Declared before the lock, because destroying a room takes the mutex, too.
+  std::shared_ptr<Room> room;
   {
     const std::lock_guard lock(rooms().mutex);
     auto& entry = rooms().by_name[name];
@@ -204,7 +208,8 @@ ssize_t LoopbackWire::send(int peer, Channel channel, std::span<const std::byte>
   return static_cast<ssize_t>(taken);
 }
 
-// Whether the peer has left is asked first: what it sent before that is in the pipe then.
+// Checks first whether the peer has left: if it has, everything that it sent is already in the
+// pipe.
 ssize_t LoopbackWire::receive(int peer, Channel channel, std::span<std::byte> into) {
   const bool has_left = room_->has_left(peer);
   Pipe* const pipe = room_->pipe_if_any(peer, rank_, channel);
@@ -233,7 +238,8 @@ bool LoopbackWire::is_ready(const Interest& interest) const {
   return out == nullptr || !out->is_full();
 }
 
-// `seen` is the bell's count before anything that its sleeper must not miss.
+// Sleeps until an interest is ready. `seen` is the bell's count from before any event that the
+// sleeper must not miss.
 void LoopbackWire::sleep(Bell& bell, std::span<Interest> interests, std::chrono::nanoseconds limit,
                          std::uint32_t seen) const {
   const auto look = [&] {
@@ -251,7 +257,7 @@ void LoopbackWire::wait(std::span<Interest> interests, std::chrono::milliseconds
   sleep(bell, interests, limit, bell.count());
 }
 
-// Whatever rang since the end of the last wait wakes it, a wake() included.
+// Any ring since the end of the last wait wakes this one; wake() rings, too.
 void LoopbackWire::wait_or_wake(std::span<Interest> interests,
                                 std::optional<std::chrono::milliseconds> limit) {
   Bell& bell = room_->bell(rank_, Channel::kPointToPoint);

@@ -1,11 +1,11 @@
 #pragma once
 
-// The wire of ranks that are threads of one process: pipes in memory, the room where the ranks meet
-// and find them, and the bells on which they sleep. No descriptor is needed, so a group may have
-// many ranks.
+// The wire of ranks that are threads of one process: pipes in memory, the room in which the ranks
+// meet and find the pipes, and the bells that wake sleeping ranks. It needs no descriptors, so a
+// group may have many ranks.
 //
-// Thread safety: all methods of Pipe, Bell and Room may be called from any thread; LoopbackWire as
-// Wire.
+// Thread safety: all methods of Pipe, Bell and Room may be called from any thread; LoopbackWire has
+// the rules of Wire.
 
 #include <atomic>
 #include <chrono>
@@ -22,38 +22,39 @@
 
 namespace paceline {
 
-// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; the memory
-// for them is taken as it is needed.
+// A stream of bytes from one thread of a process to another. It holds up to kMost bytes; its memory
+// grows as needed.
 class Pipe {
  public:
   static constexpr std::size_t kMost = 256 << 10;
 
-  // How many bytes, of the beginning of `head` and then `rest`, it took; 0 when it is full.
+  // Appends bytes of `head` and then of `rest` while there is room. Returns how many; 0 if it is
+  // full.
   std::size_t push(std::span<const std::byte> head, std::span<const std::byte> rest);
   struct Popped {
-    std::size_t count = 0;  // of bytes; 0 when it was empty
-    bool was_full = false;  // and a thread may wait to push
+    std::size_t count = 0;  // bytes taken out; 0 if the pipe was empty
+    bool was_full = false;  // a thread may be waiting to push
   };
   Popped pop(std::span<std::byte> into);
-  // How many bytes it gave; they stay.
+  // Copies bytes without taking them out; returns how many.
   std::size_t peek(std::span<std::byte> into) const;
   bool is_empty() const;
   bool is_full() const;
 
  private:
-  // All require mutex_.
+  // The following functions require mutex_.
   void make_room_for(std::size_t bytes);
   std::size_t append(std::span<const std::byte> bytes);
   std::size_t copy_out(std::span<std::byte> into) const;
 
-  mutable std::mutex mutex_;  // guards what is below
+  mutable std::mutex mutex_;  // guards the members below
   std::unique_ptr<std::byte[]> ring_;
   std::size_t capacity_ = 0;  // 0 or a power of two
   std::size_t begin_ = 0, size_ = 0;
 };
 
-// Wakes the threads that sleep until something happens. The caller reads the count, looks whether
-// what it wants is there already, and sleeps only if the count is still the same.
+// Wakes threads that wait for an event. A waiting thread reads the count, checks whether the event
+// has already happened, and sleeps only if the count is still the same.
 class Bell {
  public:
   std::uint32_t count() const { return count_.load(); }
@@ -65,12 +66,13 @@ class Bell {
   std::atomic<int> num_asleep_{0};
 };
 
-// Where the ranks of a group meet: a pipe for each pair, direction and channel, made when something
-// is first sent through it, and two bells for each rank.
+// The place where the ranks of a group meet. It has a pipe for each pair, direction and channel,
+// made when bytes are first sent through it, and two bells for each rank.
 class Room {
  public:
-  // The room of this name, made by the first to come and gone with the last owner (the wire of each
-  // rank in it). Error(kInvalid) when a group with another secret made it.
+  // The room of this name. The first rank to arrive makes it, and it is destroyed with its last
+  // owner; the owners are the wires of its ranks. Error(kInvalid) if a group with another secret
+  // made it.
   static std::shared_ptr<Room> named(const std::string& name, int world_size, const Secret& secret);
 
   Room(std::string name, int world_size, const Secret& secret);
@@ -79,20 +81,21 @@ class Room {
   Room& operator=(const Room&) = delete;
 
   void enter(int rank);
-  // Its peers find no more than what it has sent.
+  // Marks `rank` as gone: its peers can still receive what it has sent.
   void leave(int rank);
   bool has_entered(int rank) const { return member(rank).has_entered.load(); }
   bool has_left(int rank) const { return member(rank).has_left.load(); }
 
-  // Null when nothing was sent yet.
+  // Null if nothing has been sent through it yet.
   Pipe* pipe_if_any(int from, int to, Channel channel) const;
   Pipe& pipe(int from, int to, Channel channel);
 
   // A rank has one bell for its control and data channels, and one for point-to-point messages.
   Bell& bell(int rank, Channel channel);
-  // Rings the threads of `rank` that wait for this channel; both when it is the control channel.
+  // Wakes the thread of `rank` that waits for this channel, or both threads if it is the control
+  // channel.
   void ring(int rank, Channel channel);
-  // How often bytes arrived on a control channel of `rank`, or a peer left.
+  // The number of times that bytes arrived on a control channel of `rank` or a peer left.
   std::uint32_t num_news(int rank) const { return member(rank).num_news.load(); }
   void tell_news(int rank) { ++members_[static_cast<std::size_t>(rank)].num_news; }
 
@@ -107,16 +110,16 @@ class Room {
 
   const std::string name_;
   const int world_size_;
-  const Secret::Mac proof_;  // of the name, with the maker's secret
+  const Secret::Mac proof_;  // a MAC of the name with the maker's secret
   std::vector<Member> members_;
-  mutable std::vector<std::atomic<Pipe*>> pipes_;  // owned
+  mutable std::vector<std::atomic<Pipe*>> pipes_;  // owning pointers
 };
 
-// The wire of a rank whose peers are all threads of its process: pipes in memory. A peer that goes
-// without a goodbye is at its end for the others, as a dead process is.
+// The wire of a rank whose peers are all threads of its process: pipes in memory. A peer that
+// leaves without a goodbye looks to the others like a process that died.
 class LoopbackWire : public Wire {
  public:
-  // Enters `room` as `rank`, and leaves it at the end.
+  // Enters `room` as `rank`; the destructor leaves it.
   LoopbackWire(std::shared_ptr<Room> room, int rank);
   ~LoopbackWire() override;
   LoopbackWire(const LoopbackWire&) = delete;
@@ -143,7 +146,7 @@ class LoopbackWire : public Wire {
   const std::shared_ptr<Room> room_;
   const int rank_;
   std::uint32_t news_seen_ = 0;
-  std::uint32_t woken_at_ = 0;  // the count of the bell of point-to-point at its last wait's end
+  std::uint32_t woken_at_ = 0;  // the count of the point-to-point bell when the last wait ended
 };
 
 }  // namespace paceline

@@ -82,12 +82,12 @@ PeerAddress PeerAddress::decode(const std::string& text) {
 
 namespace {
 
-// In front of a notice that came with them.
+// Room for answers that arrive together with a notice, in front of it.
 constexpr std::size_t kRoomForAnswers = 1024;
-// For words that fit into any channel's buffer.
+// How long sending a control message may take; it fits into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
 constexpr std::chrono::milliseconds kControlSlice{10};
-// The most that waits to be sent to one peer: many times what a rank has to say before it gives up.
+// The most bytes that wait to be sent to one peer: many times what a rank sends before it gives up.
 constexpr std::size_t kMostUnsent = 64 << 10;
 
 }  // namespace
@@ -163,7 +163,8 @@ std::vector<int> Mesh::throw_if_failed() {
   return left_;
 }
 
-// Ranks that wait in another group need not learn of it from this rank's end.
+// Tells the rank's other groups first, so that their ranks learn the cause before they see this
+// rank leave.
 void Mesh::throw_failure(std::unique_lock<std::mutex> lock) {
   const Error failure = failure_->reworded(std::string(failure_->what()));
   const bool news = !std::exchange(told_domain_, true);
@@ -185,7 +186,7 @@ void Mesh::foretell(const std::string& cause) {
 
 void Mesh::throw_lost(int peer, const std::string& how) {
   std::unique_lock lock(mutex_);
-  // Its last words come over another connection, and may come behind the end of this one.
+  // The peer's notice uses another connection, and may arrive after this one has closed.
   const auto deadline = Deadline::after(kLongestWords);
   do {
     if (failure_) break;
@@ -233,7 +234,7 @@ ssize_t Mesh::receive(int peer, Channel channel, std::span<std::byte> into) cons
   const ssize_t got = wire_->receive(peer, channel, into);
   if (got < 0 && errno == EBADMSG) {
     fail(ErrorCode::kCorrupt,
-         "{}: what came from {} is not what it sent: it was changed on its way", self_,
+         "{}: bytes from {} are not those that it sent: they were changed in transit", self_,
          describe(peer));
   }
   if (got < 0) throw_if_own(errno, peer, "receiving from");
@@ -258,9 +259,10 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// Words that a peer does not take in time, because it reads nothing, are sent before the next ones:
-// a record that was begun must be finished, or the peer understands nothing that follows, and an
-// encrypted channel insists on the same bytes. If the peer is gone, there is no one to tell.
+// Sends a control message. If a peer does not read it in time, its rest is kept and sent before the
+// next message: a message that was begun must be finished, or the peer cannot parse the bytes that
+// follow, and an encrypted channel insists on the same bytes. Errors are ignored, because they mean
+// that the peer is gone.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
   std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
   if (unsent.size() + words.size() > kMostUnsent) return;
@@ -292,9 +294,9 @@ std::vector<Interest> Mesh::control_interests() const {
   return interests;
 }
 
-// A notice from a rank that saw more counts before a mere end of connection found in the same poll,
-// and the end of a rank that had no reason before that of one that had. Another thread may have
-// heard a peer's goodbye since the interests were made.
+// If one poll finds several events, a notice from a rank that knows more takes precedence over a
+// mere end of connection, and the end of a rank that gave no reason over the end of one that gave a
+// reason. Another thread may have read a peer's goodbye since the interests were made.
 void Mesh::hear(std::span<const Interest> interests) {
   std::optional<std::pair<int, std::string>> ended;
   for (const Interest& interest : interests) {
@@ -309,14 +311,14 @@ void Mesh::hear(std::span<const Interest> interests) {
   if (ended && !failure_) fail_and_tell(lost(ended->first, ended->second));
 }
 
-// Questions and answers, until there are no more, or a notice.
+// Reads questions and answers until no more have arrived, or until a notice.
 std::string Mesh::read_control(int peer) {
   for (;;) {
     std::array<char, kMaxNoticeBytes + kRoomForAnswers> buffer;
     const ssize_t got =
         wire_->receive(peer, Channel::kControl, std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && would_block(errno)) return {};
-    if (got < 0 && errno == EBADMSG) return "is gone: what came for it was not encrypted by it";
+    if (got < 0 && errno == EBADMSG) return "is gone: bytes were not encrypted with its key";
     if (got < 0 && errno != ECONNRESET) {
       return fmt::format("is gone: its host does not answer ({})", std::strerror(errno));
     }
@@ -336,10 +338,11 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
     left_.push_back(peer);
     return;
   }
-  // Passed on before this rank goes: its end may reach a peer before the notice that caused it.
+  // Pass the notice on before this rank leaves, because its end may reach a peer before the
+  // original notice does.
   send_to_all(bytes);
-  // Every rank needs a new group after a death, so its code is passed on; any other failure was the
-  // other rank's.
+  // After a death every rank needs a new group, so its code is kept. Any other failure belongs to
+  // the rank that reported it.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
   set_failure(Error(
       somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,

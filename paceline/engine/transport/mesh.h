@@ -6,21 +6,21 @@
 // recv). Ranks of one host, its *neighbours*, also share memory.
 //
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
-// control channel, in shared memory too. A rank that waits calls throw_if_failed() between its
-// waits (every few milliseconds); no thread watches. A rank that leaves in order says so first (the
-// destructor does), and is missed only by ranks that still wait for it. A host that vanishes closes
-// nothing: its kernel is asked once a second, and a control socket over TCP ends when there was no
-// answer for kSilenceLimit.
+// control channel, even if data travels through shared memory. A waiting rank calls
+// throw_if_failed() every few milliseconds; no thread watches. A rank that leaves in order says
+// goodbye first (the destructor does), which is an error only for ranks that still wait for it. A
+// host that vanishes closes nothing: its kernel is probed once a second, and a control socket over
+// TCP ends after kSilenceLimit without an answer.
 //
 // Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
-// kept and thrown ever after. A rank that finds a cause tells all peers before it leaves, so that a
-// rank that looks later does not take a survivor's end for the cause.
+// kept, and every later call throws it. A rank that finds a cause tells all peers before it leaves,
+// so that a rank that checks later does not take a survivor's exit for the cause.
 //
-// Other groups of the same ranks that fail do not end this one, but their cause is told to the
-// peers in case this rank leaves next (FailureDomain).
+// A failure of another group of the same ranks does not end this one, but the peers are told its
+// cause in case this rank leaves next (FailureDomain).
 //
 // Blame: a rank that is about to give up asks all others which ranks they wait for
-// (control_messages.h), so that it does not name one that waits like itself.
+// (control_messages.h), so that it does not blame a rank that is itself waiting.
 //
 // Thread safety: all methods may be called from any thread; the channels belong to one executor
 // each.
@@ -50,20 +50,23 @@ namespace paceline {
 
 // How one rank can be reached; each rank publishes its own in the store.
 struct PeerAddress {
-  std::string host;                       // engine/core/system/host.h: host_token()
-  std::string process;                    // process_token()
-  std::string host_name;                  // for messages
-  std::string unix_name;                  // abstract Unix socket; another for each attempt to form
-  Endpoint tcp;                           // empty host: no listener at all
-  CipherKind cipher = CipherKind::kNone;  // the best it can do, if it encrypts
-  TransportKind transport{};              // as it was chosen
-  int tcp_streams = 1;                    // that carry a pair's data over TCP
-  std::vector<int> cpus;                  // where this rank may run
+  std::string host;       // engine/core/system/host.h: host_token()
+  std::string process;    // process_token()
+  std::string host_name;  // names the host in messages
+  // an abstract Unix socket, a new one for each attempt to form the group
+  std::string unix_name;
+  // An empty host means that the rank does not listen on TCP.
+  Endpoint tcp;
+  // The best cipher that it supports; kNone if it does not encrypt.
+  CipherKind cipher = CipherKind::kNone;
+  TransportKind transport{};  // the transport that the user chose
+  int tcp_streams = 1;        // connections that carry a pair's data over TCP
+  std::vector<int> cpus;      // the CPUs on which this rank may run
   // The group as this rank understands it: its members' ranks in the world, in order.
   std::vector<int> members;
 
   std::string encode() const;
-  // Error(kCorrupt) for anything encode() does not make.
+  // Error(kCorrupt) for a text that encode() did not write.
   static PeerAddress decode(const std::string& text);
 };
 
@@ -71,8 +74,8 @@ class FailureDomain;
 
 class Mesh {
  public:
-  // Requires: `wire` connects this rank with all others. `name` is the group's, for messages;
-  // `members` are its ranks in the world, none where it is the world.
+  // Requires: `wire` connects this rank with all others. `name` names the group in messages.
+  // `members` are its ranks in the world, or empty for the world itself.
   Mesh(std::string name, int rank, std::vector<PeerAddress> peers, std::unique_ptr<Wire> wire,
        std::vector<int> members = {});
   ~Mesh();
@@ -84,55 +87,58 @@ class Mesh {
   const std::string& name() const { return name_; }
   const PeerAddress& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   Wire& wire() const { return *wire_; }
-  // How many TCP connections carry the data of two ranks that have no better way: the group's.
+  // How many TCP connections carry the data of two ranks that have no better transport; the same
+  // for all pairs.
   int tcp_streams() const { return peer(rank_).tcp_streams; }
-  // As Wire::receive(), but Error(kCorrupt) for bytes that `peer` did not send so, and what
-  // throw_if_own() throws.
+  // As Wire::receive(), but throws Error(kCorrupt) if the bytes are not those that `peer` sent, and
+  // the errors of throw_if_own().
   ssize_t receive(int peer, Channel channel, std::span<std::byte> into) const;
-  // Error(kSystem) when `error`, an errno, says that this rank's call was at fault, such as an
-  // address without memory: then `peer` is not lost.
+  // Throws Error(kSystem) if `error`, an errno, means that this rank's own call was at fault, for
+  // example a bad address. In that case `peer` is not lost.
   void throw_if_own(int error, int peer, const char* what) const;
 
-  // The ranks of this host, this one among them, ascending.
+  // The ranks of this host, including this one, in ascending order.
   const std::vector<int>& neighbours() const { return neighbours_; }
-  // Among the neighbours; null when they cannot map each other's memory.
+  // Memory shared with the neighbours; null if they cannot map each other's memory.
   SharedMemory* shared_memory() const { return shared_memory_.get(); }
   void set_shared_memory(std::unique_ptr<SharedMemory> memory) {
     shared_memory_ = std::move(memory);
   }
 
-  // True when more ranks of this host compete for processors than it gives them: spinning then
-  // costs a time slice.
+  // True if this host's ranks have fewer processors than there are ranks: spinning then costs a
+  // time slice.
   bool oversubscribed() const { return oversubscribed_; }
 
   // Throws the group's failure, if there is one: kPeerLost naming the rank that died, or what
-  // another rank's abort notice said. Returns the peers that have left in order. What they did
-  // before is visible to the caller *now*: only a caller that still misses something from one of
-  // them after this call has lost it.
+  // another rank's abort notice said. Returns the peers that have left in order. Everything that
+  // they did before leaving is visible to the caller now: if it still misses something from one of
+  // them after this call, that will never arrive.
   std::vector<int> throw_if_failed();
-  // For a caller that waits for `peer` without success, because it left or because a connection to
-  // it broke: throws what is known of the cause, and kPeerLost naming `peer` when nothing is.
+  // For a caller that waits for `peer` in vain, because the peer left or a connection to it broke.
+  // Throws the known cause, or kPeerLost naming `peer` if none is known.
   [[noreturn]] void throw_lost(int peer, const std::string& how);
   // Records `cause` as this group's failure and tells all peers. The first cause stays.
   void abort(const Error& cause);
-  // Belongs to the domain until it goes. Call at most once, before other threads use it.
+  // Joins the domain until the mesh is destroyed. Call at most once, before other threads use the
+  // mesh.
   void join(std::shared_ptr<FailureDomain> domain);
-  // Tells all peers why another group of this rank has failed; the first cause stays. Nothing once
-  // this group has failed as well.
+  // Tells all peers why another group of this rank has failed; the first cause stays. Does nothing
+  // once this group has failed as well.
   void foretell(const std::string& cause);
-  // Costs one load: whether throw_if_failed() would throw without looking at the channels.
+  // Whether the failure is already known, so that throw_if_failed() would throw without reading the
+  // channels. Costs one load.
   bool failed() const { return has_failed_->load(std::memory_order_relaxed); }
   // The flag that failed() reads; it outlives the mesh.
   std::shared_ptr<const std::atomic<bool>> failure_flag() const { return has_failed_; }
-  // Asks all peers which ranks they wait for, and forgets what they answered before.
+  // Asks all peers which ranks they wait for, and forgets their earlier answers.
   void ask_peers();
-  // The answer of a peer since then; empty: none, so it does not wait in this group.
+  // A peer's answer to ask_peers(). If it stays empty, the peer is not waiting in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // For a thread that waits, between its waits: whether a peer has asked, which costs one load;
-  // tells those that have which ranks this one waits for.
+  // For a waiting thread, between its waits. is_asked() tells at the cost of one load whether a
+  // peer has asked; answer() tells the peers that have asked which ranks this one waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
-  // For messages, by rank_name(): this rank, a rank, and a rank with its host.
+  // Names for messages, made by rank_name(): this rank, a rank, and a rank with its host.
   const std::string& self() const { return self_; }
   const std::vector<int>& members() const { return members_; }
   int in_world(int rank) const;
@@ -146,7 +152,7 @@ class Mesh {
   void poll_control();                                               // requires mutex_
   std::vector<Interest> control_interests() const;                   // requires mutex_
   void hear(std::span<const Interest> interests);                    // requires mutex_
-  // Requires: mutex_. Empty, or how the connection has ended.
+  // Reads a control channel. Returns an empty text, or how the connection ended. Requires mutex_.
   std::string read_control(int peer);
   void take_notice(int peer, const std::string& bytes);  // requires mutex_
   void set_failure(Error failure);                       // requires mutex_
@@ -171,25 +177,26 @@ class Mesh {
 
   const std::shared_ptr<std::atomic<bool>> has_failed_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> is_asked_{false};
-  mutable std::mutex mutex_;  // guards what is below, and reads of the control channels
+  mutable std::mutex mutex_;  // guards the members below, and reading the control channels
   std::optional<Error> failure_;
-  bool told_domain_ = false;  // of it
+  bool told_domain_ = false;  // the domain has been told of the failure
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  std::vector<std::string> unsent_;  // words, by peer; their beginning may have been sent
+  // By peer: control messages to be sent; their beginning may already be out.
+  std::vector<std::string> unsent_;
 };
 
-// The groups of a rank that were made of one another. When one of them fails, the peers in the
-// others are told why: should this rank leave them next, they name the first cause, and not this
-// rank, which only followed. A group whose relative has failed goes on; what its rank makes of the
-// failure is the program's business.
+// The groups of a rank that were made from one another. When one of them fails, the peers in the
+// others are told why: if this rank leaves them next, they report the first cause instead of this
+// rank, which only followed. The other groups continue; how to react to the failure is the
+// program's decision.
 //
 // Thread safety: every method may be called from any thread, but not by a thread that holds a lock
 // of a mesh.
 class FailureDomain {
  public:
-  // Until remove(), the mesh is told what happens to the others.
+  // Adds a mesh. Until remove(), it is told of failures of the others.
   void add(Mesh& mesh) {
     const std::lock_guard lock(mutex_);
     meshes_.push_back(&mesh);
@@ -198,7 +205,7 @@ class FailureDomain {
     const std::lock_guard lock(mutex_);
     std::erase(meshes_, &mesh);
   }
-  // `failed` has, with that text.
+  // Tells all other meshes that `failed` has failed, with this cause.
   void tell(const Mesh& failed, const std::string& cause) {
     const std::lock_guard lock(mutex_);
     for (Mesh* mesh : meshes_) {
@@ -211,7 +218,7 @@ class FailureDomain {
   std::vector<Mesh*> meshes_;
 };
 
-// The end of an error's text whose cause is another rank: what to do, to stand behind a semicolon.
+// Advice at the end of an error's text if another rank is the cause; it follows a semicolon.
 inline constexpr const char* kAdviceForLate =
     "see the output of the late rank; if it is only slow, raise the timeout "
     "(GroupOptions::timeout, "

@@ -63,10 +63,11 @@ namespace {
 
 constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
 constexpr std::size_t kLeastCapacity = 4 << 10;
-constexpr std::size_t kMostOfABlock = 4 << 20;  // unless there are very many ranks
-// After so many bytes the other end may go on with what is there.
+// The most memory of a rank's rings, unless there are very many ranks.
+constexpr std::size_t kMostOfABlock = 4 << 20;
+// After so many bytes a position is published, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;
-// The most that is read of an offered payload before the other peers have their turn.
+// The most bytes of an offered payload that are read before the other peers get their turn.
 constexpr std::size_t kPieceOfOffer = 256 << 10;
 
 std::uint64_t random_token() {
@@ -80,11 +81,12 @@ std::size_t capacity_for(std::size_t num_ranks) {
 
 }  // namespace
 
-// `capacity_` bytes follow. Each end reads the other's flag for every message, so the flags, which
-// change only when a thread sleeps, do not share a cache line with the positions, which always do.
+// The head of a ring; its `capacity_` bytes follow. Each end reads the other's flag for every
+// message. The flags change only when a thread sleeps and the positions change all the time, so
+// they do not share a cache line.
 struct MessageStreams::Ring {
-  alignas(128) std::atomic<std::uint64_t> written;  // by the end that writes
-  alignas(128) std::atomic<std::uint64_t> taken;    // by the end that reads
+  alignas(128) std::atomic<std::uint64_t> written;  // stored by the writing end only
+  alignas(128) std::atomic<std::uint64_t> taken;    // stored by the reading end only
   alignas(128) std::atomic<std::uint32_t> writer_sleeps;
   alignas(128) std::atomic<std::uint32_t> reader_sleeps;
   alignas(128) DirectRead direct;
@@ -120,7 +122,8 @@ std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
   return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
 }
 
-// Looks at the peer's position only when what it was last is not enough.
+// How many bytes the ring has room for. Loads the peer's position only if the position seen last
+// leaves too little room.
 std::size_t MessageStreams::room(Lane& lane, std::size_t wanted) const {
   if (lane.room_until - lane.written < wanted) {
     lane.room_until = lane.out->taken.load(std::memory_order_acquire) + capacity_;
@@ -176,7 +179,7 @@ ssize_t MessageStreams::send(int peer, std::span<const std::byte> head,
     lane.written += count;
     const bool is_rest = head.empty();
     part = part.subspan(count);
-    if (is_rest) show();  // the head together with what follows it
+    if (is_rest) show();  // show the head together with what follows it
   }
   if (shown != lane.written) show();
   lane.is_full = !head.empty() || !rest.empty();
@@ -284,7 +287,7 @@ bool MessageStreams::prepare_to_sleep(std::span<Interest> interests) {
       is_ready |= lane.has_offered && !lane.out->direct.is_open();
     }
     is_ready |= lane.is_closed;
-    interest.events = POLLIN;  // the bell
+    interest.events = POLLIN;  // the bell is a byte on the wire's channel
   }
   if (is_ready) awake(interests);
   return !is_ready;
@@ -312,7 +315,8 @@ void MessageStreams::wake_writer(int peer, Lane& lane) const {
   }
 }
 
-// A channel that takes no more has bells enough; one that has ended needs none.
+// Errors are ignored: a channel that is full holds bells enough, and one that has closed needs
+// none.
 void MessageStreams::ring_bell(int peer) const {
   const std::byte bell{};
   Interest room{peer, Channel::kPointToPoint, POLLOUT};

@@ -1,22 +1,22 @@
 #pragma once
 
-// The point-to-point channels of a rank: to the ranks of its host through rings in memory that both
-// ends map, without a system call; to the others, or without such memory, over the wire. Large
-// payloads to ranks of this host can be read where they lie instead (DirectRead).
+// The point-to-point channels of a rank. To ranks of its host, bytes travel through rings in memory
+// that both ends map, without a system call; to other ranks, or without such memory, over the wire.
+// A rank of the same host can also read large payloads directly from the sender's memory
+// (DirectRead).
 //
-// Each rank's block of memory has a ring for every rank of the host, which that rank writes and
-// this one reads. An end that is about to sleep says so in the ring; the other end, when it then
-// moves something, writes a byte to the wire's channel, the *bell*. When that channel closes, the
-// stream ends after the bytes left in the ring.
+// Each rank's block of memory has a ring for every other rank of the host: that rank writes it, the
+// owner of the block reads it. An end that is about to sleep sets its flag in the ring. The other
+// end, when it next moves bytes, then writes one byte to the wire's channel, the *bell*. When that
+// channel closes, the stream ends after the bytes left in the ring.
 //
 // Invariants of a ring. Positions count the bytes of all time; place p lies at p mod capacity.
 //
-//  1. Each position has one writer: `written` the writing end, `taken` the reading end. An end
-//  keeps
-//     its own position in its Lane and never reads it back, so a peer cannot move it.
+//  1. Each position has one writer: `written` the writing end, `taken` the reading end. Each end
+//     keeps its own position in its Lane and never reads it back, so a peer cannot move it.
 //  2. taken <= written <= taken + capacity. The writer advances `written` only over room that it
-//  has
-//     seen in `taken`, the reader `taken` only over bytes that it has seen in `written`.
+//     has seen in `taken`; the reader advances `taken` only over bytes that it has seen in
+//     `written`.
 //  3. Bytes in [taken, written) do not change: the writer stores `written` (release) after it has
 //     copied the bytes, and the reader loads it (acquire) before it copies them out.
 //  4. A place is written again only after it was read: the reader stores `taken` (release) after it
@@ -29,20 +29,21 @@
 //  6. The mover rings only if its exchange takes the flag from 1 to 0: at most one bell for each
 //     sleep. The sleeper clears its flag when it wakes; a bell that was rung meanwhile stays in the
 //     channel, and the next sleep hears and ignores it.
-//  7. A reader believes `written` only within 2: beyond it, the memory is damaged (kCorrupt).
+//  7. A reader accepts only a `written` that keeps invariant 2; any other value means that the
+//     memory is damaged (kCorrupt).
 //
 // Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
 //
-//  8. kOffered is left by exactly one compare-and-exchange: the reader's to kTaken or kRefused, or
-//     the sender's to kWithdrawn. The one that loses sees the other's word.
+//  8. Exactly one compare-and-exchange leaves kOffered: the reader's to kTaken or kRefused, or the
+//     sender's to kWithdrawn. The end that loses sees the value that the other has stored.
 //  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
 //     the offer itself.
-// 10. A read is valid only if, afterwards, the sender's token still lies where it said and the
-// offer
-//     still stands: a process that called exec() has other contents there, and one that has
-//     withdrawn may have changed them.
+// 10. A read is valid only if, after it, the sender's token is still at its address and the offer
+//     still stands: a process that called exec() has other contents there, and a sender that has
+//     withdrawn the offer may have changed the payload.
 //
-// Thread safety: one thread sends and receives, but for wake() and sleep().
+// Thread safety: one thread at a time sends and receives; only wake() and sleep() may be called by
+// others meanwhile.
 
 #include <atomic>
 #include <chrono>
@@ -60,21 +61,22 @@
 
 namespace paceline {
 
-// Payloads that lie in one process and are read there by another of the same host, which knows
-// their address (process_vm_readv): one copy, where a ring takes two. The kernel allows it between
-// processes of one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid
-// namespace): the reader tries, and says so.
+// Lets a process read a payload directly from the memory of another process of the same host
+// (process_vm_readv): one copy, where a ring takes two. The kernel allows it between processes of
+// one user, unless configured otherwise (Yama's ptrace_scope, seccomp, another pid namespace): the
+// reader tries it first, and records the result.
 //
-// It lies in memory that both map, zeroed at first; one for each direction of a pair. The sender
-// offers one payload at a time. A payload that cannot be read (a device's memory, memfd_secret, a
-// process that has taken its permission back or has ended) is refused and has to be sent through
-// the ring, where it shows if the sender is gone.
+// The object lies in zeroed memory that both processes map, one for each direction of a pair. The
+// sender offers one payload at a time. If the payload cannot be read (device memory, memfd_secret,
+// a process that has withdrawn its permission or has ended), the reader refuses it, and the sender
+// has to send it through the ring, where the reader notices if the sender is gone.
 class DirectRead {
  public:
-  // ---- the sender's
-  // `token` is not 0, is known to no other process, and stays where it is.
+  // ---- called by the sender
+  // Tells the reader where `token` lies. Requires: `token` is not 0, no other process knows its
+  // value, and its address does not change.
   void introduce(const std::uint64_t& token);
-  // The reader has tried.
+  // True once the reader has found that it can read this process's memory.
   bool is_possible() const { return reader_.load(std::memory_order_acquire) == kCan; }
   void offer() { offer_.store(kOffered, std::memory_order_release); }
   bool is_open() const { return offer_.load(std::memory_order_seq_cst) == kOffered; }
@@ -82,12 +84,14 @@ class DirectRead {
   bool is_refused() const { return offer_.load(std::memory_order_seq_cst) == kRefused; }
   void withdraw();
 
-  // ---- the reader's
-  // Whether the sender's memory can be read; tries once it has introduced itself.
+  // ---- called by the reader
+  // Tries to read the sender's memory, once, after the sender has introduced itself, and records
+  // the result.
   void try_once();
-  // The bytes read; less than 1 with errno when that cannot be read.
+  // Returns the number of bytes read; less than 1, with errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // All bytes have been read; kRefused when the process is another program by now.
+  // Ends an offer of which all bytes have been read; kRefused if the process runs another program
+  // by now.
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
   // `is_final`: no later payload of this sender can be read either.
@@ -107,49 +111,57 @@ class DirectRead {
   std::atomic<std::uint32_t> offer_;
 };
 
-// Where the rings of a host's ranks lie: in every block from `offset` on, a multiple of 128.
+// Where the rings of a host's ranks lie: in every rank's block, from `offset` on, which is a
+// multiple of 128.
 struct RingMemory {
-  // Null: there are none. Owners: the allocating object, and these streams.
+  // Null if there are no rings. Owners: the allocating object, and the streams.
   std::shared_ptr<SharedBlocks> blocks;
   std::size_t offset = 0;
 };
 
 class MessageStreams {
  public:
-  // The ranks of this host are reached through `memory`, if there is any. Requires: the same on all
-  // of them, zeroed, with room for bytes_for(them); `mesh` outlives this object.
+  // Uses rings in `memory`, if there is any, for the ranks of this host. Requires: all of these
+  // ranks pass the same zeroed memory, with room for bytes_for() of them; `mesh` outlives this
+  // object.
   MessageStreams(Mesh& mesh, RingMemory memory);
 
-  // The bytes that a host of so many ranks needs in each block; pages may be allocated on touch.
+  // The bytes that the rings of `num_ranks` ranks need in each block; pages may be allocated on
+  // touch.
   static std::size_t bytes_for(std::size_t num_ranks);
 
-  // Rings lead to `peer` and back; the first takes so many bytes now, the second has as many.
+  // Whether rings lead to `peer` and back; how many bytes the outgoing ring has room for now, and
+  // how many bytes the incoming ring holds.
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
   bool has_come(int peer, std::size_t bytes);
-  // As Wire has them.
+  // As the functions of Wire.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
-  // Error(kCorrupt) for bytes that `peer` did not send so.
+  // Error(kCorrupt) if the bytes are not those that `peer` sent.
   ssize_t receive(int peer, std::span<std::byte> into);
   ssize_t peek(int peer, std::span<std::byte> into);
 
-  // A payload that `peer` reads where it lies, as what is sent then says. One at a time; it stays
-  // as it is until it is taken, refused or withdrawn.
+  // Offers a payload that `peer` reads directly from this process's memory; the caller then sends
+  // its address. One offer at a time. The payload must stay unchanged until it is taken, refused or
+  // withdrawn.
   enum class Offered { kOpen, kTaken, kRefused };
   bool can_offer(int peer) const;
   void offer(int peer);
-  // When it is not open any more, the offer is over. Error(kPeerLost) when the peer has ended.
+  // The state of the offer; it is over once it is no longer kOpen. Error(kPeerLost) if the peer has
+  // ended.
   Offered offered(int peer);
   void withdraw(int peer);
-  // The other end, for a peer with a ring. Reads some of what lies at `address` there; null when
-  // that cannot be done: the offer is refused then. When all has been read, take(); false if the
-  // offer is refused instead. Error(kPeerLost) when it was withdrawn.
+  // The reading end of an offer, for a peer with a ring. read_offered() reads some bytes at
+  // `address` of the peer's memory; empty if they cannot be read, and the offer is then refused.
+  // Call take() once all bytes have been read; it returns false if the offer is refused instead.
+  // Error(kPeerLost) if the peer has withdrawn the offer.
   std::optional<std::size_t> read_offered(int peer, std::uint64_t address,
                                           std::span<std::byte> into);
   bool take(int peer);
 
-  // To sleep until something of `interests` (of the point-to-point channel) is ready: true when it
-  // may be worth it, and sleep() has to follow, and then awake().
+  // Prepares to sleep until one of `interests` (of the point-to-point channel) is ready. If it
+  // returns true, the caller must call sleep() and then awake(); if false, something is ready
+  // already.
   bool prepare_to_sleep(std::span<Interest> interests);
   // As Wire::wait_or_wake().
   void sleep(std::span<Interest> interests, std::optional<std::chrono::milliseconds> limit);
@@ -159,17 +171,18 @@ class MessageStreams {
 
  private:
   struct Ring;
-  // To and from one peer. Positions count the bytes of all time.
+  // The state of both directions to one peer. Positions count the bytes of all time.
   struct Lane {
-    Ring* out = nullptr;  // null: over the wire
+    Ring* out = nullptr;  // null: bytes travel over the wire
     Ring* in = nullptr;
-    std::uint64_t written = 0;  // by this rank
+    std::uint64_t written = 0;  // this rank's own position
     std::uint64_t room_until = 0;
-    std::uint64_t taken = 0;  // by this rank
+    std::uint64_t taken = 0;  // this rank's own position
     std::uint64_t filled_until = 0;
-    bool is_full = false;                          // send() had more than there was room for
-    bool has_offered = false, is_reading = false;  // a payload where it lies
-    bool is_closed = false;                        // the peer has ended
+    bool is_full = false;  // the last send() did not fit
+    // an offered payload, by this rank or by the peer
+    bool has_offered = false, is_reading = false;
+    bool is_closed = false;  // the peer has ended
   };
 
   Lane& lane(int peer) { return lanes_[static_cast<std::size_t>(peer)]; }
@@ -182,9 +195,10 @@ class MessageStreams {
   void hear_bell(int peer, Lane& lane) const;
 
   Mesh& mesh_;
-  const std::unique_ptr<const std::uint64_t> token_;  // by which others know this process's memory
+  // A secret value by which peers recognise this process's memory.
+  const std::unique_ptr<const std::uint64_t> token_;
   const RingMemory memory_;
-  const std::size_t capacity_;  // of a ring
+  const std::size_t capacity_;  // bytes of a ring
   std::vector<Lane> lanes_;
 };
 

@@ -15,7 +15,8 @@ namespace paceline {
 
 namespace {
 
-// shmem answers a file beyond RLIMIT_FSIZE with a signal that ends the process.
+// Checked first, because the kernel answers a file beyond RLIMIT_FSIZE with a signal that ends the
+// process.
 bool is_beyond_file_size_limit(std::size_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
@@ -49,20 +50,22 @@ bool is_sealed_file(const Fd& file, std::size_t bytes) {
 
 namespace {
 
-// From here on an area asks for huge pages, which it gets where the administrator lets shared
-// memory have them (transparent_hugepage/shmem_enabled): fewer misses of the translation cache.
+// Areas of at least this size ask for huge pages, which cause fewer TLB misses. They get them where
+// the administrator allows huge pages for shared memory (transparent_hugepage/shmem_enabled).
 constexpr std::size_t kLeastHugeBytes = 4 << 20;
 
-// Now rather than in the first collective. False, with errno set, when there is not enough memory.
+// Allocates the pages now rather than in the first collective. False, with errno set, if there is
+// not enough memory.
 bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
-  const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);  // memory without a file: all
+  // Memory without a file allocates all of its pages.
+  const std::size_t mapped = fd < 0 ? bytes : pages.bytes_of(bytes);
   if (madvise(address, mapped, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  // Linux before 5.14: the file takes its pages without the mapping, and small ones.
+  // Before Linux 5.14 the file allocates its pages, which are small ones.
   return fd < 0 || reserve_file(fd, mapped);
 }
 
-// Null, with errno set, when it fails.
+// Maps the memory; null, with errno set, if that fails.
 std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
   if (pages == Pages::kOnTouch) flags |= MAP_NORESERVE;
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);

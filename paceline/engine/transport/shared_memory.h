@@ -14,11 +14,11 @@
 
 namespace paceline {
 
-// A file in memory, without pages yet. Its size is sealed, so that touching a mapping of it never
-// raises SIGBUS, whatever the process does that made it. Empty, with errno set, when it cannot be
+// Makes a file in memory, without pages yet. Its size is sealed, so that no later action of the
+// process that made it can raise SIGBUS in a mapping of it. Empty, with errno set, if it cannot be
 // made.
 Fd make_sealed_file(std::size_t bytes);
-// Whether a file that another process made is at least that long and stays so.
+// Whether a file that another process made has at least that size and cannot shrink.
 bool is_sealed_file(const Fd& file, std::size_t bytes);
 
 // When the pages of a mapping are allocated.
@@ -31,10 +31,10 @@ class Pages {
     kOnTouch,     // on first touch, for large areas of which only a part may be used
   };
 
-  // NOLINTNEXTLINE(google-explicit-constructor): mostly there is no more to say.
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers pass just this value.
   constexpr Pages(When when) : when_(when) {}
-  // `when` holds for the first so many bytes. The pages behind them are also reserved now, but
-  // appear in the mapping on first touch.
+  // `when` applies to the first `bytes` bytes. The pages behind them are also reserved now, but are
+  // mapped on first touch.
   constexpr Pages(When when, std::size_t bytes) : when_(when), bytes_(bytes) {}
 
   constexpr bool operator==(When when) const { return when_ == when; }
@@ -46,18 +46,19 @@ class Pages {
 };
 
 // Allocates pages of kOnTouch before they are touched. False, with errno set, when there is not
-// enough memory. Linux before 5.14 cannot do it: true, and touching them may raise SIGBUS.
+// enough memory. Linux before 5.14 cannot do it: the result is true, and touching the pages may
+// raise SIGBUS.
 bool bring_pages(std::byte* begin, std::size_t bytes);
 
 // A mapped range of pages, unmapped when it goes out of scope.
 class Mapping {
  public:
   Mapping() = default;
-  // Zeroed memory of this process. Error(kSystem) with the size when there is none.
+  // Maps zeroed memory of this process. Error(kSystem) with the size if there is not enough.
   static Mapping anonymous(std::size_t bytes, Pages pages);
-  // The first `bytes` of a file, shared with all processes that map it; empty, with errno set, when
-  // that fails. Requires: the file is that long. Pages that come on touch are not seen by forked
-  // children, which would share them by mistake.
+  // Maps the first `bytes` bytes of a file, shared with all processes that map it; empty, with
+  // errno set, if that fails. Requires: the file is that long. Pages allocated on touch are hidden
+  // from forked children, which would otherwise share them by mistake.
   static Mapping of_file(const Fd& file, std::size_t bytes, Pages pages);
 
   Mapping(Mapping&& other) noexcept
@@ -80,7 +81,7 @@ class Mapping {
 };
 
 // One block for each rank of this host, all of the same size, zeroed, page-aligned. A resource: the
-// memory is unmapped when the last owner lets go. Owners are the group and the user's
+// memory is unmapped when the last owner is destroyed. Owners are the group and the user's
 // SymmetricBuffer or tensors.
 class SharedBlocks {
  public:
@@ -102,8 +103,8 @@ class SharedMemory {
   // "shm" or "loopback".
   virtual const char* name() const = 0;
   // Collective: every rank of the host calls it, in the same order, with the same arguments.
-  // Error(kSystem) with the needed size, on every one of them, when one of them cannot get the
-  // memory; never a signal later.
+  // Error(kSystem) with the needed size, on every rank of the host, if one of them cannot get the
+  // memory. Touching the memory never raises a signal later.
   virtual std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages,
                                                  Deadline deadline) = 0;
 };

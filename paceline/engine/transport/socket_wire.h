@@ -1,7 +1,7 @@
 #pragma once
 
-// The wire of ranks that are processes: Unix sockets to those of this host, TCP, perhaps encrypted,
-// to others.
+// The wire of ranks that are processes: Unix sockets to ranks of this host, and TCP, which may be
+// encrypted, to ranks of other hosts.
 
 #include <memory>
 #include <vector>
@@ -13,28 +13,28 @@
 
 namespace paceline {
 
-// A connection that a forming group hands to the wire: both ends have proved that they know the
-// secret.
+// A connection that the formation of a group hands to the wire. Both ends have proved that they
+// know the secret.
 struct NewChannel {
-  int peer = 0;  // as the caller says; the called end does not check it
+  int peer = 0;  // the peer's rank, as the caller claims; the called end does not check it
   int channel = 0;
   Fd socket;
-  SessionKeys keys;  // of a connection that is to be encrypted
+  SessionKeys keys;  // keys of the connection, if it is to be encrypted
 };
 
-// A host that has answered nothing for so long is lost. A few lost packets take less, and no host
-// is too busy to answer for so long.
+// A host that has not answered for this long is lost. Retransmitting a few lost packets takes less,
+// and no host is too busy to answer for this long.
 inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {
   Fd channels[kMaxChannels];
-  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null: not encrypted
+  std::unique_ptr<Cipher> ciphers[kMaxChannels];  // null if the channel is not encrypted
   int num_streams = 1;
 };
 
 class SocketWire : public Wire {
  public:
-  // No peer is connected yet.
+  // Makes a wire without any connected peer.
   explicit SocketWire(int world_size);
   void connect(int peer, Channel channel, Fd socket, std::unique_ptr<Cipher> cipher);
   int world_size() const { return static_cast<int>(peers_.size()); }
@@ -53,7 +53,8 @@ class SocketWire : public Wire {
   void wake() override;
   int socket(int peer, Channel channel) const override;
 
-  // For a caller that waits for other things beside it: readable after wake().
+  // A descriptor that becomes readable after wake(), for callers that poll other descriptors as
+  // well.
   int wakeup() const { return wakeup_.get(); }
   void forget_wakeup();
 
@@ -62,7 +63,7 @@ class SocketWire : public Wire {
   void wait_with(int wakeup, std::span<Interest> interests, std::chrono::milliseconds limit) const;
 
   std::vector<PeerSockets> peers_;
-  const Fd wakeup_;  // eventfd
+  const Fd wakeup_;  // an eventfd that wake() writes
 };
 
 }  // namespace paceline

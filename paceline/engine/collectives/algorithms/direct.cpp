@@ -2,9 +2,9 @@
 // needs it.
 //
 // Words. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
-// contribution arrives: that of rank q begins at q times the length of the receiver's chunk in its
-// scratch. A rank's own slot gets no contribution, because that is read from its input; a reduce
-// keeps its result there.
+// contribution arrives: rank q's slot begins at q times the length of the receiver's chunk in the
+// receiver's scratch. No contribution arrives in a rank's own slot, because it reads its own
+// contribution from its input; a reduce keeps its result there.
 //
 // all_reduce, as three ranks do it (A, B and C are the ranks' inputs, the digits chunks):
 //
@@ -17,8 +17,8 @@
 // its chunk at once, in rank order, so the order of the sum does not depend on how the buffer is
 // cut. n/p x (p-1) bytes are combined per rank.
 //
-// All sends come first, to the next rank first, and receives in the same order: the steps are only
-// begun, so every pair of ranks exchanges at the same time (schedule.h).
+// All sends come first, beginning with the one to the next rank, and then the receives in the same
+// order. The steps are only begun, so all pairs of ranks exchange at the same time (schedule.h).
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
@@ -26,10 +26,10 @@
 namespace paceline {
 namespace {
 
-// 64 bytes of the narrowest type.
+// Chunks begin at multiples of this many elements: 64 bytes of the narrowest type.
 constexpr std::size_t kChunkAlignment = 64;
 
-// Every rank's contribution in rank order: this rank's own from `own`, the others' from scratch,
+// The contributions of all ranks, in rank order: this rank's own at `own`, the others in scratch,
 // where rank q's begins at q times `count`.
 std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, std::size_t count) {
   std::vector<Operand> operands;
@@ -67,7 +67,7 @@ void build_all_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   });
 }
 
-// A result waits in the scratch that holds no contribution: this rank's own.
+// The result waits in this rank's own slot, which holds no contribution.
 void build_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto result_of = [&](int rank) {
     const Chunk chunk = chunk_of(spec.count, rank, spec.world_size);
@@ -111,8 +111,7 @@ void build_broadcast(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   builder.for_each_peer([&](int peer) { builder.send(peer, input(0), output(0), spec.count); });
 }
 
-// Gathers, scatters and all_to_all: block (from, to) goes from `from` to `to`, where `gives` says
-// so.
+// Gathers, scatters and all_to_all: block (from, to) goes from `from` to `to` if gives(from, to).
 template <class Gives>
 void build_blocks(ScheduleBuilder& builder, const ScheduleSpec& spec, Gives gives) {
   const auto place = [&](int from, int to) {

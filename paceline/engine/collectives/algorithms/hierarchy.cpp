@@ -10,20 +10,22 @@
 // fetch it. They meet between these steps.
 //
 // The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees by itself.
-// Where each host has a power of two of neighbouring ranks that is one partial sum per host; for 3
-// neighbouring ranks two; for ranks dealt out in turn one for each rank, and nothing is saved.
-// Partial sums of 16-bit types travel in float32.
+// If each host has a power of two of consecutive ranks, that makes one partial sum per host; 3
+// consecutive ranks make two; if the ranks are dealt out to the hosts in turn, there is one for
+// each rank, and nothing is saved. Partial sums of 16-bit types travel in float32.
 //
-// Between up to 4 hosts a carrier sends straight to the others, n(h-1)/h bytes of each lane there
-// and back for h hosts; with more hosts of one power-of-two partial each, it halves and doubles
-// (recursive.cpp). broadcast goes from host to host in a binomial tree.
+// With up to 4 hosts, a carrier exchanges directly with the other carriers of its lane: with h
+// hosts, n(h-1)/h bytes of the lane in each direction. With more hosts, each with a single partial
+// sum over a power of two of ranks, it halves and doubles (recursive.cpp). broadcast goes from host
+// to host in a binomial tree.
 //
-// all_gather and reduce_scatter have blocks instead of lanes. What a rank gives to the ranks of
-// another host, or they to it, goes through one rank there, which their positions on their hosts
-// say. all_gather: a rank sends its block to one rank of each other host, from whose scratch the
-// ranks of that host fetch it. reduce_scatter: for each rank of another host one rank of this host
-// adds up what its host gives to that rank, subtree by subtree, and sends the sums. So a rank that
-// has most of the elements does most of its host's sending, or gets most of it.
+// all_gather and reduce_scatter have blocks instead of lanes. The elements that a rank gives to the
+// ranks of another host, or gets from them, go through one rank of that host, which is chosen by
+// the ranks' positions on their hosts. all_gather: a rank sends its block to one rank of each other
+// host, from whose scratch the ranks of that host fetch it. reduce_scatter: for each rank of
+// another host one rank of this host adds up what its host gives to that rank, subtree by subtree,
+// and sends the sums. So a rank that has most of the elements sends, or receives, most of its
+// host's bytes.
 
 #include <algorithm>
 #include <numeric>
@@ -37,7 +39,7 @@ namespace paceline {
 
 namespace {
 
-// For every rank the first one after it that is on another host.
+// For every rank, the next rank that is on another host.
 std::vector<int> ends_of_runs(const std::vector<int>& host_of) {
   std::vector<int> ends(host_of.size(), static_cast<int>(host_of.size()));
   for (std::size_t rank = host_of.size(); rank-- > 1;) {
@@ -47,7 +49,7 @@ std::vector<int> ends_of_runs(const std::vector<int>& host_of) {
   return ends;
 }
 
-// The largest subtrees inside [first, first + number) whose ranks are all on one host.
+// Collects the largest subtrees inside [first, first + number) whose ranks are all on one host.
 void collect(const Hosts& hosts, const std::vector<int>& ends, int first, int number,
              std::vector<std::vector<Subtree>>& out) {
   const auto begin = static_cast<std::size_t>(first);
@@ -78,12 +80,11 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host) {
   return size;
 }
 
-// What both halves of the hierarchy are made of: where the ranks are, and the sums that a host
-// makes of its own ranks' contributions. One rank's view.
-
+// The common part of both halves of the hierarchy: where the ranks are, and the sums that a host
+// makes of its own ranks' contributions. It is one rank's view.
 class HierarchyRank {
  protected:
-  // Requires: both outlive this object; spec.hosts.
+  // Requires: `builder` and `spec` outlive this object, and spec.hosts is set.
   HierarchyRank(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : builder_(builder),
         spec_(spec),
@@ -125,13 +126,13 @@ class HierarchyRank {
   const ScheduleSpec& spec_;
   const Hosts& hosts_;
   const int host_;
-  const std::vector<std::vector<Subtree>> subtrees_;  // by host
+  const std::vector<std::vector<Subtree>> subtrees_;  // the subtrees of each host
 };
 
 namespace {
 
-// The ranks' blocks of a gather or a reduce_scatter, one after the other in scratch: alike on all
-// ranks.
+// The ranks' blocks of a gather or a reduce_scatter, one after the other in scratch; the same on
+// all ranks.
 class Blocks {
  public:
   explicit Blocks(const ScheduleSpec& spec) {
@@ -156,7 +157,7 @@ class HierarchyOfBlocks : private HierarchyRank {
   HierarchyOfBlocks(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : HierarchyRank(builder, spec), blocks_(spec), own_(blocks_.count(spec.rank)) {}
 
-  // Scratch: every rank's block, where a rank of this host has it.
+  // The scratch holds every rank's block, if a rank of this host has it.
   void all_gather() {
     const Place own = input(spec_.given(spec_.rank, spec_.rank).offset);
     builder_.copy(own, blocks_.place(spec_.rank), own_);
@@ -180,8 +181,8 @@ class HierarchyOfBlocks : private HierarchyRank {
     }
   }
 
-  // Scratch: every rank's input, block by block. For each rank of another host one rank of this
-  // host adds up what its host gives to it.
+  // The scratch holds every rank's input, block by block. For each rank of another host one rank of
+  // this host adds up what its host gives to it.
   void reduce_scatter() {
     for (int rank = 0; rank < spec_.world_size; ++rank) {
       builder_.copy(input(spec_.given(spec_.rank, rank).offset), blocks_.place(rank),
@@ -208,15 +209,15 @@ class HierarchyOfBlocks : private HierarchyRank {
   }
 
  private:
-  // Sums that may be on their way at a time.
+  // The most sums that may be on their way at a time.
   static constexpr std::size_t kTurns = 4;
 
-  // The rank of `host` that does what there is to do there for `rank` of another host.
+  // The rank of `host` that does that host's work for `rank` of another host.
   int receiver_for(int rank, int host) const {
     return members(host)[hosts_.local_index(rank) % members(host).size()];
   }
 
-  // Adds up and sends what this rank has to for the blocks of other hosts' ranks.
+  // Adds up and sends this rank's share of the sums for ranks of other hosts.
   void help_other_hosts() {
     const auto& trees = own_subtrees();
     std::size_t turn = 0;
@@ -242,10 +243,11 @@ class HierarchyOfBlocks : private HierarchyRank {
   }
 
   const Blocks blocks_;
-  const std::size_t own_;  // elements of this rank's block
+  const std::size_t own_;  // number of elements of this rank's block
 };
 
-// The most subtrees of one rank that a rank gets from other hosts, each in scratch of its own.
+// The largest number of subtrees of a single rank that a rank gets from other hosts; each needs
+// scratch of its own.
 std::size_t most_single_contributions(const Hosts& hosts) {
   std::vector<std::size_t> singles;
   for (const auto& trees : subtrees_by_host(hosts)) {
@@ -301,7 +303,7 @@ class HierarchyOfLanes : private HierarchyRank {
     for (const auto& members : hosts_.members) num_lanes_ = std::min(num_lanes_, members.size());
   }
 
-  // Scratch: every rank's input, then the result.
+  // The scratch holds every rank's input, then the result.
   void all_reduce() {
     stage(spec_.count);
     if (carries()) {
@@ -316,7 +318,7 @@ class HierarchyOfLanes : private HierarchyRank {
     fetch_lanes(spec_.count);
   }
 
-  // As all_reduce, but every lane's sum is made on the root's host.
+  // As all_reduce(), but every lane's sum is made on the root's host.
   void reduce() {
     stage(spec_.count);
     const int root_host = host_of(spec_.root);
@@ -334,7 +336,7 @@ class HierarchyOfLanes : private HierarchyRank {
     if (spec_.rank == spec_.root) fetch_lanes(spec_.count);
   }
 
-  // Scratch: the buffer.
+  // The scratch holds the buffer.
   void broadcast() {
     const int root_host = host_of(spec_.root);
     if (spec_.rank == spec_.root) {
@@ -364,7 +366,8 @@ class HierarchyOfLanes : private HierarchyRank {
     builder_.meet();
   }
 
-  // From every lane's carrier, where the result begins at `base` of its scratch.
+  // Fetches the result of each lane from its carrier, where it begins at `base` of the carrier's
+  // scratch.
   void fetch_lanes(std::size_t base) {
     for (std::size_t lane = 0; lane < num_lanes_; ++lane) {
       const Chunk chunk = lane_of(lane);
@@ -378,8 +381,8 @@ class HierarchyOfLanes : private HierarchyRank {
     return partial(tree * lane_of(0).count() + offset);
   }
 
-  // This host's part [begin, begin + count) of the lane, a partial for each subtree of more than
-  // one rank.
+  // Adds up this host's contributions to [begin, begin + count) of the lane: one partial sum for
+  // each subtree of more than one rank.
   void add_own(const Chunk& lane, std::size_t begin, std::size_t count) {
     const auto& trees = own_subtrees();
     for (std::size_t tree = 0; tree < trees.size(); ++tree) {
@@ -401,7 +404,8 @@ class HierarchyOfLanes : private HierarchyRank {
     }
   }
 
-  // All hosts' partial sums of [begin, begin + count) of the lane into `to`.
+  // Receives all hosts' partial sums of [begin, begin + count) of the lane, and adds them up into
+  // `to`.
   void receive_and_finish(const Chunk& lane, std::size_t begin, std::size_t count, Place to) {
     const std::size_t longest = lane_of(0).count();
     std::size_t wide = own_subtrees().size() * longest;
@@ -427,7 +431,7 @@ class HierarchyOfLanes : private HierarchyRank {
     builder_.reduce(operands, to, count);
   }
 
-  // Each host's carrier finishes a part of the lane and hands it to the others.
+  // Each host's carrier finishes a part of the lane and sends it to the others.
   void add_up_directly(const Chunk& lane) {
     const auto part_of = [&](int host) { return chunk_of(lane.count(), host, num_hosts()); };
     const auto result = [&](const Chunk& part) {
@@ -470,7 +474,8 @@ class HierarchyOfLanes : private HierarchyRank {
     add_halving_all_reduce(builder_, team, lane.count());
   }
 
-  // Between hosts, counted from the root's, in a binomial tree; from the root's own scratch there.
+  // Passes the buffer from host to host in a binomial tree, in which hosts are counted from the
+  // root's.
   void pass_on(int root_host) {
     const Chunk lane = lane_of(position_);
     const int distance = (host_ - root_host + num_hosts()) % num_hosts();

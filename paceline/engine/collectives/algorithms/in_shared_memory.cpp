@@ -12,7 +12,7 @@ bool gives(const ScheduleSpec& spec, int from, int to) {
   return spec.op != Op::kScatter || from == spec.root;
 }
 
-// Every rank's contribution in rank order: this rank's own from its input.
+// The contributions of all ranks, in rank order; this rank's own is read from its input.
 std::vector<Operand> contributions(const ScheduleSpec& spec, Place own, Place others) {
   std::vector<Operand> operands;
   for (int rank = 0; rank < spec.world_size; ++rank) {
@@ -57,7 +57,7 @@ class InPlaceBuilder {
   }
 
  private:
-  // `place` of this rank's memory, then of the others', beginning with the next.
+  // The place in this rank's memory, then in the others', beginning with the next rank.
   std::vector<Target> on_all_ranks(Place place) const {
     std::vector<Target> targets = {{place, spec_.rank}};
     builder_.for_each_peer([&](int peer) { targets.push_back({place, peer}); });
@@ -79,7 +79,7 @@ class InPlaceBuilder {
                     output(spec_.placed(spec_.rank, spec_.rank).offset), own.count);
   }
 
-  // As much work for every rank, and no cache line is written by two.
+  // Every rank has the same amount of work, and no two ranks write the same cache line.
   void broadcast() {
     if (spec_.rank != spec_.root) {
       return builder_.copy(input(0), output(0), spec_.chunk, spec_.root);
@@ -173,7 +173,7 @@ class StagedBuilder {
     builder_.copy(input(block.offset), staged_block(to), block.count);
   }
 
-  // All but what this rank reduces itself.
+  // Copies every chunk except the one that this rank reduces itself.
   void reduce_chunks() {
     const Chunk mine = chunk_of(spec_.count, spec_.rank, spec_.world_size);
     const bool gets_result = spec_.op == Op::kAllReduce || spec_.rank == spec_.root;
@@ -211,7 +211,7 @@ class StagedBuilder {
     builder_.copy(is_root ? input(0) : scratch(0), output(0), spec_.count, spec_.root);
   }
 
-  // A block that goes to all is staged once.
+  // A block that goes to all ranks is staged only once.
   void move_blocks() {
     const int rank = spec_.rank;
     if (gives_blocks(spec_.op)) {

@@ -13,9 +13,9 @@
 
 namespace paceline {
 
-// Every range travels straight from the rank that has it to the rank that needs it. Every operation
-// but send and receive. all_reduce: 2(p-1) messages and 2n(p-1)/p bytes sent per rank, the
-// bandwidth bound (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
+// Every range travels directly from the rank that has it to the rank that needs it. Serves every
+// operation except send and receive. all_reduce: 2(p-1) messages and 2n(p-1)/p bytes sent per rank,
+// the bandwidth bound (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009).
 Schedule build_direct(const ScheduleSpec& spec);
 // all_reduce for small n: every rank sends its whole buffer to every other and reduces all of them.
 // p-1 messages, n(p-1) bytes.
@@ -39,8 +39,8 @@ Schedule build_chain(const ScheduleSpec& spec);
 
 // The ring. all_gather(_v), reduce_scatter(_v) and all_reduce for large n on many ranks whose
 // network cannot carry traffic between all pairs: n(p-1)/p bytes sent per rank, twice that for
-// all_reduce, and no link carries more than its two ends send. A sum has not the promised bits, so
-// the ring must be asked for where it reduces.
+// all_reduce, and no link carries more than its two ends send. Its sums do not have the promised
+// bits, so reductions use the ring only on request.
 Schedule build_ring(const ScheduleSpec& spec);
 
 // Bruck's all_to_all, for small blocks on many ranks: ceil(log2 p) messages of about half the
@@ -54,27 +54,27 @@ Schedule build_doubling(const ScheduleSpec& spec);
 // and about 2n bytes for all_reduce.
 Schedule build_halving(const ScheduleSpec& spec);
 
-// The ranks of a reduction, in order, and where their contributions and results are; so that a
+// The ranks of a reduction, in order, and where their contributions and results are. With it a
 // hierarchy can run the same rounds between hosts.
 struct Team {
   std::vector<int> ranks;
   int index = 0;               // this rank's position
-  std::size_t leaf_ranks = 1;  // that each contribution sums up
+  std::size_t leaf_ranks = 1;  // number of ranks that each contribution sums up
   Place leaf;                  // this rank's contribution; partial if leaf_ranks > 1
   Place result;
-  std::size_t scratch_base = 0;  // both free from here on
+  std::size_t scratch_base = 0;  // the scratch and partials that are free begin here
   std::size_t partial_base = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
   bool leaf_is_partial() const { return leaf.space == Space::kPartial; }
 };
 
-// The whole sum of `count` into every rank's result.
+// Adds the steps that put the whole sum of `count` elements into every rank's result.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 
-// A part of the promised tree over all ranks (kernels/reduce.h) that lies on one host: the sum of
-// these ranks can be made there by itself without a change of the whole sum's bits.
+// A part of the promised tree over all ranks (kernels/reduce.h) that lies on one host: these ranks'
+// sum can be made on that host without changing the bits of the whole sum.
 struct Subtree {
   int first = 0;
   int num_ranks = 0;
@@ -84,9 +84,9 @@ struct Subtree {
 // The largest whole subtrees that make up the ranks of each host, in rank order.
 std::vector<std::vector<Subtree>> subtrees_by_host(const Hosts& hosts);
 
-// The ranks of each host where every host is one whole subtree, all of the same size and in the
-// order of the ranks; 0 otherwise. A power of two, unless there is one host. Takes what
-// subtrees_by_host() gives.
+// The number of ranks per host, if every host is one whole subtree, all of the same size and in
+// rank order; otherwise 0. It is a power of two unless there is only one host. `by_host` is the
+// result of subtrees_by_host().
 int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host);
 
 // The hierarchy: shared memory inside a host, messages between hosts; each byte crosses the network
@@ -94,7 +94,8 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host);
 // broadcast, reduce, all_gather(_v) and reduce_scatter(_v). Requires: spec.hosts.
 Schedule build_hierarchy(const ScheduleSpec& spec);
 
-// Its half without lanes: all_gather(_v) and reduce_scatter(_v). Requires: spec.hosts.
+// The half of the hierarchy without lanes: all_gather(_v) and reduce_scatter(_v). Requires:
+// spec.hosts.
 Schedule build_hierarchy_of_blocks(const ScheduleSpec& spec);
 
 // The most elements of each block, at least 1, that an operation with unequal counts may take at a

@@ -1,6 +1,6 @@
 // Recursive halving and doubling: neighbours first, then pairs of neighbours, and so on, so that
 // every sum on the way is an aligned subtree of ranks and the promised order is kept. (The usual
-// textbook order, farthest first, would not keep it.)
+// order in textbooks, farthest first, would not keep it.)
 //
 // Words. A *team* is the list of ranks that take part, a member's *index* its position there; a
 // *leaf* is a member's contribution, which for a hierarchy is a host's sum. In *level* k the
@@ -29,7 +29,8 @@
 namespace paceline {
 namespace {
 
-// A half of less than this is not worth cutting again, and cache lines stay whole.
+// Ranges are cut at multiples of this, so that cache lines stay whole; a shorter half is not worth
+// cutting again.
 constexpr std::size_t kGrain = 16;
 
 struct Range {
@@ -39,12 +40,12 @@ struct Range {
 
 class Halving {
  public:
-  // Cuts at multiples of `grain`.
+  // Cuts ranges at multiples of `grain`.
   Halving(ScheduleBuilder& builder, const Team& team, std::size_t count, std::size_t grain)
       : builder_(builder), team_(team), count_(count), grain_(grain) {}
 
   int num_owners() const { return floor_power_of_two(team_.size()); }
-  // What the owner at `index` has after halving `levels` times.
+  // The range that the owner at `index` has after halving `levels` times.
   Range range_of(int index, int levels) const {
     Range range{0, count_};
     for (int level = 0; level < levels; ++level) {
@@ -54,7 +55,7 @@ class Halving {
     return range;
   }
   Range range_of(int owner) const { return range_of(owner, levels_of(num_owners())); }
-  // Whose range the element is in.
+  // The owner of the range that contains the element.
   int owner_of(std::size_t element) const {
     Range range{0, count_};
     int owner = 0;
@@ -70,7 +71,7 @@ class Halving {
   // Leaves each owner's range of the sum at its place in the result.
   void reduce() { reduce_node(0, team_.size(), true); }
 
-  // From every owner's range to the whole result everywhere.
+  // Gathers the owners' ranges, so that every member has the whole result.
   void gather() {
     const int owners = num_owners();
     if (team_.index >= owners) {
@@ -101,7 +102,7 @@ class Halving {
 
   int rank_at(int index) const { return team_.ranks[static_cast<std::size_t>(index)]; }
   Place work() const { return partial(team_.partial_base); }
-  // Room for what arrives; a single contribution that is not a partial sum stays one.
+  // Room for an arriving sum; a single contribution arrives as such, and is not a partial sum.
   Place arrival(bool is_partial) const {
     return is_partial ? partial(team_.partial_base + count_) : scratch(team_.scratch_base);
   }
@@ -192,7 +193,7 @@ Team everybody(const ScheduleSpec& spec, Place result) {
   return team;
 }
 
-// The owner of a range passes each block on to its rank.
+// The owner of a range sends each of its blocks on to the block's rank.
 void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto world = static_cast<std::size_t>(spec.world_size);
   Team team = everybody(spec, scratch(0));
@@ -204,7 +205,7 @@ void build_halving_reduce_scatter(ScheduleBuilder& builder, const ScheduleSpec& 
   const auto receive = [&] {
     builder.receive(giver, scratch(own * spec.count), output(0), spec.count);
   };
-  // In the order of the owners on every rank.
+  // Every rank handles the owners in the same order.
   if (giver < spec.rank) receive();
   if (spec.rank < halving.num_owners()) {
     const Range range = halving.range_of(spec.rank);
@@ -227,7 +228,8 @@ void build_all_gather(ScheduleBuilder& builder, const ScheduleSpec& spec) {
     const Block block = spec.placed(rank, spec.rank);
     return block.offset + block.count;
   };
-  // The blocks of `number` ranks from `first` on, around the end: at most two runs.
+  // Calls `body` for the blocks of `number` ranks from `first` on, wrapping around at the end: at
+  // most two runs.
   const auto for_each_run = [&](int first, int number, auto body) {
     const int last = std::min(first + number, world);
     body(output(start_of(first)), end_of(last - 1) - start_of(first));
@@ -255,8 +257,8 @@ void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::siz
   halving.gather();
 }
 
-// Where a block of 2^k members has a smaller neighbour at the end, each of the few sends its sum to
-// several of the many.
+// If the last block has fewer members than its neighbour of 2^k members, each of its members sends
+// its sum to several of the neighbour's.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
   const auto rank_at = [&](int index) { return team.ranks[static_cast<std::size_t>(index)]; };
   const auto ranks_of = [&](int members) {

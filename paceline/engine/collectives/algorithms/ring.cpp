@@ -48,7 +48,7 @@ class Ring {
         next_(at(1)),
         previous_(at(-1)) {}
 
-  // Every rank's block is at its place in this rank's output.
+  // Gathers every rank's block at its place in this rank's output.
   void all_gather(const BlockOf& placed) {
     for (int step = 0; step + 1 < world_; ++step) {
       const Block theirs = placed(at(-1 - step));
@@ -60,7 +60,7 @@ class Ring {
     }
   }
 
-  // The sum of every rank's chunk `rank` into `result`.
+  // Puts the sum of all ranks' block `rank` into `result`.
   void reduce_scatter(const BlockOf& given, Place result) {
     std::size_t largest = 0;
     for (int rank = 0; rank < world_; ++rank) largest = std::max(largest, given(rank).count);
@@ -72,7 +72,7 @@ class Ring {
       const Block received = given(at(-2 - step));
       builder_.send(next_, sum, arrival, given(at(-1 - step)).count);
       builder_.receive(previous_, arrival, arrival, received.count);
-      // In turn: the last sum may still be on its way.
+      // Two places are used in turn, because the previous sum may still be on its way.
       const auto turn = static_cast<std::size_t>(step % 2) * largest;
       sum = step + 2 == world_ ? result : partial(turn);
       builder_.reduce({{arrival}, {input(received.offset)}}, sum, received.count);
@@ -112,8 +112,8 @@ Schedule build_ring(const ScheduleSpec& spec) {
   return builder.take();
 }
 
-// Scratch: first the blocks in order of the distance that they have to go, then for each round what
-// is packed for sending and what arrives.
+// The scratch holds first the blocks in the order of the distance that they have to travel, then,
+// for each round, the packed blocks to send and the arriving ones.
 Schedule build_bruck(const ScheduleSpec& spec) {
   ScheduleBuilder builder(spec);
   const int world = spec.world_size;

@@ -1,6 +1,6 @@
 #pragma once
 
-// An algorithm as data: what one rank does in a collective, as a list of steps over element ranges.
+// An algorithm as data: one rank's part in a collective is a list of steps over element ranges.
 // Pure functions build schedules (algorithms/), executors run them over messages or in shared
 // memory, the simulator runs those of messages in virtual time, and tests run all ranks' schedules
 // without a network.
@@ -11,9 +11,9 @@
 // reduces.
 //
 // Steps are carried out in order, but a send or receive is only begun: it lasts while later steps
-// go on. A step that would read what is still being received, or overwrite what is still being
-// received or sent, waits first (scoreboard.h); nothing else does. Ranks of one host may read each
-// other's scratch and partials (`owner`), after a kMeet that follows their writing.
+// go on. A step that would read elements still being received, or overwrite elements still being
+// received or sent, waits for them first (scoreboard.h); no other step waits. Ranks of one host may
+// read each other's scratch and partials (`owner`), after a kMeet that follows their writing.
 //
 // Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
 // them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
@@ -35,7 +35,7 @@ namespace paceline {
 
 enum class Space : std::uint8_t { kInput, kOutput, kScratch, kPartial };
 
-// A range's beginning, in elements; kPartial in accumulators.
+// The beginning of a range, in elements; in kPartial, in accumulators.
 struct Place {
   Space space = Space::kInput;
   std::size_t offset = 0;
@@ -46,12 +46,13 @@ struct Step {
   enum class Kind : std::uint8_t {
     kSend,
     kReceive,
-    kAwait,   // everything that was to be received from `peer` so far
-    kReduce,  // `operands` into `to`: a partial result if that is the space, the final one
-              // otherwise
+    kAwait,  // waits for everything to be received from `peer` so far
+    // Reduces `operands` into `to`: a partial result if that is the space of `to`, otherwise the
+    // final one.
+    kReduce,
     kCopy,
-    // All ranks of this host, once every send and receive of elements that they began has ended:
-    // what they wrote before is visible after.
+    // Meets all ranks of this host, once every send and receive of elements that they began has
+    // ended: everything that they wrote before is visible to all of them afterwards.
     kMeet,
   };
   Kind kind = Kind::kCopy;
@@ -62,11 +63,12 @@ struct Step {
   std::size_t count = 0;
   std::size_t first_operand = 0;  // reduce
   std::size_t num_operands = 0;
-  std::size_t first_target = 0;  // copy, reduce in shared memory: where the result goes; none: `to`
+  // Copy, reduce in shared memory: the destinations of the result; if none, `to`.
+  std::size_t first_target = 0;
   std::size_t num_targets = 0;
 };
 
-// What a reduce reads; as ReduceSource.
+// An operand that a reduce reads; becomes a ReduceSource.
 struct Operand {
   Place place;
   int owner = -1;  // as in Step
@@ -81,7 +83,7 @@ struct Target {
 
 struct Schedule {
   std::vector<Step> steps;
-  std::size_t first_meeting = 0;  // its place in `steps`; 0 also where there is none
+  std::size_t first_meeting = 0;  // its index in `steps`; 0 also if there is none
   // The first num_ahead steps (sends and receives only) of the next piece may be taken while this
   // one is under way, so that the network does not pause between pieces. All ranks cut their
   // schedule at the same point of the algorithm.
@@ -89,8 +91,8 @@ struct Schedule {
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
   std::vector<Target> targets;
-  std::size_t scratch_count = 0;  // elements
-  std::size_t partial_count = 0;  // accumulators
+  std::size_t scratch_count = 0;  // scratch that the schedule needs, in elements
+  std::size_t partial_count = 0;  // partials that the schedule needs, in accumulators
 };
 
 struct Block {
@@ -99,53 +101,55 @@ struct Block {
 };
 
 // Where the blocks of an operation with unequal counts lie. all_gather_v and reduce_scatter_v have
-// one a rank, all_to_all_v one for each pair, `from` first.
+// one block for each rank, all_to_all_v one for each pair of ranks, ordered by `from` first.
 struct BlockTable {
-  std::vector<Block> given;   // in the input of the giving rank
-  std::vector<Block> placed;  // in the output of the getting rank
+  std::vector<Block> given;   // blocks in the input of the giving rank
+  std::vector<Block> placed;  // blocks in the output of the receiving rank
 
   static BlockTable of(const Collective& call, int world_size);
-  // The elements [begin, begin + most) of every block.
+  // The table for the elements [begin, begin + most) of every block.
   BlockTable piece(std::size_t begin, std::size_t most) const;
 };
 
-// Which ranks are on which host. All ranks see the same.
+// The ranks of each host. All ranks have the same value.
 struct Hosts {
-  std::vector<int> host_of;               // of each rank; numbered from 0 as ranks name them first
+  // The host of each rank; hosts are numbered from 0 in the order of their first ranks.
+  std::vector<int> host_of;
   std::vector<std::vector<int>> members;  // ranks of each host, ascending
 
-  // `host_of` with any numbers.
+  // Makes Hosts from any numbers of the ranks' hosts.
   static Hosts from(const std::vector<int>& host_of);
-  // `num_hosts` with `ranks` each, one after the other.
+  // Makes `num_hosts` hosts with `ranks` consecutive ranks each.
   static Hosts blocks(int num_hosts, int ranks);
   std::size_t size() const { return members.size(); }
   int world_size() const { return static_cast<int>(host_of.size()); }
   const std::vector<int>& neighbours(int rank) const {
     return members[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
   }
-  // Whether the ranks of each host follow one another, as many on every host.
+  // Whether every host has the same number of ranks, and each host's ranks are consecutive.
   bool are_equal_blocks() const;
   // The position of `rank` among the ranks of its host.
   std::size_t local_index(int rank) const;
 };
 
-// What a schedule is built for. Blocks of gather-like and scatter-like operations begin every
-// `input_stride` or `output_stride` elements, so that one schedule can serve a piece of a larger
-// call; those of unequal counts are given in full.
+// The call for which a schedule is built. Blocks of gather-like and scatter-like operations begin
+// every `input_stride` or `output_stride` elements, so that one schedule can serve a piece of a
+// larger call; those of unequal counts are given in full.
 struct ScheduleSpec {
   Op op = Op::kBarrier;
   int rank = 0;
   int world_size = 1;
   int root = 0;
-  std::size_t count = 0;  // as in Collective; with `blocks`, the most that a block has
+  std::size_t count = 0;  // as in Collective; with `blocks`, the length of the longest block
   std::size_t input_stride = 0;
   std::size_t output_stride = 0;
   const BlockTable* blocks = nullptr;  // for operations with unequal counts
-  std::size_t chunk = 0;               // elements; of the algorithms that cut
+  std::size_t chunk = 0;               // elements in a chunk, for algorithms that cut the buffer
   const Hosts* hosts = nullptr;        // for the hierarchy
 
-  // What `from` gives `to`: where it is in the input of `from`, and where it goes in the output of
-  // `to`. For operations on blocks; rooted ones have `from` or `to` as root.
+  // The block that `from` gives to `to`: its place in the input of `from`, and its place in the
+  // output of `to`. For operations on blocks; in operations with a root, `from` or `to` must be the
+  // root.
   Block given(int from, int to) const;
   Block placed(int from, int to) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// What all algorithms build their schedules with. Steps of no elements are left out, so both ends
-// must compute a count the same way.
+// The builder with which all algorithms make their schedules. Steps without elements are left out,
+// so both ends must compute the same count.
 
 #include <algorithm>
 #include <bit>
@@ -67,7 +67,7 @@ class ScheduleBuilder {
       schedule_.operands.push_back(operand);
     }
   }
-  // In shared memory: the result goes to all `targets`.
+  // In shared memory: reduces into all `targets`.
   void reduce_to(const std::vector<Operand>& operands, const std::vector<Target>& targets,
                  std::size_t count) {
     if (count == 0) return;
@@ -79,7 +79,7 @@ class ScheduleBuilder {
     add({.kind = Step::Kind::kCopy, .from = from, .count = count});
     add_targets(targets);
   }
-  // One that goes on where the last step's ended is made part of that.
+  // Adds a copy. A copy that continues the range of the previous one is merged with it.
   void copy(Place from, Place to, std::size_t count, int owner = -1) {
     if (count == 0) return;
     need(to, count);
@@ -95,13 +95,13 @@ class ScheduleBuilder {
     meets_ = true;
     add({.kind = Step::Kind::kMeet});
   }
-  // The steps so far may be taken ahead (Schedule::overlaps).
+  // Marks the steps so far as steps that may be taken ahead (Schedule::overlaps).
   void end_what_is_ahead() {
     schedule_.overlaps = true;
     schedule_.num_ahead = schedule_.steps.size();
   }
 
-  // Bare headers.
+  // Messages that consist only of a header.
   void send_greeting(int peer) { add({.kind = Step::Kind::kSend, .peer = peer}); }
   void receive_greeting(int peer) { add({.kind = Step::Kind::kReceive, .peer = peer}); }
   void await(int peer) { add({.kind = Step::Kind::kAwait, .peer = peer}); }

@@ -1,9 +1,9 @@
 #pragma once
 
-// Which bytes of a rank are on their way, so that steps in order can overlap with the sends and
-// receives before them: a read waits for what is being received there, a write also for what is
-// being sent from there. Of a transfer that is half done, the bytes already moved are free.
-// Scoreboard is for executors, RangesInUse for the simulator. Thread safety: none.
+// Records which bytes of a rank are being sent or received, so that steps can overlap with earlier
+// sends and receives: a read waits while its bytes are being received, a write also while they are
+// being sent. Of a transfer that is half done, the bytes already moved are free. Scoreboard is for
+// executors, RangesInUse for the simulator. Thread safety: none.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,12 +20,12 @@ class Scoreboard {
     bool overlaps(const Bytes& other) const { return begin < other.end && other.begin < end; }
   };
 
-  // Something that lasts: a send reads `bytes`, a receive writes them.
+  // Begins a send, which reads `bytes`, or a receive, which writes them.
   void begin(std::uint64_t id, Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) pending_.push_back({id, bytes.begin, bytes, writes});
   }
-  // moved(id): how many of its bytes are through, from the first on; all if it is that many or
-  // more.
+  // moved(id) returns how many bytes of a transfer have moved, from the first on; if it is at least
+  // the length, the transfer has ended.
   template <class Moved>
   void update(Moved moved) {
     std::erase_if(pending_, [&](Pending& one) {
@@ -44,7 +44,7 @@ class Scoreboard {
   struct Pending {
     std::uint64_t id;
     std::uintptr_t begin;
-    Bytes rest;  // not yet through
+    Bytes rest;  // bytes that have not moved yet
     bool writes;
     std::size_t size() const { return rest.end - begin; }
   };
@@ -60,17 +60,17 @@ class Scoreboard {
 };
 
 // As Scoreboard, for the simulator's ranks with thousands of messages under way: ranges are found
-// by search, and are in use as a whole until they are not. Cost: a logarithm of their number, as
-// long as ranges are about equally long.
+// by search, and a range is in use as a whole until its transfer ends. Cost: a logarithm of their
+// number, as long as ranges are about equally long.
 class RangesInUse {
  public:
   using Bytes = Scoreboard::Bytes;
 
-  // A send reads `bytes`, a receive writes them.
+  // Begins a send, which reads `bytes`, or a receive, which writes them.
   void begin(Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) (writes ? written_ : read_).insert(bytes);
   }
-  // What began so.
+  // Ends what begin() began with the same arguments.
   void end(Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) (writes ? written_ : read_).erase(bytes);
   }
@@ -101,8 +101,8 @@ class RangesInUse {
     }
 
    private:
-    std::multimap<std::uintptr_t, std::uintptr_t> ends_;  // by where a range begins
-    std::uintptr_t longest_ = 0;                          // so far
+    std::multimap<std::uintptr_t, std::uintptr_t> ends_;  // the ends of ranges, by their beginnings
+    std::uintptr_t longest_ = 0;                          // the longest range so far
   };
 
   Ranges read_, written_;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The communication backends that Paceline knows, which of them this build has, and how to choose
-// one.
+// The communication backends that Paceline knows: which of them this build has, and how users
+// choose one.
 //
 //   "gloo"                     for buffers in ordinary memory
 //   "cpu:paceline,cuda:nccl"   one per kind of memory, as torch.distributed writes it
@@ -18,25 +18,25 @@ namespace paceline {
 
 struct BackendInfo {
   std::string name;
-  Device device = Device::kCpu;  // the memory it works on
-  bool available = false;        // part of this build
+  Device device = Device::kCpu;  // the memory that it works on
+  bool available = false;        // whether it is part of this build
   std::string text;              // its version, or why it is not available
   std::string advice;            // how to get it; empty when it is available
 };
 
-// Paceline's own first.
+// All backends, Paceline's own first.
 std::vector<BackendInfo> list_backends();
 // False also for a name that does not exist.
 bool is_backend_available(const std::string& name);
-// Error(kUnsupported) with the reason why `info` is not available and how to get it.
+// Makes Error(kUnsupported), with the reason why the backend is not available and how to get it.
 Error backend_missing(const BackendInfo& info);
 
-// Which backend carries which memory.
+// The backend for each kind of memory.
 struct BackendChoice {
   std::string cpu = "paceline";
-  std::string cuda;  // empty: none
+  std::string cuda;  // empty for none
   bool operator==(const BackendChoice&) const = default;
-  // As parse_backend_choice() takes it; one text for each choice.
+  // The text that parse_backend_choice() takes; equal choices have equal texts.
   std::string text() const;
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::chrono::microseconds kSpin{500};
 constexpr std::chrono::microseconds kNap{50};
-// How long a wait may go without a look at the peers and at the deadline.
+// How long a wait may last before it checks the peers and the deadline again.
 constexpr std::chrono::milliseconds kLook{2};
 
 }  // namespace
@@ -61,12 +61,12 @@ void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline
 }
 
 struct BlockingCalls::Exchange {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards all members below
   std::condition_variable changed;
-  std::function<void()> call;  // that is to be carried out; empty: none
-  bool is_done = false;        // with the last one
-  bool ends = false;           // there will be no other
-  std::exception_ptr error;    // of the last one
+  std::function<void()> call;  // the call to be carried out; empty if none
+  bool is_done = false;        // the last call has returned
+  bool ends = false;           // no other call will follow
+  std::exception_ptr error;    // the exception of the last call
 
   void serve() {
     const BrokenPipeGuard guard;
@@ -157,18 +157,18 @@ void BlockingCalls::rethrow() {
 
 namespace {
 
-// A call that was given up may still return: its peers may have begun it.
+// How long an abandoned call may still take to return, because its peers may have begun it, too.
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards all members below
   std::condition_variable given_back;
   bool taken = false;
   bool kept = false;
-  std::optional<Deadline> lost_at;  // when its holder has given up
+  std::optional<Deadline> lost_at;  // when the turn counts as lost, because its holder has given up
 };
 
-// Not destroyed: a call that was given up may give its turn back while the process ends.
+// Never destroyed, because an abandoned call may give its turn back while the process ends.
 Turn& turn() {
   static Turn& one = *new Turn;
   return one;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What it takes to live with libraries that block: waits that end when a peer dies or time is over,
-// a thread for calls without a deadline, turns for a library that serves one group at a time, and a
-// guard against SIGPIPE.
+// Tools for libraries that block: waits that end when a peer dies or the deadline passes, a thread
+// for calls without a deadline, turns for a library that serves one group at a time, and a guard
+// against SIGPIPE.
 
 #include <chrono>
 #include <csignal>
@@ -49,24 +49,24 @@ class BrokenPipeGuard {
   bool was_pending_ = false;
 };
 
-// Calls `attempt`, which may block for some milliseconds, until it returns true. The mesh's
-// failures end the wait, and so does the deadline: Error(kTimeout) with the text that `late` makes
-// of the seconds waited.
+// Calls `attempt`, which may block for some milliseconds, until it returns true. A failure of the
+// mesh ends the wait. At the deadline it throws Error(kTimeout) with the text that `late` makes
+// from the seconds waited.
 void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadline,
                 const std::function<std::string(double seconds)>& late);
 
-// Waits for a library's operation that can only be asked whether it is done: polls, after 0.5 ms
-// with naps of 50 us between. Error(kTimeout), which says `what` timed out, and the mesh's failures
-// end the wait within milliseconds.
+// Waits for an operation of a library that can only be polled; after 0.5 ms it naps for 50 us
+// between polls. Error(kTimeout), which names `what`, and failures of the mesh end the wait within
+// milliseconds.
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what);
 
 // A thread for the calls of a library that blocks without a deadline: a thread that waits for a
 // call can give up, because of a deadline or a dead peer, while the library cannot.
 //
-// A call that was given up goes on, with all that it captured, until the library lets go of it or
-// the process ends; without its BlockingCalls no one owns the thread. There is no SIGPIPE in it,
-// nor in the threads that a library starts from it (BrokenPipeGuard).
+// An abandoned call continues, with everything that it captured, until the library returns or the
+// process ends; once its BlockingCalls is destroyed, the thread is detached. The thread gets no
+// SIGPIPE, and neither do the threads that a library starts from it (BrokenPipeGuard).
 //
 // Thread safety: one run() at a time.
 class BlockingCalls {
@@ -76,15 +76,15 @@ class BlockingCalls {
   BlockingCalls& operator=(const BlockingCalls&) = delete;
   ~BlockingCalls();
 
-  // Waits for `call` and throws what it threw. Error(kTimeout), which says that `what` timed out,
-  // and the mesh's failures end the wait; the call is given up then, and there must be no other
-  // before catch_up().
+  // Runs `call` on the thread, waits for it and rethrows its exception. Error(kTimeout), which
+  // names `what`, and failures of the mesh end the wait; the call is then abandoned, and catch_up()
+  // must come before any other call.
   void run(std::function<void()> call, Mesh& mesh, Deadline deadline, const std::string& what);
-  // As run(), but nothing else than the deadline ends the wait. False when the call was given up.
+  // As run(), but only the deadline ends the wait. False if the call was abandoned.
   bool run_until(Deadline deadline, std::function<void()> call);
   bool given_up() const { return given_up_; }
-  // Waits until nothing is under way, not even an abandoned call, whose outcome is never reported.
-  // False when that takes longer.
+  // Waits until no call is under way, not even an abandoned one, whose result is never reported.
+  // False if the deadline passes first.
   bool catch_up(Deadline deadline);
 
  private:
@@ -93,39 +93,40 @@ class BlockingCalls {
   void rethrow();
 
   const OwnerProcess owner_;
-  const std::shared_ptr<Exchange> exchange_;  // with the thread
+  const std::shared_ptr<Exchange> exchange_;  // shared with the thread
   std::thread thread_;
   bool given_up_ = false;
 };
 
-// For a library that serves one group of a process at a time: at most one group is inside it, and
-// all ranks of that group are at once.
+// A turn in a library that serves one group of a process at a time: at most one group is inside the
+// library, with all its ranks at once.
 //
-// Groups that share processes may be used in another order on each of them. If each process let in
-// the first to come, two groups could wait inside for each other. So the ranks of a group first
-// try, each in its process, and ask each other: when all have the turn they go on, otherwise no
-// rank keeps it. A group that fails queues in the order of the ranks in the job: no rank waits for
-// a turn before those of all lower ones are held, which cannot end in a circle (ordered acquisition
-// of resources: Havender, "Avoiding deadlock in multitasking systems", 1968).
+// Groups that share processes may be used in a different order on each of them. If each process
+// admitted the first group to arrive, two groups could wait inside for each other. So each rank of
+// a group first tries to take the turn of its process, and the ranks ask each other: if all have
+// their turn, they continue, otherwise no rank keeps it. After a failed attempt, the group's ranks
+// queue in the order of their ranks in the job: no rank waits for its turn before the turns of all
+// lower ranks are held, so no circle of waiting ranks can form (ordered acquisition of resources:
+// Havender, "Avoiding deadlock in multitasking systems", 1968).
 //
-// Cost: one agreement of the group's ranks a turn; when another group is inside, one more for each
-// rank.
+// Cost: one agreement of the group's ranks for each turn; if another group is inside, one more for
+// each rank.
 //
-// Gives the turn back when it is destroyed. Thread safety: all methods are safe.
+// The destructor gives the turn back. Thread safety: all methods are safe.
 class ProcessTurn {
  public:
-  // Null when another group of this process has it for longer than `wait`.
+  // Takes the turn; null if another group of this process holds it for longer than `wait`.
   static std::shared_ptr<ProcessTurn> take(std::chrono::nanoseconds wait);
-  // The turn will not be given back, or may not be.
+  // True if the turn will not be given back, or perhaps not.
   static bool is_lost();
   ~ProcessTurn();
   ProcessTurn(const ProcessTurn&) = delete;
   ProcessTurn& operator=(const ProcessTurn&) = delete;
 
-  // No thread waits any more for the call that has the turn, which may never return: the turn
-  // counts as lost from three seconds later on, until it does.
+  // Called when no thread waits any more for the call that holds the turn, which may never return.
+  // Three seconds later the turn counts as lost, until the call returns.
   void give_up();
-  // The library cannot serve another group any more: the turn is never given back.
+  // Keeps the turn forever, because the library cannot serve another group any more.
   void keep();
 
  private:
@@ -134,14 +135,14 @@ class ProcessTurn {
   bool is_taken_ = false;
 };
 
-// A collective of the group: true when every rank says `mine`.
+// A collective of the group: returns true if `mine` is true on every rank.
 using Agree = std::function<bool(bool mine)>;
 
-// Collective: returns on every rank once all have their process's turn. Requires: every rank of the
-// group has arrived, so that no rank keeps a turn for one that may yet wait for another group.
-// `world_ranks` are those of the group's members in the job. Errors, after which no turn is kept:
-// Agree's, the mesh's failures, kSystem when the turn is lost, and kTimeout when another group of
-// this process does not give it back by the deadline.
+// Collective: returns on every rank once all have the turn of their process. Requires: every rank
+// of the group has arrived, so that no rank holds a turn while it waits for a rank that is still
+// inside another group. `world_ranks` are those of the group's members in the job. Errors, after
+// which no turn is kept: Agree's, the mesh's failures, kSystem when the turn is lost, and kTimeout
+// when another group of this process does not give it back by the deadline.
 std::shared_ptr<ProcessTurn> take_turns(const Agree& agree, const std::vector<int>& world_ranks,
                                         Mesh& mesh, Deadline deadline, const std::string& what);
 

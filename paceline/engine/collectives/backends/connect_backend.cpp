@@ -15,7 +15,7 @@ namespace paceline {
 
 namespace {
 
-// How long a death may take from a library's connection to the engine's lifeline.
+// How much later than a library's connection the engine's lifeline may show a death.
 constexpr std::chrono::milliseconds kNoticeTime{500};
 constexpr std::chrono::milliseconds kLookAgain{2};
 
@@ -43,22 +43,23 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
   Library* library = library_of(call.device);
   const bool is_own = has_counts(call.op) || call.part_of;
   if (library == nullptr || is_own) return PacelineBackend::run(call, fingerprint, wait);
-  // Every rank makes this call, or none continues.
+  // Returns only once every rank has made this call.
   PacelineBackend::run({}, fingerprint, wait);
   if (call.op == Op::kBarrier || call.op == Op::kAllocate || call.count == 0) return;
   try {
     library->run(call, fingerprint.sequence, wait.deadline);
-    // A run that was ended by abort() may look like a success.
+    // A run that abort() has ended may look like a success.
     if (mesh().failed()) mesh().throw_if_failed();
   } catch (const Error& error) {
     fail_with(error);
-  } catch (...) {  // no memory
+  } catch (...) {  // for example without memory
     fail_with(Error(ErrorCode::kSystem, describe_current_exception()));
   }
 }
 
-// A library sees only that a connection broke, and some say just that something failed. The engine
-// learns soon after which rank died, or gave up and why.
+// Fails the group after a library's error. A library sees only that a connection broke, and some
+// report just that something failed; the engine soon learns which rank died, or which gave up and
+// why.
 void LibraryBackend::fail_with(const Error& error) {
   const auto until = Deadline::after(kNoticeTime);
   try {
@@ -75,7 +76,7 @@ void LibraryBackend::fail_with(const Error& error) {
   throw Error(error);
 }
 
-// To a library all memory is alike.
+// A library treats all memory alike.
 bool LibraryBackend::is_symmetric(ConstBuffer buffer) {
   return library_of(buffer.device) == nullptr && PacelineBackend::is_symmetric(buffer);
 }
@@ -96,7 +97,7 @@ void require_available(const BackendChoice& choice) {
   }
 }
 
-// A library's own connections are not this engine's to encrypt.
+// Refuses encryption with a library, because the engine cannot encrypt a library's own connections.
 void require_own_connections(const BackendChoice& choice, const BackendOptions& options) {
   if (!options.link.encrypt || choice == BackendChoice()) return;
   fail(ErrorCode::kUnsupported,
@@ -132,8 +133,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   connect.link = options.link;
   connect.timeout = options.timeout;
   connect.look_after_parent = options.look_after_parent;
-  // By ranks of the world: ranks that name different members still find each other, and the
-  // mistake.
+  // The keys contain ranks of the world, so ranks that name different members still find each
+  // other, and then the mistake.
   const auto key_of = [&](int member) {
     return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
   };
@@ -148,7 +149,7 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   const auto if_possible = [](auto&& body) {
     try {
       return body();
-    } catch (const Error&) {  // the store may be what was lost
+    } catch (const Error&) {  // the lost part may be the store itself
       return std::string();
     }
   };
@@ -163,8 +164,8 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   return mesh;
 }
 
-// Runs what is left to do once the members are connected. An error of the mesh says which member is
-// lost; what this rank was doing is added here.
+// Runs a step after the members are connected. An error of the mesh names the lost member; this
+// function adds what this rank was doing.
 template <class Body>
 auto while_forming(const BackendOptions& options, Body&& body) {
   try {
@@ -176,11 +177,11 @@ auto while_forming(const BackendOptions& options, Body&& body) {
   }
 }
 
-// Runs a collective of the engine outside the group's numbering, which begins at 1; all of these
-// have number 0.
+// Runs a collective of the engine outside the group's numbering: the group's numbers begin at 1,
+// these calls all have 0.
 using RunBeside = std::function<void(const Collective& call, Deadline deadline)>;
 
-// Usable as long as the engine.
+// Makes such a function; it is valid as long as the engine.
 RunBeside beside(PacelineBackend& engine, const Rendezvous& rendezvous,
                  const BackendOptions& options) {
   const auto generation = static_cast<std::uint32_t>(rendezvous.who.restart_count);
@@ -204,7 +205,7 @@ bool agree(const RunBeside& run, bool mine, Deadline deadline) {
   return all == 1;
 }
 
-// The same verdict on every rank, from the same statements.
+// Every rank reaches the same verdict, because it sees the same statements.
 void require_agreement(const std::vector<Statement>& all, const BackendOptions& options) {
   if (const auto refused = first_refusal(all)) {
     const bool is_own = static_cast<int>(*refused) == options.rank;
@@ -221,7 +222,8 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
   }
 }
 
-// Null where the engine serves: everything in a group of one, but for memory it cannot read.
+// Connects a library; null if the engine serves instead, as it does in a group of one, except for
+// memory that it cannot read.
 std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
   for (const LibraryEntry& library : list_libraries()) {
     if (library.info.name != name) continue;
@@ -251,7 +253,7 @@ LibraryBackend::Libraries connect_libraries(const BackendChoice& choice,
             .cuda = connect_library(choice.cuda, context)};
   } catch (const Error& error) {
     engine.abort(error);
-    engine.mesh().throw_if_failed();  // another rank's trouble may have been the first
+    engine.mesh().throw_if_failed();  // another rank may have failed first
     throw;
   }
 }
@@ -284,7 +286,8 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     require_agreement(statements_of_all(mine, options.world_ranks.size(), run_now), options);
     if (choice == BackendChoice()) return backend;
     backend->use(connect_libraries(choice, rendezvous, options, prefix, *backend, run));
-    // Gloo ends a process whose peer closes a connection that it has not accepted yet.
+    // Without this meeting Gloo would end a process of which a peer closes a connection that is not
+    // accepted yet.
     run_now({});
     return backend;
   });

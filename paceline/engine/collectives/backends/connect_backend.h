@@ -22,26 +22,26 @@ namespace paceline {
 class FailureDomain;
 class SymmetricRegistry;
 
-// A group whose collectives are carried out by other libraries, one per kind of memory, where the
-// ranks chose any, and by Paceline's engine otherwise.
+// A backend whose collectives are carried out by the libraries that the ranks chose, one per kind
+// of memory, and otherwise by Paceline's engine.
 //
 // Before a library touches a byte the ranks meet in the engine and compare their calls, so a
-// mismatch, a missing or a dead rank is the same typed error with every backend; that costs one
-// barrier of the engine a call, and with oneCCL an agreement about turns (docs/backends.md).
-// Barriers, send and recv, symmetric memory, operations with unequal counts, what makes other
-// groups and groups of one are the engine's alone. What goes wrong inside a library is an error of
-// the group, and the engine's lifelines say which rank died.
+// mismatch, a missing or a dead rank causes the same typed error with every backend. That costs one
+// barrier of the engine for each call and, with oneCCL, an agreement about turns
+// (docs/backends.md). The engine alone carries out barriers, send and recv, symmetric memory,
+// operations with unequal counts, operations that make groups, and everything in groups of one. An
+// error inside a library is an error of the group, and the engine's lifelines tell which rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
-    std::unique_ptr<Library> cpu;   // null: the engine itself
-    std::unique_ptr<Library> cuda;  // null: none
+    std::unique_ptr<Library> cpu;   // null for the engine itself
+    std::unique_ptr<Library> cuda;  // null for none
   };
-  // The engine alone, until use(). `name` is the choice's text.
+  // Serves with the engine alone until use(). `name` is the text of the backend choice.
   LibraryBackend(std::string name, std::unique_ptr<Mesh> mesh, const EngineOptions& options,
                  Deadline deadline)
       : PacelineBackend(std::move(mesh), options, deadline), name_(std::move(name)) {}
-  // Requires: the libraries are connected, and no call was made yet.
+  // Uses these libraries. Requires: they are connected, and no call has been made yet.
   void use(Libraries libraries) { libraries_ = std::move(libraries); }
 
   const char* name() const override { return name_.c_str(); }
@@ -60,32 +60,32 @@ class LibraryBackend : public PacelineBackend {
   [[noreturn]] void fail_with(const Error& error);
 
   const std::string name_;
-  Libraries libraries_;  // destroyed before the engine, whose mesh they look at
+  Libraries libraries_;  // destroyed before the engine, whose mesh they use
 };
 
 struct BackendOptions {
-  std::string group;             // its name
-  std::uint64_t group_hash = 0;  // of the name
-  int rank = 0;                  // in the group
-  std::vector<int> world_ranks;  // of its members in the job
-  std::string choice;            // as parse_backend_choice() takes it
+  std::string group;             // the group's name
+  std::uint64_t group_hash = 0;  // a hash of the name
+  int rank = 0;                  // this rank in the group
+  std::vector<int> world_ranks;  // the members' ranks in the job
+  std::string choice;            // the backend choice, as parse_backend_choice() takes it
   LinkOptions link;
   PlanningOptions planning;
   std::chrono::milliseconds timeout{300'000};
-  std::function<std::vector<int>()> look_after_parent = {};  // as ConnectOptions has it
-  std::shared_ptr<SymmetricRegistry> symmetric;              // of all groups of this rank
-  std::shared_ptr<FailureDomain> failures;                   // likewise
+  std::function<std::vector<int>()> look_after_parent = {};  // passed to ConnectOptions
+  std::shared_ptr<SymmetricRegistry> symmetric;              // shared by all groups of this rank
+  std::shared_ptr<FailureDomain> failures;                   // shared by all groups of this rank
 
-  // As messages call a member, and this rank.
+  // The names of a member and of this rank in messages.
   std::string name_of(std::size_t member) const {
     return rank_name(static_cast<int>(member), world_ranks[member]);
   }
   std::string self() const { return name_of(static_cast<std::size_t>(rank)); }
 };
 
-// Collective. When the ranks chose differently, or one of them cannot have what it chose, every
-// rank gets Error(kInvalid) or Error(kUnsupported) that says which. Otherwise the errors of
-// connect_mesh() and of the libraries.
+// Collective. If the ranks chose differently, or a chosen backend is not available on one of them,
+// every rank throws Error(kInvalid) or Error(kUnsupported) that names the rank. Other errors are
+// those of connect_mesh() and of the libraries.
 std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
                                          const BackendOptions& options);
 

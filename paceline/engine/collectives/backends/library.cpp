@@ -14,7 +14,7 @@ std::chrono::milliseconds timeout_of(Deadline deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline.remaining()));
 }
 
-// Without first letters, which may be capitals.
+// Searches for words without their first letters, which may be capitals.
 ErrorCode code_of_text(std::string_view text) {
   constexpr std::array kTimedOut = {"imed out", "imeout"};
   constexpr std::array kLost = {"losed by peer",    "reset by peer",     "roken pipe",
@@ -25,7 +25,8 @@ ErrorCode code_of_text(std::string_view text) {
   return ErrorCode::kSystem;
 }
 
-// The mean of one contribution, the sum: the kernel knows all types and how they are rounded.
+// Computes the mean of a single contribution, the sum, because the kernel knows all types and their
+// rounding.
 void finish_mean(const Collective& call, int rank, int world_size) {
   const bool has_result = call.op != Op::kReduce || rank == call.root;
   if (!reduces(call.op) || call.reduce_op != ReduceOp::kMean || !has_result) return;
@@ -51,7 +52,7 @@ void reduce_contributions(const Collective& call, int rank, int world_size,
 
 namespace {
 
-// How often a wait for the store looks whether a peer has died.
+// How often a wait for the store checks whether a peer has died.
 constexpr std::chrono::milliseconds kSlice{50};
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace paceline {
 namespace {
 
-// PACELINE_NO_NAME: why the library is not part of this build; cmake/PacelineBackends.cmake sets
-// it.
+// The entry of a library that is not part of this build; cmake/PacelineBackends.cmake sets
+// PACELINE_NO_NAME to the reason.
 [[maybe_unused]] LibraryEntry missing(const char* name, Device device, const char* why,
                                       const char* advice) {
   BackendInfo info{.name = name, .device = device, .text = why, .advice = advice};
@@ -52,7 +52,7 @@ struct Registry {
   };
 };
 
-// Never destroyed, because a group in a global variable may end later.
+// Never destroyed, because a group in a global variable may be destroyed later.
 Registry& registry() {
   static auto& all = *new Registry;
   return all;

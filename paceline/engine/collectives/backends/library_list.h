@@ -1,7 +1,7 @@
 #pragma once
 
-// The communication libraries that groups can choose: the leaves of this build and what layers
-// above have added. Thread safety: every function may be called from any thread.
+// The communication libraries that groups can choose: the ones in this build, and the ones that
+// higher layers have registered. Thread safety: every function may be called from any thread.
 
 #include <functional>
 #include <memory>
@@ -14,63 +14,60 @@ namespace paceline {
 
 struct LibraryEntry {
   BackendInfo info;
-  // Connects the ranks of a group that chose it. Collective.
+  // Connects the ranks of a group that chose the library. Collective.
   std::function<std::unique_ptr<Library>(const LibraryContext&)> connect;
 };
 
 std::vector<LibraryEntry> list_libraries();
-// From now on groups of this process can choose it. Error(kInvalid) when the name is taken.
+// Makes a library available to groups of this process. Error(kInvalid) if the name is taken.
 void register_library(LibraryEntry entry);
 
 // Gloo over TCP (Debian's libgloo-dev): all operations and types. Sums of 16-bit floats are rounded
 // after every step of the ring; reduce_scatter, which Gloo lacks, is its all-to-all followed by
 // Paceline's reduction, so it has Paceline's bits.
 //
-// One thread of Gloo's a group. Thread safety: that of Library.
-
+// Each group has one thread of Gloo. Thread safety: that of Library.
 BackendInfo gloo_info();
-// Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported where Gloo is not built.
+// Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 
 // MPI (Open MPI or MPICH, chosen when Paceline is built), under its own launcher: all operations
 // and types, at most 2^31-1 elements a rank in one call. It uses the non-blocking collectives and
-// polls, so that deadlines hold and a dead peer is noticed; what MPI reduces otherwise than
-// Paceline (16-bit floats, bool, NaN in min and max) it reduces with Paceline's kernel.
+// polls, so that deadlines hold and a dead peer is noticed; where MPI's reductions differ from
+// Paceline's (16-bit floats, bool, NaN in min and max), MPI calls Paceline's kernel.
 //
 // After an error MPI may go on reading and writing the buffers of the failed call until the process
-// ends: there is no way to cancel a collective. And mpirun itself ends a job when one of its ranks
+// ends: there is no way to cancel a collective. mpirun itself ends a job when one of its ranks has
 // died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
-
 BackendInfo mpi_info();
-// Collective. Error(kInvalid) when MPI's world is not the job's, which it is only under MPI's own
-// launcher; kUnsupported where MPI is not built or lacks threads; kSystem for MPI's own errors.
+// Collective. Error(kInvalid) if MPI's world is not the job's, which it is only under MPI's own
+// launcher; kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
+// errors.
 std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 
 // Intel's oneCCL on the CPU, over libfabric and without MPI, so any launcher will do. It has no
-// gather and no scatter. Bitwise reductions, and min and max of floating-point numbers, in which
-// NaN must win, are its all-gather or all-to-all followed by Paceline's kernel.
+// gather and no scatter. Bitwise reductions, and min and max of floating-point numbers (in which
+// NaN must win), are done by its all-gather or all-to-all followed by Paceline's kernel.
 //
-// One process a rank. oneCCL is set up by environment variables: the first group sets those that
-// the user has not (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER, CCL_LOCAL_RANK, CCL_LOCAL_SIZE,
-// CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE, FI_PROVIDER_PATH). Its own key-value
-// server, by which its ranks find each other, asks for no secret. Its calls block, so a
-// thread of the group makes them (blocking_calls.h), and it serves one group of a process at a
-// time, so groups take turns (ProcessTurn). A call that breaks off inside it, as it may when a
-// peer dies, ends its use in this process: other groups over it fail.
+// Each rank must be a process of its own. oneCCL is configured by environment variables; the first
+// group sets the ones that the user has not set (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER,
+// CCL_LOCAL_RANK, CCL_LOCAL_SIZE, CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE,
+// FI_PROVIDER_PATH). Its own key-value server, through which its ranks find each other, requires no
+// secret. Its calls block, so a thread of the group makes them (blocking_calls.h). It serves one
+// group of a process at a time, so groups take turns (ProcessTurn). A call that breaks off inside
+// oneCCL, for example because a peer died, ends its use in this process: other groups over it fail.
 // Thread safety: that of Library.
-
 BackendInfo oneccl_info();
 // Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
 // oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
 // NVIDIA's NCCL, for buffers in CUDA memory: one GPU a rank (the current device when the group
-// forms), on a stream of the group's own, which waits for the place of the call (DeviceOrder) or,
-// where none is named, for the default stream.
+// forms), on a stream of the group, which waits for the call's place among the device's work
+// (DeviceOrder) or, if the call has none, for the default stream.
 //
-// No 16-bit integers and no bitwise reductions. Compiled and linked against the CUDA toolkit where
-// there is one; it has not been run yet (docs/backends.md). Thread safety: that of Library.
-
+// No 16-bit integers and no bitwise reductions. Built if the CUDA toolkit is found; it has not been
+// run yet (docs/backends.md). Thread safety: that of Library.
 BackendInfo nccl_info();
 // Collective. Error(kSystem) with CUDA's or NCCL's text.
 std::unique_ptr<Library> connect_nccl(const LibraryContext& context);

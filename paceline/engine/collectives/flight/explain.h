@@ -1,6 +1,6 @@
 #pragma once
 
-// What explain() says: a verdict, and the sentence for people.
+// The result of explain(): a verdict, and a sentence for people.
 
 #include <cstdint>
 #include <span>
@@ -15,50 +15,49 @@ namespace paceline {
 enum class Verdict : std::uint8_t {
   kNothing,       // nothing was recorded
   kFinished,      // all ranks finished the same operations
-  kStraggler,     // they did, but one kept the others waiting
+  kStraggler,     // all ranks finished, but one kept the others waiting
   kMismatch,      // ranks called different operations
   kDied,          // a process ended, and its record does not say why
-  kNeverEntered,  // a rank did not arrive at what others wait in
-  kStuck,         // all arrived, and it did not end
+  kNeverEntered,  // a rank did not arrive at the operation in which others wait
+  kStuck,         // all arrived, but the operation did not end
   kCrossed,       // groups that wait for each other
-  kMessage,       // a send or receive without the other side
-  kFailed,        // something else failed; the rank's own words follow
-  kUndecided,     // records that would decide it are missing
+  kMessage,       // a send or receive without its other end
+  kFailed,        // another failure; the rank's own error follows
+  kUndecided,     // the records that would decide it are missing
 };
-// "never_entered": for machines.
+// The name for programs, such as "never_entered".
 std::string_view name_of(Verdict verdict);
 
 struct Explanation {
   Verdict verdict = Verdict::kNothing;
   std::string sentence;
-  std::vector<int> ranks;      // that it is about; empty when that is not known
-  std::string group;           // where the job stands; empty when nowhere
-  std::uint32_t sequence = 0;  // likewise
-  double waited_seconds = 0;   // the longest wait there, as far as it is known
+  std::vector<int> ranks;      // the ranks that the verdict is about; empty if not known
+  std::string group;           // the group in which the job is stuck; empty if none
+  std::uint32_t sequence = 0;  // the number at which it is stuck
+  double waited_seconds = 0;   // the longest known wait there
 };
 
-// What the flight records of a job's ranks mean, in one sentence: which rank is missing, which
-// died, which made another call. A pure function of decoded records; read_flights() gets them.
+// Explains in one sentence what the flight records of a job's ranks show: which rank is missing,
+// which died, which made a different call. A pure function of decoded records; read_flights() gets
+// them.
 //
-// How. Per group, each rank has a *position*: the last collective that it finished and the first
-// that it did not. The lowest sequence number that some rank did not finish is where the group
-// *stands*. Ranks that describe that number differently do not match; ranks without it never
-// entered; if one of these stands in another group, the reason is looked for there, and two groups
-// that wait for each other are reported as crossed.
+// Method. In each group, a rank has a *position*: the last collective that it finished and the
+// first that it did not finish. The group *stands* at the lowest sequence number that some rank did
+// not finish. If ranks describe that operation differently, it is a mismatch. Ranks without it
+// never entered it; if one of them stands in another group, the reason is searched there, and two
+// groups that wait for each other are reported as crossed.
 //
-// A group that has failed refuses every call, so what a rank called afterwards it did not enter;
-// and a failure after which the rank went on counts only when the job is over and nothing else
-// explains its end.
+// A group that has failed refuses every call, so a rank did not enter operations that it called
+// afterwards. A failure after which the rank continued counts only if the job is over and nothing
+// else explains its end.
 //
-// What cannot be known is not guessed: a rank without a file, or on another machine, is called
-// that.
-
-// Where several groups stand, the one named `group` is looked at first.
+// Nothing is guessed: a rank without a file, or on another machine, is reported as such.
+//
+// If several groups stand, the search begins with the one named `group`.
 Explanation explain(std::span<const Flight> flights, std::string_view group = {});
 
-// One rank's record as a line of a table.
-
-// "rank 3 (box, pid 711, stopped): last finished broadcast #41 of group world".
+// Describes one rank's record as a line of a table: "rank 3 (box, pid 711, stopped): last finished
+// broadcast #41 of group world".
 std::string describe_rank(const Flight& flight);
 
 }  // namespace paceline

@@ -16,20 +16,20 @@
 
 namespace paceline {
 
-// The recorder that PACELINE_FLIGHT_DIR asks for: `paceline run` sets it, users may. Null when it
-// is unset or empty, and for a job of one rank. PACELINE_FLIGHT_KEEP=1 leaves the files of a clean
-// end to the one that set it. A directory that cannot be written costs one warning and the records.
-// `timeline` may be null.
+// Opens the recorder that PACELINE_FLIGHT_DIR asks for; `paceline run` sets this variable, and
+// users may. Null if it is unset or empty, and in a job of one rank. With PACELINE_FLIGHT_KEEP=1
+// the files stay after a clean end. If the directory cannot be written, there is one warning and no
+// records. `timeline` may be null.
 std::shared_ptr<FlightRecorder> open_flight_recorder(
     const LaunchEnvironment& who, const GetVariable& variable = process_environment(),
     std::shared_ptr<Timeline> timeline = nullptr);
 
-// "; by the records of this host, rank 3 never entered ...": for the text of a time-out in `group`.
-// Empty when `recorder` is null.
+// The end of a timeout error's text in `group`: "; by the records of this host, rank 3 never
+// entered ...". Empty when `recorder` is null.
 std::string told_by_records(const FlightRecorder* recorder, std::string_view group = {});
 
-// `error` as it leaves the library: with the directory of the records and, for a time-out that does
-// not have it yet, what they tell.
+// Completes `error` before it leaves the library: adds the directory of the records and, to a
+// timeout error that lacks it, their verdict.
 Error with_flight_records(const FlightRecorder& recorder, const Error& error);
 
 class GroupFlight {
@@ -40,7 +40,7 @@ class GroupFlight {
 
   const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
 
-  // Runs what makes the group; a failure is noted.
+  // Runs `body`, which makes the group; a failure is recorded.
   template <class Body>
   auto form(Body&& body) const {
     try {
@@ -50,9 +50,10 @@ class GroupFlight {
     }
   }
 
-  // An asynchronous collective was called.
+  // Records that an asynchronous collective was called.
   FlightTicket enter(const Collective& call) const;
-  // Runs a collective: `ticket` is enter()'s, or empty for one that was called just now.
+  // Runs a collective. `ticket` comes from enter(), or is empty for a collective that was called
+  // just now.
   template <class Body>
   void run(const Collective& call, FlightTicket ticket, std::uint32_t sequence, Body&& body) const {
     ticket = start(call, ticket, sequence);
@@ -82,7 +83,7 @@ class GroupFlight {
  private:
   FlightTicket start(const Collective& call, FlightTicket ticket, std::uint32_t sequence) const;
   FlightTicket start(Op op, const PointToPointCall& call, bool asynchronous) const;
-  // Records the end; returns the error to throw.
+  // Records the failure; returns the error to throw.
   Error failed(FlightTicket ticket, const Error& error) const;
   FlightCall describe(const Collective& call, bool asynchronous) const;
 

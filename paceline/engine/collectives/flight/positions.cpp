@@ -16,13 +16,13 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
 }
 
-// Every rank learns of a lack of memory, and the group goes on.
+// Every rank learns of a lack of memory, and the group continues.
 bool is_harmless(const FlightOperation& operation) {
   return operation.state == FlightState::kFailed && operation.error == ErrorCode::kSystem &&
          static_cast<Op>(operation.call.op) == Op::kAllocate;
 }
 
-// When the group failed on this rank, which is final; 0: it has not.
+// When the group failed on this rank, which is final; 0 if it has not failed.
 std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
   std::uint64_t first = 0;
   for (const auto& operation : flight.operations) {
@@ -168,7 +168,7 @@ namespace {
 
 Op op_of(const FlightOperation& operation) { return static_cast<Op>(operation.call.op); }
 
-// In the world, as in all records; where that is not known, in the group.
+// The rank's number in the world, as in all records; if that is not known, in the group.
 std::string number_of(int rank, const GroupPositions* group) {
   if (group != nullptr) {
     for (const auto& position : group->ranks) {
@@ -235,7 +235,7 @@ const FlightOperation* unfinished_elsewhere(const Position& position) {
   for (const auto& operation : position.flight->operations) {
     const bool of_this_group = operation.call.group == position.number;
     if (of_this_group && !is_message(operation)) continue;
-    // What was posted ahead is not what the rank waits in.
+    // The rank does not wait in messages that were posted in advance.
     if (is_message(operation) && operation.call.asynchronous) continue;
     if (is_left_behind(*position.flight, operation)) continue;
     if (operation.state == FlightState::kStarted || operation.state == FlightState::kFailed) {

@@ -177,7 +177,7 @@ Explanation never_entered(const Stand& stand, std::span<const GroupPositions> gr
   return at(Verdict::kNeverEntered, stand, ranks, text + "; " + wait_of(stand).text);
 }
 
-// No rank is named: those that wait are not the reason.
+// This verdict names no rank, because the waiting ranks are not the cause.
 Explanation undecided(const Stand& stand) {
   return at(Verdict::kUndecided, stand, {},
             fmt::format("{} did not end; {} of its {} ranks {} no records here (another machine, "
@@ -273,7 +273,7 @@ Explanation explain_crossing(std::span<const Stand* const> circle) {
 }
 
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups) {
-  // A rank that is gone after the others gave up did not make them give up: a launcher ended it.
+  // A rank that ended after the others gave up was not their reason: a launcher ended it.
   const bool timed_out =
       std::any_of(stand.inside.begin(), stand.inside.end(), [&](const Position* position) {
         return position->at(stand.sequence)->error == ErrorCode::kTimeout;
@@ -331,12 +331,12 @@ std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
   std::vector<int> ranks;
   std::string last;
   for (const Flight& flight : flights) {
-    if (!ended_silently(flight) || flight.exit_code == 0) continue;  // no rank waits for it
+    if (!ended_silently(flight) || flight.exit_code == 0) continue;  // no rank waits for this one
     ranks.push_back(flight.rank);
     if (!flight.operations.empty()) last = full_text(flight.operations.back(), flight, groups);
   }
   if (ranks.empty()) return {};
-  // How they ended is not in the records: what they wrote last, or the launcher, may say it.
+  // The records do not show how the ranks ended; their last output, or the launcher's, may.
   const std::string text =
       last.empty()
           ? fmt::format("{} ended before the first operation", ranks_text(ranks))
@@ -362,7 +362,7 @@ std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
 
 namespace {
 
-// Looks at any group, also at one that was made again since.
+// Counts operations of any group, even of one that has since been made again.
 bool have_finished_any(std::span<const GroupPositions> groups) {
   for (const auto& group : groups) {
     for (const auto& position : group.ranks) {

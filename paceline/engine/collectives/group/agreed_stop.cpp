@@ -19,22 +19,24 @@ using namespace std::chrono_literals;
 constexpr std::int32_t kFileRequest = 1 << 16;  // above every signal's number
 constexpr auto kBetweenLooks = 100ms;
 
-// The largest number among the signals that came; 0: none. A handler reaches nothing but globals.
+// The largest number among the signals received; 0 if none. It is global, because a signal handler
+// can reach nothing else.
 std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 std::atomic<bool> exists{false};
 
-// The second SIGINT ends the process, as if it were not caught. A launcher may pass on one that the
-// terminal has sent to its ranks as well, so those of the terminal and those of processes are
-// counted apart.
+// Whether a SIGINT has come, from the terminal and from processes. The second one ends the process,
+// as if it were not caught. A launcher may pass on a SIGINT that the terminal has also sent to the
+// ranks, so the two sources are counted separately.
 std::array<std::atomic<bool>, 2> interrupted{};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note_signal(int signal, siginfo_t* info, void* /*context*/) {
-  const std::size_t of_terminal = info->si_code > 0 ? 1 : 0;  // of the kernel
+  // Sent by the kernel, so by the terminal.
+  const std::size_t of_terminal = info->si_code > 0 ? 1 : 0;
   if (signal == SIGINT && interrupted[of_terminal].exchange(true)) {
     ::signal(SIGINT, SIG_DFL);
-    ::raise(SIGINT);  // once this handler, which blocks it, has returned
+    ::raise(SIGINT);  // takes effect once this handler, which blocks SIGINT, has returned
     return;
   }
   int seen = caught_signal.load();
@@ -47,7 +49,8 @@ std::string name_of_signal(int signal) {
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-// A shell does this for SIGINT to what it starts in the background.
+// Whether the signal is ignored. A shell ignores SIGINT for processes that it starts in the
+// background.
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Ends a training on all ranks after the same step, when a signal or a file asks for it: before the
-// walltime of a batch job is over, or when the scheduler wants the machine back.
+// Ends a training on all ranks after the same step when a signal or a file requests it, for example
+// before the time limit of a batch job, or when the scheduler needs the machine.
 //
 //   AgreedStop stop;
 //   for (...) {
@@ -9,14 +9,15 @@
 //     if (stop.requested(*group)) { save(); return kStoppedAsAgreed; }
 //   }
 //
-// A signal reaches the ranks at different moments, or only one of them. So they compare after each
-// step what they have seen: an all-reduce of four bytes, right after the step's own collectives,
-// where the ranks are together anyway (benchmarks/README.md has its cost).
+// A signal reaches the ranks at different moments, or only one of them. So after each step the
+// ranks compare what they have received, by an all-reduce of four bytes right after the step's own
+// collectives, when the ranks are synchronised anyway (benchmarks/README.md has its cost).
 //
-// The signals are caught, not fatal, from construction to destruction, however often they come:
-// schedulers send SIGTERM to every process, and the launcher passes on its own as well. What ends a
-// rank that does not reach the end of its step is the launcher's or the scheduler's SIGKILL, and
-// a second SIGINT (Ctrl-C), which is not caught any more. A SIGINT that is ignored stays so.
+// From construction to destruction the signals are caught and not fatal, however often they come:
+// schedulers send SIGTERM to every process, and the launcher passes on its own as well. A rank that
+// does not reach the end of its step is ended by the launcher's or the scheduler's SIGKILL, or by a
+// second SIGINT (Ctrl-C), which is no longer caught. A SIGINT that was ignored before stays
+// ignored.
 //
 // Thread safety: none. One object a process, because signals belong to the process.
 
@@ -33,25 +34,27 @@ namespace paceline {
 
 struct AgreedStopOptions {
   std::vector<int> signals = {SIGUSR1, SIGTERM, SIGINT};
-  // Its existence is a request too. Rank 0 looks for it, ten times a second at most, and removes it
-  // once all have agreed, so that the continued job is not stopped by it again. Empty: none.
+  // A file whose existence is a request, too. Rank 0 checks for it at most ten times a second, and
+  // removes it once all ranks have agreed, so that it does not stop the continued job as well.
+  // Empty for none.
   std::string file;
 };
 
 class AgreedStop {
  public:
-  // Error(kInvalid) when there is another one in this process or a signal cannot be caught.
+  // Error(kInvalid) if this process already has an AgreedStop, or if a signal cannot be caught.
   explicit AgreedStop(AgreedStopOptions options = {});
-  // What the signals did before is restored.
+  // Restores the previous handling of the signals.
   ~AgreedStop();
   AgreedStop(const AgreedStop&) = delete;
   AgreedStop& operator=(const AgreedStop&) = delete;
 
-  // Collective; after each step. True on every rank after the same step, and from then on. Errors:
-  // those of an all-reduce.
+  // Collective; call it after each step. Returns true on every rank after the same step, and from
+  // then on. Errors: those of an all-reduce.
   bool requested(ProcessGroup& group);
 
-  // Why: "SIGUSR1", "the file STOP"; empty before requested() has returned true.
+  // The reason for the stop, such as "SIGUSR1" or "the file STOP"; empty until requested() has
+  // returned true.
   const std::string& reason() const { return reason_; }
 
  private:

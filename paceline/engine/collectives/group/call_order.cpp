@@ -16,16 +16,16 @@ struct CallOrder::Queue {
   std::mutex mutex;  // guards everything below
   std::condition_variable changed;
   std::deque<Call> calls;
-  WorkPtr current;        // of the operation that the thread runs
-  bool has_lost = false;  // the order; touched by the thread alone
+  WorkPtr current;        // the Work of the operation that the thread runs
+  bool has_lost = false;  // the CallOrder was destroyed; only the thread uses this flag
   std::jthread thread;
 };
 
 CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
 
 CallOrder::~CallOrder() {
-  // In a child of fork() the thread's share of the queue, which no thread has any more, keeps it:
-  // what the parent's threads held stays held there.
+  // In a child of fork() the thread does not exist, but its reference still keeps the queue:
+  // whatever the parent's threads had locked there stays locked.
   if (!owner_.is_this() || !queue_->thread.joinable()) return;
   if (queue_->thread.get_id() == std::this_thread::get_id()) {
     queue_->thread.detach();
@@ -38,7 +38,7 @@ CallOrder::~CallOrder() {
   queue_->thread.join();
 }
 
-// Outside the lock: what a call kept alive may be anything.
+// Destroys the calls outside the lock, because the objects that they keep alive may run any code.
 void CallOrder::drop_what_is_left() {
   std::deque<Call> left;
   {
@@ -84,7 +84,8 @@ void CallOrder::add(Call call) {
   queue_->changed.notify_all();
 }
 
-// The lock: a thread that has looked for the change and does not sleep yet must not miss it.
+// Takes the lock before it notifies, so that a thread that has checked for the change but does not
+// sleep yet does not miss it (invariant 4).
 void CallOrder::wake() noexcept {
   { const std::lock_guard lock(queue_->mutex); }
   queue_->changed.notify_all();
@@ -109,13 +110,15 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
     } catch (...) {
       error = std::current_exception();
     }
-    // First: a thread that learns that it is done finds the group idle, and may destroy it, as may
-    // what it kept alive.
+    // The turn is given back first, so that a thread that learns of the completion finds the group
+    // idle. That thread may then destroy the group, and so may dropping the objects that the call
+    // kept alive.
     lock.lock();
     under_way_.fetch_sub(1, std::memory_order_release);
     WorkPtr work = std::exchange(queue.current, nullptr);
     lock.unlock();
-    next.reset();  // what it kept alive is free before any thread learns that it is done
+    // Drops the objects that the call kept alive before any thread learns of the completion.
+    next.reset();
     work->complete(error);
     work.reset();
     if (queue.has_lost) return;

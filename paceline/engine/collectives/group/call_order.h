@@ -1,12 +1,13 @@
 #pragma once
 
-// One operation of a group at a time, in the order of the calls. A call that finds nothing under
-// way runs in the calling thread and takes no lock; every other one waits for its turn in a queue,
-// from which a thread of the group's takes them. That thread begins with the first that waits.
+// Runs one operation of a group at a time, in the order of the calls. A call that finds no
+// operation under way runs in the calling thread and takes no lock. Every other call waits for its
+// turn in a queue, which a thread of the group works off; the thread is started with the first call
+// that waits.
 //
-// What a call keeps alive may own the order itself, so that its end comes on that thread: then
-// there is nothing to wait for, what is left fails, and the thread goes without touching the order
-// again.
+// An object that a call keeps alive may own the CallOrder itself, which is then destroyed on that
+// thread. In that case the destructor waits for nothing, the calls left in the queue fail, and the
+// thread ends without touching the CallOrder again.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
 // wait. A call that waits is counted together with its entry into the queue, under the queue's
@@ -15,19 +16,19 @@
 // (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
 //     0 to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls
 //     that count wait, so none runs. A running call counts and is not in the queue, so while it
-//     runs under_way_ is at least 1, which refuses the first, and larger than calls.size(), which
-//     refuses the second.
-// (2) Calls do not overtake each other. A call gets 0 to 1 only when none waits; otherwise it goes
-//     behind those that wait.
-// (3) An operation sees what the one before it wrote. Every end of an operation is a fetch_sub with
-//     release order, every beginning an acquire: the successful compare_exchange, or the thread's
+//     runs, under_way_ is at least 1, so no call can take it from 0 to 1, and larger than
+//     calls.size(), so the thread does not have the turn.
+// (2) Calls do not overtake each other. A call can take under_way_ from 0 to 1 only when no call
+//     waits; otherwise it is queued behind the waiting calls.
+// (3) An operation sees what the one before it wrote. Every operation ends with a fetch_sub of
+//     release order, and begins with an acquire: the successful compare_exchange, or the thread's
 //     load in has_turn(). Calls that were added in between change the counter with relaxed order,
 //     but by read-modify-writes, which continue the release sequence. The relaxed load before the
 //     compare_exchange is only a hint.
 // (4) No wake-up is lost. A call that gives the turn back and leaves others waiting locks the mutex
 //     before it notifies: the thread has either not looked at the counter yet, or sleeps. If it
-//     leaves none, a call that is added later notifies by itself, and finds under_way_ ==
-//     calls.size().
+//     leaves none, a call that is added later notifies by itself, and the thread then finds
+//     under_way_ == calls.size().
 //
 // Thread safety: every method may be called from any thread.
 
@@ -52,7 +53,7 @@ class CallOrder {
     Operation run;
     Deadline deadline;
     WorkPtr work;                      // completed with the operation's outcome
-    std::shared_ptr<void> keep_alive;  // dropped before that
+    std::shared_ptr<void> keep_alive;  // dropped before the Work is completed
   };
 
   // The turn of a call that runs in its own thread, until it goes out of scope.
@@ -64,7 +65,7 @@ class CallOrder {
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    // False: something is under way, add() the call.
+    // False if another operation is under way: add() the call instead.
     explicit operator bool() const { return is_mine_; }
 
    private:
@@ -73,16 +74,16 @@ class CallOrder {
   };
 
   CallOrder();
-  // Ends once everything that was added has completed. At once in a child of fork(), which has no
-  // thread to wait for; also on the thread that works it off: what is left ends with
-  // Error(kAborted) and is not run.
+  // Waits until all added calls have completed. Does not wait in a child of fork(), which has no
+  // such thread, nor on the thread that works off the queue: there the calls that are left end with
+  // Error(kAborted) and are not run.
   ~CallOrder();
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;
 
-  // Whether anything is under way, but for one operation that a device has been given all of.
+  // Whether an operation is under way, apart from one that has been given to a device completely.
   bool is_busy() const;
-  // What that is, of the calls that were added, in order.
+  // The names of the added calls that are under way, in order.
   std::vector<std::string> names_under_way() const;
   void add(Call call);
 
@@ -104,7 +105,7 @@ class CallOrder {
   // Calls that run or wait; see the invariants above.
   std::atomic<std::size_t> under_way_ = 0;
   const OwnerProcess owner_;
-  const std::shared_ptr<Queue> queue_;  // owners: this and the thread
+  const std::shared_ptr<Queue> queue_;  // owners: this object and the thread
 };
 
 }  // namespace paceline

@@ -38,7 +38,7 @@ void require_axes(const std::vector<MeshAxis>& axes) {
   }
 }
 
-// The product, or a number beyond any group's ranks.
+// The product of the sizes; if it is larger than any group, some number that is.
 std::int64_t ranks_of(const std::vector<MeshAxis>& axes) {
   constexpr std::int64_t kTooMany = std::int64_t{1} << 31;
   std::int64_t product = 1;
@@ -46,7 +46,7 @@ std::int64_t ranks_of(const std::vector<MeshAxis>& axes) {
   return product;
 }
 
-// How far apart neighbours along the axis are.
+// The distance of the numbers of neighbours along the axis.
 int stride_of(const std::vector<MeshAxis>& axes, std::size_t index) {
   int stride = 1;
   for (std::size_t i = index + 1; i < axes.size(); ++i) stride *= axes[i].size;
@@ -57,7 +57,7 @@ int place_of(const std::vector<MeshAxis>& axes, int rank, std::size_t index) {
   return rank / stride_of(axes, index) % axes[index].size;
 }
 
-// Every rank's text; a rank with another one is an error on all.
+// Compares the axes of all ranks; a difference is an error on all of them.
 void require_same_axes(ProcessGroup& world, const std::vector<MeshAxis>& axes) {
   const auto all = all_gather_object(world, to_string(axes));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -68,7 +68,7 @@ void require_same_axes(ProcessGroup& world, const std::vector<MeshAxis>& axes) {
   }
 }
 
-// The ranks that differ from this one along the axes at `kept` only, in order.
+// Makes the group of the ranks that differ from this one only along the axes at `kept`, in order.
 std::shared_ptr<ProcessGroup> group_along(ProcessGroup& world, const std::vector<MeshAxis>& axes,
                                           const std::set<std::size_t>& kept,
                                           const std::string& label) {
@@ -91,7 +91,7 @@ bool crosses_hosts(const std::vector<MeshAxis>& axes, std::size_t index, const H
   return false;
 }
 
-// "host 0" or "hosts 0, 1", of ranks that follow each other.
+// The hosts of consecutive ranks: "host 0" or "hosts 0, 1".
 std::string hosts_text(const Hosts& hosts, int first, int count) {
   std::set<int> numbers;
   for (int rank = first; rank < first + count; ++rank)

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ranks of a group as a grid with named axes, for jobs that divide a model in several ways: a
-// group for each way, made of the ranks that differ along that axis only.
+// The ranks of a group as a grid with named axes, for jobs that divide a model in several ways:
+// each axis has its groups, which consist of the ranks that differ only along that axis.
 //
 //   DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}, {"tp", 2}});
 //   mesh.group("tp")->all_reduce(...);
@@ -12,10 +12,11 @@
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
 // axes must come in the same order on all ranks; only one axis at a time may have asynchronous
-// calls beside them. The axes' groups know the symmetric memory of the group they are made of.
+// calls beside them. The axes' groups can use the symmetric memory of the group from which they are
+// made.
 //
-// Thread safety: reading is safe from any thread; the groups' is that of ProcessGroup. Values that
-// share the groups.
+// Thread safety: reading is safe from any thread; the groups have the rules of ProcessGroup. Meshes
+// are values that share the groups.
 
 #include <cstdint>
 #include <memory>
@@ -34,29 +35,31 @@ struct MeshAxis {
   bool operator==(const MeshAxis&) const = default;
 };
 
-// "dp=2,tp=1,pp=1", as options have it, to its axes in that order. Error(kInvalid) naming the part
-// that is not NAME=SIZE with a size of at least 1, or the name that comes twice.
+// Parses an option such as "dp=2,tp=1,pp=1" into axes in that order. Error(kInvalid) names a part
+// that is not NAME=SIZE with a size of at least 1, or a name that occurs twice.
 std::vector<MeshAxis> parse_mesh(std::string_view text);
 std::string to_string(const std::vector<MeshAxis>& axes);
 
-// A drawing for people: a line for each group of the last axis, with its hosts, its places on the
-// other axes and its ranks; then, of each axis, whether it stays within hosts; then a hint when
-// another order or size would keep the last axis within hosts. `hosts` has the mesh's ranks.
+// A drawing for people: a line for each group of the last axis, with its hosts, its positions on
+// the other axes and its ranks; then, for each axis, whether it stays within hosts; then a hint if
+// another order or size would keep the last axis within hosts. `hosts` are the hosts of the mesh's
+// ranks.
 std::string describe_mesh(const std::vector<MeshAxis>& axes, const Hosts& hosts);
 
 class DeviceMesh {
  public:
-  // Collective. Error(kInvalid), on every rank, when the sizes do not multiply to the group's
-  // ranks, a size is not positive, a name is empty or comes twice, or ranks name other axes.
+  // Collective. Error(kInvalid), on every rank, if the product of the sizes is not the group's
+  // size, a size is not positive, a name is empty or occurs twice, or the ranks name different
+  // axes.
   DeviceMesh(std::shared_ptr<ProcessGroup> world, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   // The group of all ranks of the mesh.
   const std::shared_ptr<ProcessGroup>& world() const { return world_; }
-  // Error(kInvalid) that lists the axes, for another name; likewise below.
+  // The group along an axis. For an unknown name, here and below, Error(kInvalid) lists the axes.
   const std::shared_ptr<ProcessGroup>& group(std::string_view axis) const;
   int size(std::string_view axis) const { return axes_[index_of(axis)].size; }
-  // This rank's place along the axis, from 0: its rank in group(axis).
+  // This rank's position along the axis, from 0, which is its rank in group(axis).
   int rank(std::string_view axis) const { return group(axis)->rank(); }
   bool has(std::string_view axis) const;
 
@@ -71,9 +74,9 @@ class DeviceMesh {
   DeviceMesh() = default;
   std::size_t index_of(std::string_view axis) const;
 
-  std::shared_ptr<ProcessGroup> world_;  // owners: the user and this; likewise `groups_`
+  std::shared_ptr<ProcessGroup> world_;  // owners: the user and this object; likewise for groups_
   std::vector<MeshAxis> axes_;
-  std::vector<std::shared_ptr<ProcessGroup>> groups_;  // of each axis
+  std::vector<std::shared_ptr<ProcessGroup>> groups_;  // one group for each axis
 };
 
 }  // namespace paceline

@@ -1,7 +1,6 @@
 #pragma once
 
-// What a group is made with: its time limit, its connections, its choice of backend and algorithms,
-// and where it records what it does.
+// The options of a group: its time limit, connections, backend, algorithms and records.
 
 #include <chrono>
 #include <memory>
@@ -20,15 +19,16 @@ class Timeline;
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct GroupOptions {
-  // How long an operation may take, at least 1 ms. When not given: PACELINE_TIMEOUT's, else
-  // kDefaultGroupTimeout; for groups made of a group, that group's.
+  // How long an operation may take, at least 1 ms. If empty, PACELINE_TIMEOUT applies, or else
+  // kDefaultGroupTimeout; a group made from another group inherits its timeout.
   std::optional<std::chrono::milliseconds> timeout;
   LinkOptions link;
   PlanningOptions planning;
-  // Where this rank's operations are recorded; null: nowhere. init_process_group() sets it
-  // (open_flight_recorder), groups made of this one share it.
+  // Records this rank's operations; null for no records. init_process_group() sets it
+  // (open_flight_recorder); groups made from this one share it.
   std::shared_ptr<FlightRecorder> recorder;
-  // Where programs record what else this rank does (timeline()); null: nowhere. As `recorder`.
+  // Records this rank's other activities for the program (timeline()); null for no records. Set and
+  // shared as `recorder`.
   std::shared_ptr<Timeline> timeline;
   // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
   std::string backend;
@@ -37,7 +37,7 @@ struct GroupOptions {
   bool blocking_wait = false;
 };
 
-// Error(kInvalid), without a rank, for values that no group can have: a timeout of nothing, a
+// Throws Error(kInvalid), which names no rank, for values that no group can have: a timeout of 0, a
 // host's name that is too long.
 void require_possible(const GroupOptions& options);
 

@@ -12,7 +12,7 @@ namespace paceline {
 
 namespace {
 
-// The time that the calls of one exchange share.
+// The time limit that the calls of one exchange share.
 class SharedTime {
  public:
   SharedTime(const ProcessGroup& group, const ObjectOptions& options)
@@ -42,7 +42,7 @@ void require_allowed(const ProcessGroup& group, const char* what, int giver, std
         group.self(), what, group.name_of_member(static_cast<std::size_t>(giver)), length, limit);
 }
 
-// Every rank's length; all ranks have the same error where one is above the smallest limit.
+// Every rank's length. If one is above the smallest limit, all ranks throw the same error.
 std::vector<std::size_t> agreed_lengths(ProcessGroup& group, const char* what,
                                         const std::string& object, const ObjectOptions& options,
                                         const SharedTime& time) {

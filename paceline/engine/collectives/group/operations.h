@@ -1,8 +1,8 @@
 #pragma once
 
-// The operations of a group by name, for raw buffers. Each has two forms, which fill in the same
-// Call (call.h) and do nothing else: the blocking one is run() of it, the other, `_async`, start()
-// of it, which returns a Work at once. ProcessGroup (process_group.h) carries them out; it has the
+// The operations of a group by name, for raw buffers. Each has two forms, which only fill in the
+// same Call (call.h): the blocking form passes it to run(), the form `_async` to start(), which
+// returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment has the
 // rules.
 
 #include <chrono>
@@ -21,14 +21,14 @@ class GroupOperations {
  public:
   virtual ~GroupOperations() = default;
 
-  // Carries out a call: blocking, or as a Work. Buffers of one call lie apart, unless the operation
-  // says how they may share memory; anything else is Error(kInvalid).
+  // Carries out a call, blocking or as a Work. The buffers of a call must not overlap, except as
+  // the operation allows; otherwise Error(kInvalid).
   virtual void run(const Call& call, const CallOptions& options = {}) = 0;
   virtual WorkPtr start(const Call& call, const CallOptions& options = {}) = 0;
-  // As run(), of a kReceive. Returns the sender's rank, as source_rank() of the Work does.
+  // As run() of a kReceive; returns the sender's rank, as Work::source_rank() does.
   virtual int recv(const Call& call, const CallOptions& options = {}) = 0;
 
-  // Every rank's elements are replaced by their reduction.
+  // Replaces every rank's elements by their reduction.
   void all_reduce(Buffer buffer, ReduceOp op = ReduceOp::kSum, const CallOptions& options = {}) {
     run({Op::kAllReduce, buffer, buffer, op}, options);
   }
@@ -37,7 +37,7 @@ class GroupOperations {
     return start({Op::kAllReduce, buffer, buffer, op}, options);
   }
 
-  // From `input` to `output` of the same count.
+  // As above, from `input` to `output`, which have the same count.
   void all_reduce(ConstBuffer input, Buffer output, ReduceOp op, const CallOptions& options = {}) {
     run({Op::kAllReduce, input, output, op}, options);
   }
@@ -54,7 +54,7 @@ class GroupOperations {
     return start({.op = Op::kBroadcast, .input = buffer, .output = buffer, .root = root}, options);
   }
 
-  // Root's `buffer` gets the result; the others' stay as they are.
+  // Root's `buffer` gets the result; the other ranks' buffers stay unchanged.
   void reduce(Buffer buffer, int root, ReduceOp op = ReduceOp::kSum,
               const CallOptions& options = {}) {
     run({Op::kReduce, buffer, buffer, op, {}, root}, options);
@@ -103,8 +103,8 @@ class GroupOperations {
     return start({Op::kReduceScatter, input, output, op}, options);
   }
 
-  // Block r of `input` goes to rank r, whose block `rank()` of `output` it becomes. The buffers
-  // must not overlap.
+  // Block r of `input` goes to rank r, where it becomes block rank() of `output`. The buffers must
+  // not overlap.
   void all_to_all(ConstBuffer input, Buffer output, const CallOptions& options = {}) {
     run({Op::kAllToAll, input, output}, options);
   }
@@ -147,9 +147,9 @@ class GroupOperations {
   }
 
   // As all_to_all, with a count for each pair: rank r gets the send_counts[r] elements of block r
-  // of `input`; receive_counts[r] come from it, and must be what it sends: otherwise
-  // Error(kInvalid) on every rank, before any element moves. The ranks tell each other their counts
-  // first, which costs the time of a small all_gather.
+  // of `input`; receive_counts[r] elements come from rank r, and must equal the number that it
+  // sends; otherwise Error(kInvalid) on every rank, before any element moves. The ranks tell each
+  // other their counts first, which costs the time of a small all_gather.
   void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
                     std::span<const std::size_t> receive_counts, const CallOptions& options = {}) {
     run({.op = Op::kAllToAllV,
@@ -190,7 +190,7 @@ class GroupOperations {
                                     const CallOptions& options = {}) {
     return start({.op = Op::kBroadcast, .root = root, .lists = BufferLists{{}, buffers}}, options);
   }
-  // outputs[i].count == inputs[i].count * world_size, as all_gather has it; likewise below.
+  // outputs[i].count == inputs[i].count * world_size, as in all_gather; likewise below.
   void all_gather_coalesced(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
                             const CallOptions& options = {}) {
     run({.op = Op::kAllGather, .lists = BufferLists{inputs, outputs}}, options);
@@ -240,7 +240,8 @@ class GroupOperations {
   }
 };
 
-// A reduction for host-side values that all ranks need, for example a sum of correct answers.
+// Reduces a single value on the host that all ranks need, for example the number of correct
+// answers.
 template <class T>
 T all_reduce_value(GroupOperations& group, T value, ReduceOp op = ReduceOp::kSum) {
   group.all_reduce(std::span<T>(&value, 1), op);

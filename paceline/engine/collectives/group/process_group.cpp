@@ -68,7 +68,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       })) {}
 
 ProcessGroup::~ProcessGroup() {
-  // What a device has may have been waited for; it is given its time.
+  // An operation that a device has been given is not aborted, because the program may already have
+  // waited for it.
   if (!owner_.is_this() || !order_.is_busy()) return;
   if (!backend_->failed()) warn_of_what_is_under_way();
   abort("the group was destroyed with operations under way");
@@ -78,7 +79,7 @@ std::string ProcessGroup::name_of_member(std::size_t rank) const {
   return rank_name(static_cast<int>(rank), world_ranks_[rank]);
 }
 
-// The error may never be observed.
+// Warns, because the program may never observe the operations' errors.
 void ProcessGroup::warn_of_what_is_under_way() const {
   constexpr std::size_t kMostNames = 4;
   auto names = order_.names_under_way();
@@ -117,7 +118,7 @@ std::uint32_t own_divisor(const ProcessGroup& group, const Call& call) {
   return *call.divisor == group.world_ranks().size() ? 0 : *call.divisor;
 }
 
-// Peers read an input while this rank writes its output.
+// Refuses overlapping buffers, because peers read an input while this rank writes its output.
 void require_apart_or_in_place(const ProcessGroup& group, const Collective& call, ConstBuffer input,
                                Buffer output) {
   const std::byte* const in = input.data;
@@ -146,7 +147,7 @@ Collective ProcessGroup::make(const Call& call) const {
          "{}: {} is not an operation of run() and start(): call the group's function of that name",
          self_, op.name);
   }
-  // The side that every rank has.
+  // The count is taken from the buffer that every rank has.
   const bool by_input = op.has(kOnlyRootGets) || op.output == Extent::kOwnCount;
   Collective made;
   made.op = call.op;
@@ -205,8 +206,8 @@ void ProcessGroup::require_collective(const Collective& call, ConstBuffer input,
   if (has_both) require_apart_or_in_place(*this, call, input, output);
 }
 
-// Refuses `blocks` times `count` elements that no memory can hold, so that no product or sum of a
-// call's counts overflows.
+// Refuses `blocks` times `count` elements if no memory can hold them, so that no product or sum of
+// a call's counts overflows.
 void ProcessGroup::require_addressable(std::string_view what, Dtype dtype, std::size_t count,
                                        int blocks) const {
   std::size_t bytes = 0;
@@ -265,7 +266,8 @@ Error ProcessGroup::in_context(const Error& error, Op op, Deadline deadline) con
   return error.with(std::move(context));
 }
 
-// `then` belongs to the operation. Requires: no other operation of the group is under way.
+// Carries out a collective and then `then`, which is a part of the operation. Requires: no other
+// operation of the group is under way.
 void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const WaitOptions& wait,
                            const Then& then) {
   const auto generation = static_cast<std::uint32_t>(rendezvous_.who.restart_count);
@@ -294,7 +296,7 @@ void ProcessGroup::execute(const Collective& call, FlightTicket ticket, const Wa
   });
 }
 
-// A child of fork() has neither this rank's threads nor its place among the others; what it said
+// A child of fork() has neither this rank's threads nor its place among the ranks; its messages
 // would be taken for its parent's.
 void ProcessGroup::require_own_process(std::string_view what) const {
   check(owner_.is_this(),
@@ -303,7 +305,7 @@ void ProcessGroup::require_own_process(std::string_view what) const {
         self_, what, name_, owner_.pid());
 }
 
-// Every call passes here, so no text is made for those that may go on.
+// Every call passes here, so no text is made for valid calls.
 void ProcessGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,
@@ -314,11 +316,11 @@ void ProcessGroup::require_member(std::string_view what) const {
                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
 }
 
-// A plain call that may run here costs no allocation.
+// A plain call that can run in this thread costs no allocation.
 void ProcessGroup::run(const Call& call, const CallOptions& options) try {
   if (traits_of(call.op).has(kIsMessage)) {
     post(call, false, options)->wait();
-  } else if (options.order) {  // it may end before the device does
+  } else if (options.order) {  // the call may return before the device has finished
     start(call, options)->wait();
   } else if (call.lists || has_counts(call.op)) {
     run_in_order(prepare(call, options), options);
@@ -341,7 +343,7 @@ WorkPtr ProcessGroup::start(const Call& call, const CallOptions& options) try {
   throw in_context(error, call.op, deadline_of(options));
 }
 
-// Checks the call, and keeps what carries it out later.
+// Checks the call, and returns the operation that carries it out later.
 ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOptions& options) {
   if (call.lists) return coalesced(call);
   if (call.op == Op::kAllToAllV) return exchanged(call, options);
@@ -352,7 +354,7 @@ ProcessGroup::Operation ProcessGroup::prepare(const Call& call, const CallOption
              const WaitOptions& wait) { execute(placed(made, order, wait), ticket, wait); };
 }
 
-// `order` outlives what is returned.
+// Adds the device's order to the call. Requires: `order` outlives the result.
 Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const DeviceOrder>& order,
                                 const WaitOptions& wait) const {
   call.order = order.get();
@@ -360,7 +362,8 @@ Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const Dev
   return call;
 }
 
-// In the calling thread when nothing else is under way; otherwise behind what is.
+// Runs the operation in the calling thread if no other is under way; otherwise queues it behind the
+// others.
 void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
   require_time(options);
@@ -411,8 +414,8 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   SymmetricBuffer buffer;
   run_in_order(
       [&](const WaitOptions& wait) {
-        // Moves nothing by itself, but shows which rank makes another call, or asks for another
-        // size.
+        // This collective moves no elements, but finds a rank that makes a different call or asks
+        // for a different size.
         execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
           buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);
         });
@@ -432,7 +435,7 @@ void ProcessGroup::abort(const std::string& reason) {
   backend_->abort(cause);
 }
 
-// The group's messages between two ranks, which follow no common order.
+// The group's messages between two ranks, which are outside the common order of collectives.
 
 PointToPointCall ProcessGroup::make_message(const Call& call, const CallOptions& options) const {
   const auto what = name_of(call.op);
@@ -499,7 +502,7 @@ std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(std::span<const Call> messa
           "{}: batch_isend_irecv takes sends and receives, not {}", self_, name_of(message.op));
     make_message(message, options);
   }
-  // Receives first, so that what comes has its place.
+  // Starts the receives first, so that arriving messages have a destination.
   std::vector<WorkPtr> works(messages.size());
   for (const Op op : {Op::kReceive, Op::kSend}) {
     for (std::size_t i = 0; i < messages.size(); ++i) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Ranks that communicate with each other: the names and semantics of torch.distributed, for raw
-// buffers (operations.h). paceline/training/tensor has the same for torch::Tensor. And the first
-// line of a distributed program, init_process_group().
+// A group of ranks that communicate with each other, with the names and semantics of
+// torch.distributed, for raw buffers (operations.h); paceline/training/tensor has the same for
+// torch::Tensor. Also init_process_group(), the first line of a distributed program.
 //
 //   auto group = paceline::init_process_group();
 //   group->all_reduce(std::span(gradients), ReduceOp::kSum);
@@ -11,13 +11,13 @@
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
 // cause) that shows both sides. A sum has the same bits on every rank and over every transport
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
-// later call throws its cause; make a new one.
+// later call throws the cause, and the program must make a new group.
 //
-// Roots and peers are ranks of the group that is called, as rank() gives them: in a group made by
-// new_group() or split() they differ from the world's, which torch.distributed's functions take.
-// world_ranks() has the world's rank of each.
+// Roots and peers are ranks of the called group, as rank() returns them. In a group made by
+// new_group() or split() they differ from ranks of the world, which torch.distributed's functions
+// take. world_ranks() has the rank in the world of each.
 //
-// Buffers larger than an address space, by themselves or for all ranks together, are kInvalid.
+// Buffers larger than an address space, alone or for all ranks together, are kInvalid.
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
 // Asynchronous operations run in order on one thread of the group. In a group of one everything is
@@ -60,36 +60,37 @@ class SymmetricRegistry;
 
 class ProcessGroup : public GroupOperations {
  public:
-  // What a group has of the one that it was made of.
+  // The parts that a group takes from the group that it is made from.
   struct Parent {
     std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
     std::shared_ptr<SymmetricRegistry> symmetric;
     std::shared_ptr<FailureDomain> failures;
   };
-  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` say which
-  // part of the world this is; users call init_process_group(), new_group() and split().
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` tell which
+  // part of the world the group is; users call init_process_group(), new_group() and split().
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
                const GroupOptions& options, const Parent& parent = {});
-  // Operations under way end with Error(kAborted).
+  // Ends the operations under way with Error(kAborted).
   ~ProcessGroup() override;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // Whether this rank is in it. A group of others (new_group(), split()) refuses every call with
-  // Error(kInvalid), but for what follows up to world_ranks().
+  // Whether this rank is a member. If it is not (new_group(), split()), only the accessors up to
+  // world_ranks() work; every other call throws Error(kInvalid).
   bool is_member() const { return rank_ >= 0; }
-  int rank() const { return rank_; }  // -1 outside
+  int rank() const { return rank_; }  // -1 if this rank is not a member
   int world_size() const { return static_cast<int>(world_ranks_.size()); }
   int local_rank() const { return rendezvous_.who.local_rank; }
   const std::string& name() const { return name_; }
   const LaunchEnvironment& launch_environment() const { return rendezvous_.who; }
-  // The ranks that its members have in the world, in order.
+  // The members' ranks in the world, in order.
   const std::vector<int>& world_ranks() const { return world_ranks_; }
-  // This rank, and each rank of the group, as errors name them: by the number in the group and,
-  // where that is another one, the number in the world: "rank 1 (rank 3 of the world)".
+  // The names of this rank, and of each rank of the group, in errors: the number in the group and,
+  // if it differs, the number in the world: "rank 1 (rank 3 of the world)".
   const std::string& self() const { return self_; }
   std::string name_of_member(std::size_t rank) const;
-  // What carries out its collectives, as parse_backend_choice() takes it: "paceline", "gloo", ...
+  // The backend that carries out the collectives, as parse_backend_choice() takes it: "paceline",
+  // "gloo", ...
   std::string backend() const { return members("backend").name(); }
   // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
   std::string transport() const { return members("transport").transport(); }
@@ -99,59 +100,62 @@ class ProcessGroup : public GroupOperations {
     return options_.timeout.value_or(kDefaultGroupTimeout);
   }
   const Hosts& hosts() const { return members("hosts").hosts(); }
-  // Null when none was asked for.
+  // The timeline; null if none was asked for.
   const std::shared_ptr<Timeline>& timeline() const { return options_.timeline; }
-  // Which algorithm a call would take, and why: lines for people.
+  // Explains which algorithm a call would use, and why, in lines for people.
   std::string explain(Op op, Dtype dtype, std::size_t count) const {
     return members("explain").explain({op, dtype, count});
   }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op = ReduceOp::kSum,
                 Device device = Device::kCpu) const;
 
-  // Every named operation comes to one of these.
+  // Every named operation calls one of these functions.
   void run(const Call& call, const CallOptions& options = {}) override;
   WorkPtr start(const Call& call, const CallOptions& options = {}) override;
   int recv(const Call& call, const CallOptions& options = {}) override;
   using GroupOperations::recv;
 
   // Every rank's `buffer`, of the same type and count, is visited by all ranks (call.h), each on
-  // its visited_block() of all of them: in place in symmetric memory on one host, on copies
-  // elsewhere. What the body throws is thrown here, and finishes the group: the other ranks get
+  // its visited_block() of all of them: in place for symmetric memory on one host, otherwise on
+  // copies. An exception of the body is thrown here and finishes the group: the other ranks get
   // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
   void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
   WorkPtr visit_async(Buffer buffer, VisitBody body, const CallOptions& options = {});
 
-  // Sends and receives that start together, as in torch.distributed: `messages` are calls of kSend
-  // and kReceive, in any order and between any ranks, and nothing waits for another. All are
-  // checked before the first one starts. The works are in the order of the messages.
+  // Sends and receives that start together, as in torch.distributed: `messages` are kSend and
+  // kReceive calls, in any order and between any ranks, and no message waits for another. All are
+  // checked before the first one starts. The Works are in the order of the messages.
   std::vector<WorkPtr> batch_isend_irecv(std::span<const Call> messages,
                                          const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
-  // copies, but for small and coalesced calls (docs/algorithms.md, section 4).
+  // copies, except small and coalesced calls (docs/algorithms.md, section 4).
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
-  // As allocate_symmetric, for large areas: a page takes memory when it is first touched. Forked
+  // As allocate_symmetric(), for large areas: a page takes memory when it is first touched. Forked
   // children cannot see it.
   SymmetricBuffer reserve_symmetric(std::size_t bytes, const CallOptions& options = {});
-  // Local: whether collectives on this memory need no copies, if the other ranks' is like it.
+  // Local: whether collectives on this memory need no copies, provided that the other ranks' memory
+  // is symmetric as well.
   bool is_symmetric(ConstBuffer buffer);
 
-  // Collective over the *whole* group, members and others, in the same order, as in PyTorch.
-  // `ranks` are ranks of this group, without duplicates; their order becomes the new order. Those
-  // outside get a group of which they are not members (is_member()). It begins as any other
-  // collective of this group does, and takes the new group's time limit at most: a rank that makes
-  // another call, names other members or is gone is found out so. Error(kInvalid) for other members
-  // is every rank's, and this group goes on.
+  // Collective over the *whole* group, including ranks that do not become members, in the same
+  // order on all ranks, as in PyTorch. `ranks` are ranks of this group, without duplicates; their
+  // order becomes the new order. The other ranks get a group of which they are not members
+  // (is_member()). The call begins like any other collective of this group, so a rank that makes a
+  // different call, names different members or is gone is detected; this takes at most the new
+  // group's timeout. Error(kInvalid) for different members is thrown on every rank, and this group
+  // can continue.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           const std::optional<GroupOptions>& options = {});
-  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Those
-  // with a negative color are members of none: what they get has no ranks. `label`, the same on
-  // every rank, becomes a part of the groups' names, for messages.
+  // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Ranks
+  // with a negative color belong to no group, and get one without ranks. `label`, which must be the
+  // same on every rank, becomes a part of the groups' names in messages.
   std::shared_ptr<ProcessGroup> split(int color, int key,
                                       const std::optional<GroupOptions>& options = {},
                                       std::string_view label = {});
 
-  // Local, any thread: fails what is under way here and tells the other ranks `reason`.
+  // Local, any thread: fails the operations under way on this rank and tells the other ranks
+  // `reason`.
   void abort(const std::string& reason);
 
  private:
@@ -212,18 +216,21 @@ class ProcessGroup : public GroupOperations {
   const std::uint64_t name_hash_;
   const GroupFlight flight_;
   const OwnerProcess owner_;
-  // Owners: this and the groups that it was made of or that are made of it.
+  // Owners: this group, the groups from which it was made, and the groups made from it.
   const std::shared_ptr<SymmetricRegistry> symmetric_;
   const std::shared_ptr<FailureDomain> failures_;
-  std::unique_ptr<Backend> backend_;  // null outside
+  std::unique_ptr<Backend> backend_;  // null if this rank is not a member
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
-  // Where they form, if not where this one did; the thread's that runs operations.
+  // The meeting point of these groups, if it is not the one of this group; used only by the thread
+  // that runs operations.
   std::optional<Rendezvous> own_meeting_;
-  std::uint32_t sequence_ = 0;   // of the last collective; the thread's that runs operations
-  std::vector<std::byte> flat_;  // of coalesced calls; likewise
-  std::atomic<std::thread::id> visitor_;  // which runs a visit's body
+  // Number of the last collective; used only by the thread that runs operations.
+  std::uint32_t sequence_ = 0;
+  // Window of coalesced calls; used only by the thread that runs operations.
+  std::vector<std::byte> flat_;
+  std::atomic<std::thread::id> visitor_;  // the thread that runs a visit's body
 
-  CallOrder order_;  // the last member: its thread uses the others
+  CallOrder order_;  // the last member, because its thread uses the others
 };
 
 // The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
@@ -237,15 +244,15 @@ struct InitOptions {
 // Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
 // loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
 // parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
-// what goes over TCP when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) says over how
-// many connections for each pair when they say 1; PACELINE_TIMEOUT (seconds, from 0.001 to a
-// billion) is GroupOptions::timeout when they leave it empty (an empty variable is none);
-// PACELINE_FLIGHT_DIR says where operations are recorded (flight/group_flight.h),
-// PACELINE_TIMELINE_DIR, set for all ranks or for none, where spans are
-// (engine/telemetry/timeline.h). What is wrong with these or the options is told to the other
-// ranks, where they meet: their Error(kInvalid) too. Errors: those of rendezvous(), connect_mesh()
-// and parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the
-// ranks chose different ones.
+// the TCP connections when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) sets the
+// number of connections of each pair when they leave it at 1; PACELINE_TIMEOUT (seconds, from 0.001
+// to a billion) is GroupOptions::timeout when they leave it empty (an empty variable is none);
+// PACELINE_FLIGHT_DIR is the directory for the records of operations (flight/group_flight.h),
+// PACELINE_TIMELINE_DIR, set for all ranks or for none, the one for spans
+// (engine/telemetry/timeline.h). An error in these variables or in the options is reported to the
+// other ranks at the meeting point, and is Error(kInvalid) on them as well. Errors: those of
+// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
+// build lacks, kInvalid when the ranks chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

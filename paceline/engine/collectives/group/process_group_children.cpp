@@ -1,4 +1,4 @@
-// The groups that are made of a group.
+// How a group makes other groups: new_group() and split().
 
 #include <algorithm>
 #include <array>
@@ -63,7 +63,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   const std::array<std::int64_t, 2> mine = {color, key};
   std::vector<std::int64_t> all;
   Rendezvous meeting = rendezvous_;
-  std::string name;  // but for the color
+  std::string name;  // the group's name, without the color
   run_in_order(
       [&](const WaitOptions& wait) {
         all = gather_for(Op::kSplit, mine, wait);
@@ -88,8 +88,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
 }
 
-// Every rank's words, one after the other: a collective with a number, which others see as `op`, so
-// that a rank that makes another call, leaves or dies is found out before a group forms.
+// Gathers every rank's words, one rank's after the other. It is a numbered collective that appears
+// as `op`, so a rank that makes a different call, leaves or dies is detected before a group forms.
 std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::int64_t> mine,
                                                    const WaitOptions& wait) {
   std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
@@ -104,8 +104,8 @@ std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::i
   return all;
 }
 
-// The lists themselves travel only when there is something to say about them. All ranks come to the
-// same verdict, so the group goes on.
+// Compares hashes first; the lists themselves travel only if these differ. All ranks reach the same
+// verdict, so the group can continue.
 void ProcessGroup::require_same_members(const std::vector<int>& ranks, const WaitOptions& wait) {
   const auto world = static_cast<std::size_t>(world_size());
   const auto hash = XXH3_64bits(ranks.data(), ranks.size() * sizeof ranks[0]);
@@ -151,7 +151,8 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   return child;
 }
 
-// A rank that hosts the store and is not in this group may leave while groups of it form.
+// Returns where the new groups meet. The world's store is not used if its host is not in this
+// group, because that rank may leave while the groups form.
 Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   const auto& hosted = rendezvous_.hosted;
   const bool stays = !hosted || std::find(world_ranks_.begin(), world_ranks_.end(),
@@ -161,10 +162,10 @@ Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   return *own_meeting_;
 }
 
-// In a store that the first rank of this group hosts. Every rank has connected, or every rank
-// throws: those that take no part in a group that forms may be the last to come here.
+// Opens a store on the first rank of this group. Either every rank has connected or every rank
+// throws, because ranks that join none of the new groups may arrive here last.
 Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
-  std::array<std::int64_t, 8> place{};  // text; none where there is no store
+  std::array<std::int64_t, 8> place{};  // the address as text; empty if there is no store
   std::unique_ptr<TcpStoreServer> server;
   std::shared_ptr<TcpStore> client;
   std::optional<Error> trouble;
@@ -207,8 +208,8 @@ Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
   return meeting;
 }
 
-// A rank that dies, aborts or leaves this group meanwhile is found through its connections, which
-// stand already.
+// Forms a group. A rank that dies, aborts or leaves this group meanwhile is detected through this
+// group's connections.
 std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, const std::string& name,
                                                  const std::vector<int>& ranks,
                                                  const GroupOptions& options) {
@@ -230,8 +231,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::form(const Rendezvous& meeting, cons
     return std::make_shared<ProcessGroup>(meeting, name, world_numbers_of(*this, ranks), options,
                                           Parent{look_after_parent, symmetric_, failures_});
   } catch (const Error& error) {
-    // A member's process is gone: the other ranks of this group learn of it from the rank that
-    // knows first, and not that this one has left, which it may do next.
+    // A member's process is gone. This rank aborts this group with that cause, because it may leave
+    // next, and the others would otherwise only see that it has left.
     if (error.code() == ErrorCode::kPeerLost) backend_->abort(error);
     throw;
   }

@@ -1,5 +1,5 @@
-// Calls that a group carries out as several collectives: unequal counts, which the ranks compare
-// first; many buffers, copied a window at a time; visits.
+// Calls that a group carries out as several collectives: calls with unequal counts, which the ranks
+// compare first; calls on many buffers, which are copied a window at a time; and visits.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace paceline {
 
-// The counts are kept with a call that may be carried out later.
+// Prepares a call with counts; the operation keeps a copy of them, because it may run later.
 ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOptions& options) {
   struct Held {
     Collective call;
@@ -25,8 +25,8 @@ ProcessGroup::Operation ProcessGroup::counted(const Call& call, const CallOption
   };
 }
 
-// Every rank's counts, one after the other. A rank gives those that it sends, then those that it
-// expects.
+// Gathers every rank's counts, in rank order: first the counts that the rank sends, then the counts
+// that it expects.
 std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size_t> mine,
                                                        const WaitOptions& wait) {
   static_assert(sizeof(std::size_t) == size_of(Dtype::kInt64));
@@ -35,7 +35,7 @@ std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size
   call.op = Op::kAllGather;
   call.dtype = Dtype::kInt64;
   call.count = mine.size();
-  call.layout = layout_of({});  // no all_gather of a user's
+  call.layout = layout_of({});  // different from every all_gather of a user
   call.input = reinterpret_cast<const std::byte*>(mine.data());
   call.output = reinterpret_cast<std::byte*>(all.data());
   execute(call, {}, wait);
@@ -49,7 +49,7 @@ ProcessGroup::Operation ProcessGroup::exchanged(const Call& asked, const CallOpt
   check(send_counts.size() == world && receive_counts.size() == world,
         "{}: all_to_all_v: lists of {} and {} counts in a group of {} ranks", self_,
         send_counts.size(), receive_counts.size(), world);
-  // All that this rank knows by itself: its own row and column.
+  // This rank knows only its own row and column.
   std::vector<std::size_t> mine(world * world);
   const auto self = static_cast<std::size_t>(rank_);
   for (std::size_t peer = 0; peer < world; ++peer) mine[peer * world + self] = receive_counts[peer];
@@ -99,9 +99,9 @@ ProcessGroup::Operation ProcessGroup::exchanged(const Call& asked, const CallOpt
   };
 }
 
-// The group's operations on many buffers at once. The buffers of a rank are one long stream of
-// elements; a window of it at a time is copied into one flat buffer, taken through the plain
-// operation, and copied back.
+// Operations on many buffers at once. A rank's buffers form one long stream of elements. One window
+// of the stream at a time is copied into a flat buffer, passed through the plain operation, and
+// copied back.
 
 struct CoalescedSegment {
   std::byte* data;
@@ -112,7 +112,7 @@ namespace {
 
 using Stream = std::vector<CoalescedSegment>;
 
-// The most bytes of a window, over all that a rank gives and gets.
+// The most bytes of a window, counting everything that a rank gives and gets.
 constexpr std::size_t kWindowBytes = 4 << 20;
 
 // Copies the stream's bytes [begin, begin + bytes) to or from `flat`.
@@ -145,10 +145,11 @@ void unpack(const Stream& stream, std::size_t begin, std::size_t bytes, std::byt
       [](std::byte* data, const std::byte* from, std::size_t n) { std::memcpy(data, from, n); });
 }
 
-// A window is written before the next is read. One's own input and output have been compared.
+// Refuses overlapping buffers, because a window is written before the next one is read. The input
+// and output of the same pair have already been compared.
 void require_apart(const std::string& self, std::string_view what,
                    std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs) {
-  std::vector<std::size_t> order;  // of the outputs, by address
+  std::vector<std::size_t> order;  // indices of the outputs, sorted by address
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].bytes() > 0) order.push_back(i);
   }
@@ -177,8 +178,8 @@ void require_apart(const std::string& self, std::string_view what,
 
 // `inputs` and `outputs`: one stream for each block of the plain operation's buffers.
 struct ProcessGroup::Coalesced {
-  Collective call;        // but for buffers and count
-  std::size_t total = 0;  // elements of a stream
+  Collective call;        // the call without buffers and count
+  std::size_t total = 0;  // number of elements of a stream
   std::vector<Stream> inputs;
   std::vector<Stream> outputs;
 };
@@ -264,8 +265,8 @@ void ProcessGroup::run_coalesced(const Coalesced& coalesced, const WaitOptions& 
   } while (begin < coalesced.total);
 }
 
-// The group's visits (call.h). Where ranks do not see each other's buffers, every rank's block
-// travels to its visitor and back, a piece at a time.
+// Visits (call.h). If the ranks cannot map each other's buffers, every rank's block travels to its
+// visitor and back, a piece at a time.
 
 namespace {
 
@@ -315,7 +316,8 @@ ProcessGroup::Operation ProcessGroup::visiting(Buffer buffer, VisitBody body) {
   };
 }
 
-// `offset`: of the block in `data`. The other ranks must not wait for one whose body has thrown.
+// Runs the body on a block, which begins at `offset` in `data`. If the body throws, the group is
+// aborted, so that the other ranks do not wait for this one.
 void ProcessGroup::visit_block(const Collective& call, const VisitBody& body,
                                const VisitedBlock& block, std::vector<std::byte*> data,
                                std::size_t offset) {
@@ -344,7 +346,8 @@ void ProcessGroup::visit_copies(const Collective& visit, const VisitBody& body,
   const auto block_of = [&](std::size_t rank) {
     return visited_block(visit.count, visit.dtype, static_cast<int>(rank), world_size());
   };
-  std::vector<std::byte> own, all;  // this rank's elements for each visitor; all ranks' for it
+  // This rank's elements for each visitor, and all ranks' elements for this one.
+  std::vector<std::byte> own, all;
   std::vector<VisitedBlock> pieces(world);
   std::vector<std::size_t> there(world * world), back(world * world);
   const std::size_t longest = block_of(0).count;

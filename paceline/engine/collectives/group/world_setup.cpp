@@ -37,7 +37,7 @@ Nanoseconds now() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Rank 0's side: `peer` asks, the answer is the time.
+// Rank 0's side: answers each question of `peer` with the time.
 void tell_time(ProcessGroup& group, int peer) {
   for (int i = 0; i < kRoundTrips; ++i) {
     Nanoseconds time = 0;
@@ -85,7 +85,8 @@ ClockOffset measure_clock_offset(ProcessGroup& group) {
 
 namespace {
 
-constexpr std::size_t kMostCores = 4096;  // of a machine; the mask has no more
+// The most cores of a machine, because the mask has no more bits.
+constexpr std::size_t kMostCores = 4096;
 using CoreSet = std::array<std::uint8_t, kMostCores / 8>;
 
 bool leaves_threads_open(const std::string& launcher) {
@@ -109,8 +110,8 @@ std::vector<int> numbers_in(const CoreSet& set) {
   return numbers;
 }
 
-// The variable is for what reads it when it begins to compute, as LibTorch; a runtime of OpenMP
-// that is loaded has read it.
+// Sets the variable for libraries that read it when they begin to compute, such as LibTorch, and
+// calls an OpenMP runtime that is already loaded, because it has read the variable before.
 void use_threads(int count) {
   for (const char* name : {"OMP_NUM_THREADS", "PACELINE_THREAD_SHARE"})
     setenv(name, std::to_string(count).c_str(), 1);
@@ -156,14 +157,14 @@ void share_cores(ProcessGroup& group, const std::string& launcher) {
 
 namespace {
 
-// 1 or 0; 0 when it is not set.
+// The value of a variable that is 1 or 0; false if it is not set.
 bool is_set(const char* name) {
   const std::string value = process_environment()(name).value_or("0");
   check(value == "0" || value == "1", "{}={}: it is 0 or 1", name, value);
   return value == "1";
 }
 
-// PACELINE_TCP_STREAMS; 1 when it is not set.
+// The value of PACELINE_TCP_STREAMS; 1 if it is not set.
 int tcp_streams_from_environment() {
   const std::string value = process_environment()("PACELINE_TCP_STREAMS").value_or("1");
   const auto streams = parse_number<int>(value, 1, kMaxStreams);
@@ -172,7 +173,7 @@ int tcp_streams_from_environment() {
   return *streams;
 }
 
-// PACELINE_TIMEOUT; empty when it is not set.
+// The value of PACELINE_TIMEOUT; empty if it is not set.
 std::optional<std::chrono::milliseconds> timeout_from_environment() {
   constexpr double kLeast = 1e-3;
   constexpr double kMost = 1e9;
@@ -186,7 +187,7 @@ std::optional<std::chrono::milliseconds> timeout_from_environment() {
   return std::chrono::milliseconds(std::llround(*seconds * 1e3));
 }
 
-// The group's settings from the environment, where the caller gives none.
+// Fills in the settings that the caller has left empty, from the environment.
 void read_environment(GroupOptions& group) {
   const GetVariable variable = process_environment();
   const auto transport = variable("PACELINE_TRANSPORT");
@@ -200,7 +201,7 @@ void read_environment(GroupOptions& group) {
   if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 
-// Without a rank where the variables do not tell it.
+// Adds the rank to an error, unless the variables do not tell it.
 Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});
@@ -212,7 +213,7 @@ Error said_of_init(const RendezvousOptions& options, const Error& error) {
   }
 }
 
-// Before the ranks meet; the others are told what is wrong here.
+// Checks the options before the ranks meet, and tells the other ranks of an error.
 GroupOptions checked_options(const InitOptions& options) {
   GroupOptions group = options.group;
   try {
@@ -266,7 +267,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   share_cores(*world, launcher);
   const char* timeline = std::getenv("PACELINE_TIMELINE_DIR");
   if (timeline != nullptr && *timeline != '\0') {
-    // A rank that could not open its own takes part all the same.
+    // A rank that could not open its own timeline still takes part.
     const ClockOffset clock = measure_clock_offset(*world);
     if (group.timeline) group.timeline->set_clock(clock.offset, clock.error);
   }

@@ -1,5 +1,5 @@
-// The element types of the reduce kernel, one at a time: what they are accumulated in, and the
-// conversions that every instruction set's must equal bit for bit (reduce_avx2.cpp,
+// The element types of the reduce kernel, one element at a time: their accumulator types, and the
+// conversions that those of every instruction set must match bit for bit (reduce_avx2.cpp,
 // reduce_avx512.cpp). Text for reduce_kernel.h, compiled once per instruction set.
 //
 // Rounding is to nearest, ties to even. A NaN is handed on quiet and with its sign; bfloat16 keeps

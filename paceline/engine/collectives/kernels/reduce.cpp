@@ -49,7 +49,7 @@ void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size
 
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
             std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor) {
-  // On the stack for all but large groups: small sums are a matter of nanoseconds.
+  // On the stack except for large groups, because small sums take only nanoseconds.
   std::array<ReduceSource, 16> few;
   std::vector<ReduceSource> many(sources.size() > few.size() ? sources.size() : 0);
   ReduceSource* list = many.empty() ? few.data() : many.data();

@@ -6,22 +6,22 @@
 // order, split at the largest power of two below their number. ((r0+r1)+(r2+r3))+r4 for five ranks.
 // It does not depend on algorithm, transport or chunking, so a sum has the same bits everywhere.
 // Every aligned block of 2^k contributions is a subtree: any number n of ranks that first add up
-// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of another size are none: two
-// ranks with three shards each have not the bits of six. float16 and bfloat16 are widened to
-// float32, combined, and rounded once, to nearest even.
+// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of other sizes are not
+// subtrees: two ranks with three shards each do not get the bits of six ranks. float16 and bfloat16
+// are widened to float32, combined, and rounded once, to nearest even.
 //
 // A sum need not be made in one place: a *partial* result covers a subtree, is kept in the
-// accumulator's type and is a source of a later reduce. Since what is combined and in which order
-// is the same, so are the bits.
+// accumulator's type and is a source of a later reduce. The operands and their order stay the same,
+// and so do the bits.
 //
-// Vectorised once per instruction set (kernels/*.cpp), chosen at run time: by the compiler, but for
-// the conversions of 16-bit types, which are written out (kernels/lanes_*.h). Those of float16 are
-// the processor's (F16C, AVX-512). AVX-512's own conversion to bfloat16 (VCVTNEPS2BF16) is not
-// used: it takes subnormal numbers for zero, so a sum's bits would depend on the processor; a shift
-// and an addition do the rounding. Two contributions are read, combined and delivered in one pass;
-// more are combined in blocks that stay in the L1 cache. Every variant gives the same bits, which
-// tests/engine/collectives/reduce_bits_test.cpp compares over all 16-bit numbers, but for which of
-// two NaNs a sum or product passes on.
+// The kernel is compiled once per instruction set (kernels/*.cpp), and chosen at run time. The
+// compiler vectorises it, except for the conversions of 16-bit types, which are written by hand.
+// Those of float16 use the processor's instructions (F16C, AVX-512). AVX-512's own conversion to
+// bfloat16 (VCVTNEPS2BF16) is not used: it takes subnormal numbers for zero, so a sum's bits would
+// depend on the processor; a shift and an addition do the rounding. Two contributions are read,
+// combined and delivered in one pass; more are combined in blocks that stay in the L1 cache. Every
+// variant gives the same bits, which tests/engine/collectives/reduce_bits_test.cpp compares over
+// all 16-bit numbers, but for which of two NaNs a sum or product passes on.
 
 #include <cstddef>
 #include <span>
@@ -32,25 +32,25 @@
 namespace paceline {
 
 // Requires: is_defined(op, dtype); every source and `out` hold `count` elements; `out` may equal a
-// source but not overlap one partly. kMean divides by `divisor`; 0: by the number of sources.
-// Thread safety: pure.
+// source but not overlap one partly. kMean divides by `divisor` or, if that is 0, by the number of
+// sources. Thread safety: pure.
 void reduce(std::span<const std::byte* const> sources, std::byte* out, std::size_t count,
             Dtype dtype, ReduceOp op, std::size_t divisor = 0);
-// The result goes to each of `outs`, which is cheaper than copying it afterwards.
+// Writes the result to each of `outs`, which is cheaper than copying it afterwards.
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outs,
             std::size_t count, Dtype dtype, ReduceOp op, std::size_t divisor = 0);
 
-// Bytes of one element of a partial result: 16-bit floats are accumulated in float32.
+// The bytes of one element of a partial result: 16-bit floats are accumulated in float32.
 constexpr std::size_t partial_size_of(Dtype dtype) {
   const bool is_half = dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16;
   return is_half ? 4 : size_of(dtype);
 }
 
-// What `num_ranks` neighbouring ranks contribute together.
+// The joint contribution of `num_ranks` consecutive ranks.
 struct ReduceSource {
   const std::byte* data = nullptr;
   std::size_t num_ranks = 1;
-  bool is_partial = false;  // of partial_size_of() bytes an element; otherwise one contribution
+  bool is_partial = false;  // true: partial_size_of() bytes per element; false: one contribution
 };
 
 enum class ReduceResult : std::uint8_t { kPartial, kFinal };
@@ -71,13 +71,13 @@ const char* reduce_kernel_name();
 struct ReduceArguments {
   const ReduceSource* sources;
   std::size_t num_sources;
-  std::byte* const* outs;  // all get the result; a partial one has one place
+  std::byte* const* outs;  // all places that get the result; a partial result has only one
   std::size_t num_outs;
   std::size_t count;
   Dtype dtype;
   ReduceOp op;
   ReduceResult result;
-  std::size_t divisor;  // of a mean
+  std::size_t divisor;  // divisor of a mean
 };
 
 namespace portable {

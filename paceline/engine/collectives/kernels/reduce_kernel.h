@@ -21,8 +21,8 @@
 namespace paceline::PACELINE_KERNEL {
 namespace {
 
-// Elements combined at a time: small enough that the tree's intermediate results stay in the L1
-// cache.
+// The number of elements combined at a time, small enough that the tree's intermediate results stay
+// in the L1 cache.
 constexpr std::size_t kBlock = 1024;
 
 // Signed integers wrap around like unsigned ones.
@@ -78,7 +78,8 @@ struct BitXor {
   }
 };
 
-// Elements that the compiler's own vectors do not convert well: several at a time instead.
+// Loads several elements at a time, for types that the compiler's own vectorisation does not
+// convert well.
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 
@@ -87,15 +88,15 @@ constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 template <class T>
 constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 
-// GCC need not look whether what a loop writes is what it reads later.
+// Tells GCC that a loop does not read what it has written, so that it makes no check.
 #ifdef __clang__
 #define PACELINE_INDEPENDENT_ITERATIONS
 #else
 #define PACELINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
-// finish(Combine(a, b)) into each of `outs`, any of which may be `a` or `b`. One copy for all that
-// call it: compiling these loops is most of a kernel's compilation.
+// Writes finish(Combine(a, b)) to each of `outs`, any of which may be `a` or `b`. All callers share
+// one instance, because these loops take most of a kernel's compile time.
 template <class Combine, class A, class B, class Finish, class... Out>
 [[gnu::noinline]] void combine(const A* a, const B* b, std::size_t length, Finish finish,
                                Out*... outs) {
@@ -113,7 +114,7 @@ template <class Combine, class A, class B, class Finish, class... Out>
   }
 }
 
-// finish(a) into `out`, which may be `a`.
+// Writes finish(a) to `out`, which may be `a`.
 template <class A, class Finish, class Out>
 [[gnu::noinline]] void convert(const A* a, std::size_t length, Finish finish, Out* out) {
   std::size_t i = 0;
@@ -124,7 +125,7 @@ template <class A, class Finish, class Out>
   for (; i < length; ++i) narrow(finish(widen(a[i])), out[i]);
 }
 
-// What becomes of a result before it is rounded.
+// How a result is changed before it is rounded.
 struct Keep {
   template <class V>
   V operator()(V value) const {
@@ -154,8 +155,8 @@ class Tree {
   Tree(const ReduceSource* sources, std::size_t num_sources)
       : sources_(sources), num_sources_(num_sources) {}
 
-  // The last combination goes straight to the first two places where it can be rounded at once, and
-  // two contributions are then combined in one pass. Others get copies.
+  // The last combination is written directly to the first two places if it can be rounded at once;
+  // two contributions are then combined in one pass. Further places get copies.
   template <class Finish>
   void deliver(const ReduceArguments& a, Finish finish) const {
     T* const first = reinterpret_cast<T*>(a.outs[0]);
@@ -172,7 +173,7 @@ class Tree {
     }
   }
 
-  // Neither divided nor narrowed: what a later reduce takes as a partial source.
+  // The result is neither divided nor narrowed; a later reduce takes it as a partial source.
   void run_partial(std::byte* out_bytes, std::size_t count) const {
     Acc* out = reinterpret_cast<Acc*>(out_bytes);
     Acc block[kBlock];
@@ -204,7 +205,7 @@ class Tree {
     if (second != first) std::memcpy(second, first, length * sizeof(T));
   }
 
-  // The last combination; `left` is room for a block.
+  // Makes the last combination; `left` is room for a block.
   template <class Finish>
   void deliver_last(std::size_t begin, std::size_t length, Finish finish, T* first, T* second,
                     Acc* left) const {
@@ -254,7 +255,7 @@ class Tree {
     return left;
   }
 
-  // The sum of sources [first, first + number) into `out`.
+  // Puts the sum of sources [first, first + number) into `out`.
   void subtree(std::size_t first, std::size_t number, std::size_t begin, std::size_t length,
                Acc* out) const {
     if (number == 1) {
@@ -290,7 +291,7 @@ void run(const ReduceArguments& a) {
   }
 }
 
-// Multiplying by the inverse of a power of two gives the bits of dividing by it.
+// Multiplying by the inverse of a power of two gives the same bits as dividing by it.
 template <class T>
 void run_mean(const ReduceArguments& a) {
   if (a.result == ReduceResult::kPartial || a.divisor <= 1) return run<T, Sum>(a);
@@ -319,7 +320,7 @@ void dispatch_op(const ReduceArguments& a) {
       break;
   }
   if constexpr (std::is_floating_point_v<Acc>) {
-    run_mean<T>(a);  // nothing else is defined here
+    run_mean<T>(a);  // no other operation is defined for these types
   } else {
     switch (a.op) {
       case ReduceOp::kBitAnd:
@@ -332,8 +333,8 @@ void dispatch_op(const ReduceArguments& a) {
   }
 }
 
-// Sum and max of bools are "or", product and min are "and": the same as on the widened 0 and 1, but
-// for the sum.
+// Sum and max of bools are "or", product and min are "and". Except for the sum, that is the same as
+// on the widened 0 and 1.
 void dispatch_bool(ReduceArguments a) {
   if (a.op == ReduceOp::kSum) a.op = ReduceOp::kBitOr;
   dispatch_op<Bool>(a);

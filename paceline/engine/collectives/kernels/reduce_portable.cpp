@@ -1,5 +1,5 @@
-// The kernel for any processor: one element at a time, by elements.h; the compiler's vectors are
-// all that it has.
+// The kernel for any processor: one element at a time, by elements.h; only the compiler vectorises
+// it.
 #define PACELINE_KERNEL portable
 
 #include <cstddef>

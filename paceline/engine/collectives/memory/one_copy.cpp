@@ -19,7 +19,7 @@
 
 namespace paceline {
 
-// What the handler needs, prepared: it must not format or allocate.
+// Everything that the signal handler needs, prepared, because it must not format or allocate.
 struct WriteFaultRange::Known {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -30,7 +30,7 @@ struct WriteFaultRange::Known {
 
 namespace {
 
-// Groups of parameters of all models in a process: few.
+// The most ranges of a process: one for each group of parameters of its models, which are few.
 constexpr std::size_t kMost = 64;
 std::array<std::atomic<const WriteFaultRange::Known*>, kMost> ranges;
 struct sigaction before {};
@@ -47,10 +47,10 @@ const std::string* line_about(const std::byte* address, bool is_write) {
   return nullptr;
 }
 
-// Where the processor does not say it here, a write.
+// Whether the fault was a write; true on processors for which this is not known here.
 bool is_write([[maybe_unused]] const void* context) {
 #ifdef __x86_64__
-  constexpr greg_t kWrite = 2;  // of the error code of a page fault
+  constexpr greg_t kWrite = 2;  // the bit of a page fault's error code that marks a write
   return (static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & kWrite) != 0;
 #else
   return true;
@@ -79,7 +79,7 @@ void install_handler() {
     sigemptyset(&action.sa_mask);
     return sigaction(SIGSEGV, &action, &before) == 0;
   }();
-  (void)is_installed;  // without it the process ends without the line
+  (void)is_installed;  // without the handler the process ends without the line
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ OneCopy::Views& OneCopy::views() {
 
 OneCopy::View::View(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
   const std::lock_guard lock(views().mutex);
-  views().all.reserve(views().all.size() + 1);  // what can throw comes before the mapping
+  views().all.reserve(views().all.size() + 1);  // whatever can throw comes before the mapping
   // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
   void* const second = mremap(data, 0, bytes, MREMAP_MAYMOVE);
   begin_ = second == MAP_FAILED ? data : static_cast<std::byte*>(second);
@@ -223,7 +223,7 @@ void OneCopy::drop(std::size_t offset, std::size_t bytes) const {
   const std::size_t begin = (offset + kPage - 1) / kPage * kPage;
   const std::size_t end = (offset + bytes) / kPage * kPage;
   if (begin >= end) return;
-  // Ranks as threads have private memory, which the second call is for.
+  // Ranks that are threads have private memory, for which the second call is needed.
   if (madvise(data_ + begin, end - begin, MADV_REMOVE) == 0) return;
   madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
@@ -237,10 +237,10 @@ OneCopy::Writing::Writing(const OneCopy& copy) : copy_(copy) {
 OneCopy::Writing::~Writing() {
   const std::lock_guard lock(copy_.mutex_);
   if (--copy_.num_writers_ > 0) return;
-  // A mapping that was made writable can be made read-only again: nothing is to be divided.
+  // Making the mapping read-only again splits no mapping, so it should not fail.
   try {
     copy_.protect(0, copy_.bytes_, PROT_READ);
-  } catch (const Error&) {  // then writes are not found
+  } catch (const Error&) {  // without protection, forbidden writes go unnoticed
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that a host has once for all ranks of a group (OneCopy), and the line that names the place
-// of a write that should not have happened (WriteFaultRange).
+// Memory that exists once on a host for all ranks of a group (OneCopy), and the line on stderr that
+// names the place of a forbidden access (WriteFaultRange).
 
 #include <cstddef>
 #include <memory>
@@ -20,16 +20,16 @@ struct NamedRange {
   std::string name;       // "parameter fc1.weight"
 };
 
-// Says what a program wrote to when it wrote to memory that it may only read, or read memory that
-// is closed to reading: a line on stderr with the name of the place, in front of the SIGSEGV that
-// ends the process as without it. Handlers that were there before, such as the one that shows the
-// stack to the launcher (crash_reporter.h), run after that line.
+// Reports a forbidden access: a write to memory that is read-only, or a read of memory that is
+// closed to reading. It prints a line with the name of the place on stderr, before the SIGSEGV ends
+// the process as usual. Handlers that were there before, such as the one that shows the stack to
+// the launcher (crash_reporter.h), run after that line.
 //
 // Thread safety: any thread may make and destroy objects, and fault.
 class WriteFaultRange {
  public:
-  // `names`: in the order of their beginnings; each reaches to the next one. `who`: the rank, for
-  // the line.
+  // `names` are in the order of their offsets; each range extends to the next one. `who` names the
+  // rank in the line.
   WriteFaultRange(std::span<const std::byte> memory, const std::string& who,
                   std::vector<NamedRange> names);
   ~WriteFaultRange();
@@ -42,24 +42,25 @@ class WriteFaultRange {
   const std::unique_ptr<const Known> known_;
 };
 
-// Memory that a host has once, whatever the number of ranks, and that all ranks of a group see: in
-// one view they write, in the other they only read. A module whose parameters lie in the second one
-// needs no copy of its own, and nothing has to be gathered after a step.
+// Memory that exists once on a host, whatever the number of ranks, and that all ranks of a group
+// map in two views: they write through one, and only read through the other. A module whose
+// parameters lie in the read-only view needs no copy of its own, and nothing has to be gathered
+// after a step.
 //
-// A write through the view that only reads ends the process with SIGSEGV, after a line on stderr
-// that names what was written (WriteFaultRange). Memory that cannot be mapped a second time has one
-// view, and nothing is protected.
+// A write through the read-only view ends the process with SIGSEGV, after a line on stderr that
+// names the place (WriteFaultRange). Memory that cannot be mapped a second time has only one view,
+// which is not protected.
 //
-// The user must order the writes: a collective before a write lets the others finish reading, one
-// after it shows them what was written.
+// The user must order the writes: a collective before a write lets the others finish reading; a
+// collective after it makes the written values visible to them.
 //
 // Thread safety: Writing objects may come and go in any thread.
 class OneCopy {
  public:
-  // Collective. Zeroed; a page takes memory when it is first written to. `names`: of what lies
-  // where, for the line about a write. Error on every rank: kUnsupported where the group's ranks
-  // share no memory, kSystem when the host has not room for it; for `used`, where only so many
-  // bytes are ever written at a time.
+  // Collective. The memory is zeroed; a page takes memory when it is first written. `names` are the
+  // names of ranges for the line about a write. Errors, on every rank: kUnsupported if the group's
+  // ranks share no memory, kSystem if the host has no room for `bytes`, or for `used` if only that
+  // many bytes are ever in use at a time.
   OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
           std::optional<std::size_t> used = {});
   OneCopy(const OneCopy&) = delete;
@@ -68,16 +69,18 @@ class OneCopy {
   std::byte* data() const { return data_; }
   std::byte* read_only() const { return view_.begin(); }
   std::size_t bytes() const { return bytes_; }
-  // For memory whose content comes and goes, in whole pages from `offset` on. A closed range ends
-  // the process when it is read, after a line that names it; in this process alone.
+  // For memory whose content comes and goes, in whole pages from `offset` on. In this process,
+  // reading a closed range ends the process after a line that names the range; other processes are
+  // not affected.
   void close(std::size_t offset, std::size_t bytes) const;
   void open(std::size_t offset, std::size_t bytes) const;
   // Gives whole pages inside the range back to the system; every rank reads zeros there afterwards.
   void drop(std::size_t offset, std::size_t bytes) const;
-  // Whether some copy of this process has this place in its view that is read. Any thread.
+  // Whether the address lies in the read-only view of a OneCopy of this process. Any thread.
   static bool holds(const void* address);
 
-  // While one lives, this process may write through read_only(). Requires: `copy` outlives it.
+  // While such an object exists, this process may write through read_only(). Requires: `copy`
+  // outlives it.
   class Writing {
    public:
     explicit Writing(const OneCopy& copy);
@@ -90,8 +93,8 @@ class OneCopy {
   };
 
  private:
-  // A second mapping of shared pages, or the first one where there is no other; in the list that
-  // holds() looks through.
+  // A second mapping of shared pages, or the first one if there is no second; registered in the
+  // list that holds() searches.
   class View {
    public:
     View(std::byte* data, std::size_t bytes);
@@ -107,18 +110,18 @@ class OneCopy {
     const std::size_t bytes_;
     std::byte* begin_ = nullptr;
   };
-  struct Views;  // of the process
+  struct Views;  // the views of the process
 
   static Views& views();
   void protect(std::size_t offset, std::size_t bytes, int protection) const;
 
-  const SymmetricBuffer blocks_;  // of which that of rank 0 is used
+  const SymmetricBuffer blocks_;  // only the block of rank 0 is used
   const std::size_t bytes_;
   std::byte* const data_;
   const View view_;
   std::unique_ptr<WriteFaultRange> fault_;
-  mutable std::mutex mutex_;     // guards num_writers_, and makes protection follow it
-  mutable int num_writers_ = 0;  // Writing objects
+  mutable std::mutex mutex_;     // guards num_writers_, and the protection that follows it
+  mutable int num_writers_ = 0;  // number of Writing objects
 };
 
 }  // namespace paceline

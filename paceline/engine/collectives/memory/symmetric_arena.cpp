@@ -18,7 +18,7 @@ std::size_t round_up(std::size_t bytes) {
   return std::max(kUnit, (bytes + kUnit - 1) / kUnit * kUnit);
 }
 
-// Rank 0 draws it. Never 0.
+// A random number that rank 0 draws; never 0.
 std::int64_t agree_on_number(ProcessGroup& group) {
   std::int64_t number = 0;
   while (number == 0) fill_random(std::as_writable_bytes(std::span(&number, 1)));
@@ -105,7 +105,7 @@ std::byte* SymmetricArena::area_of(int world_rank) const {
 void SymmetricArena::release_unused() {
   const std::lock_guard lock(mutex_);
   if (!area_.is_live()) return;
-  // Memory that is no file's is refused, and keeps its pages.
+  // The kernel refuses memory that is not backed by a file, which then keeps its pages.
   released_.clear();
   for (const auto& [begin, size] : free_) {
     madvise(area_.data() + begin, size, MADV_REMOVE);

@@ -9,7 +9,7 @@ namespace paceline {
 
 namespace {
 
-using Ops = std::uint32_t;  // a bit each
+using Ops = std::uint32_t;  // a set of operations, one bit each
 
 constexpr Ops ops(std::initializer_list<Op> list) {
   Ops bits = 0;
@@ -25,7 +25,7 @@ struct AlgorithmTraits {
   bool keeps_order = true;
   Ops whole_calls = 0;      // needs_whole_call()
   Ops alike = 0;            // is_alike_on_all_hosts()
-  Ops alike_in_chunks = 0;  // where every rank's chunk has the same size
+  Ops alike_in_chunks = 0;  // alike if every rank's chunk has the same size
 };
 
 // In the order of kAllAlgorithms.
@@ -158,7 +158,7 @@ Schedule build(Algorithm algorithm, const ScheduleSpec& spec) {
 
 Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk) {
   Effort work = traits_of(algorithm).effort(op, sizes, chunk);
-  if (has_counts(op)) {  // whose results need not depend on every rank: build()
+  if (has_counts(op)) {  // results need not depend on every rank; see build()
     work.rounds += sizes.levels;
     work.messages += sizes.levels;
   }

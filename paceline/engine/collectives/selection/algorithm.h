@@ -1,6 +1,6 @@
 #pragma once
 
-// The algorithms, and what each can do: a row of the table in algorithm.cpp.
+// The algorithms and their properties; each is a row of the table in algorithm.cpp.
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace paceline {
 
-// How each works, and what for: algorithms/message_algorithms.h. kDirect serves every operation.
+// algorithms/message_algorithms.h explains how each works, and what it is for. kDirect serves every
+// operation.
 enum class Algorithm : std::uint8_t {
   kDirect,
   kOneShot,
@@ -32,26 +33,27 @@ inline constexpr std::array kAllAlgorithms = {
 // "direct", "one_shot", ...
 std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> algorithm_named(std::string_view name);
-// Whether it is defined for the operation.
+// Whether the algorithm is defined for the operation.
 bool serves(Algorithm algorithm, Op op);
 // Whether a sum has the bits of kernels/reduce.h: all but the ring's.
 bool keeps_order(Algorithm algorithm, Op op);
-// Whether it needs the blocks of the whole call side by side, so that the call cannot be cut.
+// Whether the algorithm needs the blocks of the whole call side by side, so that the call cannot be
+// cut.
 bool needs_whole_call(Algorithm algorithm, Op op);
 
-// Whether all hosts take the same time, so that one of them shows what all do: the schedule of a
-// rank is that of the rank at the same position of the host before, with every peer a host further
-// (around the end), but for the order of receives and of copies. On one host, that of the rank
-// before with every peer a rank further. False where hosts have not the same number of
-// neighbouring ranks. Requires: spec.hosts.
+// Whether all hosts take the same time, so that one of them can stand for all. Then a rank's
+// schedule equals the schedule of the rank at the same position of the previous host, with every
+// peer one host further (wrapping around), except for the order of receives and of copies. On a
+// single host, it equals the schedule of the previous rank, with every peer one rank further. False
+// if the hosts do not have the same number of consecutive ranks. Requires: spec.hosts.
 bool is_alike_on_all_hosts(Algorithm algorithm, const ScheduleSpec& spec);
 
-// What one rank does, for ranks that send messages: the algorithm's steps, with what makes every
-// rank learn that every other has begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
+// Builds one rank's schedule over messages: the algorithm's steps, and the messages by which every
+// rank learns that every other has begun (algorithms/schedule.h). Pure. Requires: serves(algorithm,
 // spec.op); spec.chunk for kChain, spec.hosts for kHierarchy.
 Schedule build(Algorithm algorithm, const ScheduleSpec& spec);
 
-// What build()'s schedule takes. `chunk`: bytes, of a chain.
+// The effort of build()'s schedule. `chunk`: the bytes of a chain's chunk.
 Effort effort_of(Algorithm algorithm, Op op, const CallSizes& sizes, double chunk = 0);
 
 }  // namespace paceline

@@ -49,8 +49,8 @@ LinkCost link_from(const Json& json) {
           .bytes_per_s = positive(json, "bytes_per_s")};
 }
 
-// Nothing where there is none. Error for anything but a regular file of a plausible size: a name
-// may lead to a pipe, which blocks forever, or to a device that never ends.
+// Reads a file; empty if it does not exist. Throws for anything but a regular file of a plausible
+// size, because a name may lead to a pipe, which blocks forever, or to a device that never ends.
 std::optional<std::string> read_small_file(const std::filesystem::path& path) {
   constexpr off_t kMostBytes = 1 << 20;
   const Fd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -147,10 +147,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargeBytes = 4 << 20;
 constexpr std::size_t kRepetitions = 7;
-constexpr std::size_t kRounds = 8;         // of what takes milliseconds
-constexpr std::size_t kShortRounds = 128;  // and microseconds
+constexpr std::size_t kRounds = 8;         // rounds of a measurement that takes milliseconds
+constexpr std::size_t kShortRounds = 128;  // rounds of one that takes microseconds
 
-// The lower quartile of some rounds: other load only makes a round longer.
+// The lower quartile of the rounds' times, because other load only makes a round longer.
 double usual_seconds(const std::function<void()>& body, std::size_t rounds = kRounds) {
   std::vector<double> seconds;
   for (std::size_t round = 0; round < rounds; ++round) {
@@ -196,11 +196,11 @@ double one_way_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
       group.send(view, peer);
     }
   };
-  round_trip();  // connections and pages are warm
+  round_trip();  // warms up connections and pages
   return usual_seconds(round_trip, bytes < kLargeBytes ? kShortRounds : kRounds) / 2;
 }
 
-// Both ranks send `bytes` at the same time.
+// The time in which both ranks send `bytes` to each other.
 double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
   const std::vector<std::byte> mine(bytes);
   std::vector<std::byte> theirs(bytes);
@@ -213,22 +213,22 @@ double exchange_seconds(ProcessGroup& group, int peer, std::size_t bytes) {
   return usual_seconds(exchange);
 }
 
-// Inside a host a processor moves both what it sends and what it gets; a network carries both ways
-// at once, and one way is measured.
+// Inside a host a processor moves both the sent and the received bytes, so both directions are
+// measured; a network carries both directions at once, so one is measured.
 enum class LinkKind { kSockets, kNetwork };
 
-// Between `a` and `b`, on those two; the others do nothing.
+// Measures the link between `a` and `b`, on these two ranks; the others do nothing.
 void measure_link(ProcessGroup& group, int a, int b, LinkKind kind, LinkCost& link) {
   if (group.rank() != a && group.rank() != b) return;
   const int peer = group.rank() == a ? b : a;
   const double small = one_way_seconds(group, peer, 8);
-  // What a processor spends is part of what a message takes: a fifth each end, by experience.
+  // By experience, the processor of each end spends a fifth of a message's time.
   link.message_s = small / 5;
   link.latency_s = small - 2 * link.message_s;
   const bool both = kind == LinkKind::kSockets;
   const double large =
       both ? exchange_seconds(group, peer, kLargeBytes) : one_way_seconds(group, peer, kLargeBytes);
-  // On a busy machine the small message may have been the unlucky one.
+  // On a busy machine the small message may have been slower than the large one.
   link.bytes_per_s = (both ? 2.0 : 1.0) * static_cast<double>(kLargeBytes) /
                      std::max({large - small, large / 2, 1e-9});
 }
@@ -258,13 +258,13 @@ constexpr std::array<Quantity, 9> kQuantities = {{
     {"meeting", [](CostModel& costs) -> double& { return costs.meet_s; }},
 }};
 
-// One repetition of everything that the group can show.
+// Runs one repetition of all measurements that are possible in the group.
 CostModel measure_once(ProcessGroup& group, const CostModel& known) {
   CostModel costs = known;
   const Hosts hosts = group.hosts();
   costs.reduce_bytes_per_s = reduce_rate();
   costs.copy_bytes_per_s = copy_rate();
-  // Rank 0 takes part in both, so that it knows.
+  // Rank 0 takes part in both measurements, so that it knows the results.
   const auto& local = hosts.members[0];
   if (local.size() > 1) measure_link(group, 0, local[1], LinkKind::kSockets, costs.sockets);
   if (hosts.size() > 1) {

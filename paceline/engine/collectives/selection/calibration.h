@@ -1,8 +1,8 @@
 #pragma once
 
-// Measures what communication costs on a machine, and keeps it in a file that later groups choose
-// their algorithms by: JSON with the host's name, the date and how far the repetitions of the
-// measurement differed. Rank 0's file counts for all ranks.
+// Measures the costs of communication on a machine, and keeps them in a file by which later groups
+// choose their algorithms: JSON with the host's name, the date and the spread of the repetitions.
+// Rank 0's file applies to all ranks.
 
 #include <filesystem>
 #include <optional>
@@ -19,25 +19,25 @@ namespace paceline {
 // else.
 inline constexpr double kSteadySpread = 0.3;
 
-// Where costs come from, for people: their origin, and that they are noisy where they are.
+// The origin of costs, in words for people, and whether they are noisy.
 std::string provenance(const CostModel& costs);
 
-// The text of the file, and back; throws a std::exception for any other text.
+// Convert costs to the file's text and back; throw a std::exception for any other text.
 std::string to_text(const CostModel& costs);
 CostModel costs_from_text(const std::string& text);
 
 // $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
 // when there is no home, or the variable is "off".
 std::filesystem::path calibration_path();
-// Error(kSystem) with the path.
+// Writes the file. Error(kSystem) with the path.
 void save_calibration(const CostModel& costs, const std::filesystem::path& path);
-// Empty when there is no such file. Error(kCorrupt) naming the path and what is wrong for one that
-// save_calibration() did not write.
+// Reads the file; empty if it does not exist. Error(kCorrupt) with the path and the reason if
+// save_calibration() did not write it.
 std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
 class ProcessGroup;
 
-// By how much the repetitions of one quantity differed, as a part of it; "network rate", "copy",
+// The spread of one quantity's repetitions, as a fraction of it; names are "network rate", "copy",
 // ...
 struct QuantitySpread {
   std::string_view quantity;
@@ -46,26 +46,27 @@ struct QuantitySpread {
 
 struct Calibration {
   CostModel costs;
-  std::vector<QuantitySpread> spreads;  // of what was measured; on rank 0, empty elsewhere
+  std::vector<QuantitySpread> spreads;  // one for each measured quantity on rank 0; empty elsewhere
 
   bool is_steady() const { return costs.spread <= kSteadySpread; }
 };
 
 // Measures a machine's costs with the group at hand, as `paceline bench --calibrate` does.
 // Collective; takes about a second, more over a slow network. Everything is measured several times,
-// one quantity after the other and then all again, so that what else runs for a while spoils one
-// repetition of each and not all of one. What the group cannot show stays as `known` on rank 0: a
-// group on one host says nothing of the network, one on several hosts nothing of sockets inside
-// one, unless two of its ranks share a host. Every rank gets rank 0's numbers.
+// one quantity after the other and then all again, so that a short disturbance spoils one
+// repetition of each quantity instead of all repetitions of one. Quantities that the group cannot
+// measure stay as in `known` on rank 0: a group on one host cannot measure the network, and a group
+// on several hosts cannot measure sockets inside a host, unless two of its ranks share one. Every
+// rank gets rank 0's numbers.
 Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 
-// What several measurements together say: of each quantity their median, and how far they differ
-// but for the least and the most. Quantities that are equal in all were not measured. Pure.
-// Requires: at least 5.
+// Combines several measurements: the median of each quantity, and its spread without the least and
+// the greatest value. Quantities that are equal in all repetitions were not measured. Pure.
+// Requires: at least 5 repetitions.
 Calibration agree_on_costs(std::span<const CostModel> repetitions);
 
-// Why `fresh` should not take the place of `kept`, for people; empty when it may: it is steady, or
-// what is kept is not either.
+// Explains why `fresh` should not replace `kept`, for people. Empty if it may, because it is steady
+// or `kept` is not steady either.
 std::string why_not_replace(const std::optional<CostModel>& kept, const Calibration& fresh);
 
 }  // namespace paceline

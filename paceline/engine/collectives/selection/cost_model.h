@@ -1,9 +1,8 @@
 #pragma once
 
-// What communication costs on a machine: the numbers by which the planner chooses and the simulator
-// predicts. The defaults are those of an ordinary server with a 10 Gbit/s network; `paceline bench
-// --calibrate` measures them (calibration.h). A value; times in seconds, rates in bytes a
-// second.
+// The costs of communication on a machine, by which the planner chooses and the simulator predicts.
+// The defaults are those of an ordinary server with a 10 Gbit/s network; `paceline bench
+// --calibrate` measures them (calibration.h). A value; times in seconds, rates in bytes a second.
 
 #include <string>
 
@@ -12,46 +11,48 @@
 namespace paceline {
 
 struct LinkCost {
-  double latency_s = 0;    // from a send to its arrival, for a small message
-  double message_s = 0;    // processor time of each end, for each message
-  double bytes_per_s = 1;  // link shared by a host's ranks; sockets: a rank's, in and out together
+  double latency_s = 0;  // time from a send to its arrival, for a small message
+  double message_s = 0;  // processor time of each end, for each message
+  // Of the link that a host's ranks share; for sockets: of a rank, both directions together.
+  double bytes_per_s = 1;
   bool operator==(const LinkCost&) const = default;
 };
 
 struct CostModel {
   LinkCost network{.latency_s = 25e-6, .message_s = 4e-6, .bytes_per_s = 1.17e9};
-  // Between ranks of one host, by messages.
+  // The link between ranks of one host, for messages.
   LinkCost sockets{.latency_s = 8e-6, .message_s = 3e-6, .bytes_per_s = 3e9};
-  double reduce_bytes_per_s = 10e9;  // of what a reduce reads
+  double reduce_bytes_per_s = 10e9;  // counts the bytes that a reduce reads
   double copy_bytes_per_s = 8e9;
-  double meet_s = 1.5e-6;  // for the ranks of a host to wait for each other in shared memory
+  double meet_s = 1.5e-6;           // time for the ranks of a host to meet in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
-  // By how much the repetitions of the worst quantity differed, as a part of it. 0.1 is steady, 1 a
-  // machine that does something else meanwhile.
+  // The spread of the worst quantity's repetitions, as a fraction of it. 0.1 is steady; 1 means
+  // that the machine was busy with other work.
   double spread = 0;
   bool operator==(const CostModel&) const = default;
 };
 
-// What each algorithm costs the busiest rank or host: the formulas that the planner's prediction is
-// made of. Pure, and in the planner's arithmetic (planner.h), so that all ranks come to the same.
+// The formulas of the planner's prediction: the effort of the busiest rank or host in each
+// algorithm. Pure, and in the planner's arithmetic (planner.h), so that all ranks get the same
+// result.
 struct Effort {
   double rounds = 0;
   double messages = 0;
   double network_bytes = 0;
-  double socket_bytes = 0;  // that a rank's processor moves, sent and received
+  double socket_bytes = 0;  // bytes that a rank's processor sends and receives through sockets
   double reduce_bytes = 0;
   double copy_bytes = 0;
   double meetings = 0;
 };
 
-// What the formulas are made of.
+// The sizes from which the formulas compute.
 struct CallSizes {
   double p;         // ranks
-  double hosts;     // they are on
-  double m;         // ranks of the largest host
-  double levels;    // of a binary tree over the ranks, rounded up
-  double full;      // levels of the largest power of two of ranks
-  double owners;    // that power
+  double hosts;     // number of hosts
+  double m;         // number of ranks on the largest host
+  double levels;    // levels of a binary tree over the ranks, rounded up
+  double full;      // levels of a tree over the largest power of two of ranks
+  double owners;    // the largest power of two of ranks
   double rest;      // ranks beyond it
   double wide;      // bytes of a partial sum's element over those of an element
   double n;         // bytes: the whole buffer, or one block
@@ -59,7 +60,7 @@ struct CallSizes {
   bool is_in_blocks;
 };
 
-// One for each algorithm (algorithm.h). `chunk`: bytes, of a chain.
+// One formula for each algorithm (algorithm.h). `chunk`: the bytes of a chain's chunk.
 namespace effort {
 Effort direct(Op op, const CallSizes& sizes, double chunk);
 Effort one_shot(Op op, const CallSizes& sizes, double chunk);

@@ -15,22 +15,23 @@ namespace paceline::effort {
 
 namespace {
 
-// About what fits into the memory that a host's ranks share, for one piece.
+// The bytes of a piece that fit into the memory that a host's ranks share, approximately.
 constexpr double kHierarchyPieceBytes = 1.5 * (1 << 20);
 
-// How much leaves a host, of all its ranks together, when each sends alike to all others.
+// How many bytes leave a host if each of its ranks sends the same amount to all others.
 double outward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return s.m * sent_by_a_rank * (s.p - s.m) / (s.p - 1);
 }
-// Through sockets, where a rank's processor also moves what arrives.
+// How many bytes go through sockets inside a host, where a rank's processor also moves the arriving
+// ones.
 double inward(const CallSizes& s, double sent_by_a_rank) {
   if (s.p <= 1) return 0;
   return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
 }
 
-// The levels of a tree that lie inside a host: on the only one all, also the last of a number of
-// ranks that is not a power of two.
+// The levels of a tree that lie inside a host. If there is one host, these are all levels,
+// including the last one of a number of ranks that is not a power of two.
 double inner_levels(const CallSizes& s) {
   if (s.hosts == 1) return s.levels;
   if (!s.is_in_blocks) return 0;
@@ -54,7 +55,7 @@ Effort direct(Op op, const CallSizes& s, double /*chunk*/) {
     work.messages = s.p;
     sent = s.n * (s.p - 1) / s.p;
     work.reduce_bytes = s.n;
-  } else if (has_root(op)) {  // at the root, the others have nothing to do
+  } else if (has_root(op)) {  // the root's effort; the others have nothing to do
     work.rounds += s.levels;
     work.network_bytes = s.n * (s.p - s.m);
     work.socket_bytes = s.n * (s.m - 1);
@@ -116,13 +117,14 @@ Effort doubling(Op op, const CallSizes& s, double /*chunk*/) {
     return work;
   }
   const double inner = inner_levels(s);
-  const double first = s.levels > 0 ? 1 : 0;  // level: contributions, not partial sums
+  // The first level sends contributions, not partial sums.
+  const double first = s.levels > 0 ? 1 : 0;
   const double in_socket = inner > 0 ? first + (inner - 1) * s.wide : 0;
   const double all = first + std::max(0.0, s.levels - 1) * s.wide;
   work.socket_bytes = 2 * s.n * in_socket;
   work.network_bytes = s.m * s.n * (all - in_socket);
   work.reduce_bytes = 2 * s.n * s.wide * s.levels;
-  if (s.rest > 0) {  // the last level's few send to the many
+  if (s.rest > 0) {  // in the last level, few ranks send to many
     const double more = std::max(0.0, s.owners / s.rest - 1);
     work.messages += more;
     work.network_bytes += s.hosts > 1 ? more * s.n * s.wide * std::min(s.m, s.rest) : 0;
@@ -327,7 +329,8 @@ Candidate Planner::weigh(Algorithm algorithm, const PlanRequest& request) const 
     candidate.seconds = seconds(candidate.work);
     return candidate;
   }
-  // The best of the powers of two: short enough to fill the pipe, long enough for its price.
+  // The best chunk among powers of two: short enough to fill the pipe, long enough to make its
+  // overhead small.
   candidate.seconds = -1;
   Candidate best = candidate;
   for (std::size_t bytes = kLeastChunkBytes; bytes <= kMostChunkBytes; bytes *= 2) {

@@ -11,15 +11,15 @@
 
 namespace paceline {
 
-// What decides how a group carries out its collectives. Everything but `costs` must be the same on
-// all ranks.
+// The options that decide how a group carries out its collectives. All except `costs` must be the
+// same on all ranks.
 struct PlanningOptions {
-  // The algorithm of all messages that it serves; the planner's choice when empty.
+  // The algorithm for all operations over messages that it serves; if empty, the planner chooses.
   std::optional<Algorithm> algorithm;
-  // Also algorithms whose sums have other bits than the promised ones, where that is faster.
+  // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
   bool allows_any_order = false;
-  // What the planner goes by, on rank 0. When empty a group takes the calibration (calibration.h),
-  // and what has none the defaults of CostModel.
+  // The costs by which the planner chooses; rank 0's apply. If empty, a group uses the calibration
+  // (calibration.h) or, without one, the defaults of CostModel.
   std::optional<CostModel> costs;
 };
 
@@ -31,12 +31,12 @@ struct PlanRequest {
 
 struct Candidate {
   Algorithm algorithm = Algorithm::kDirect;
-  std::size_t chunk = 0;  // elements, for ScheduleSpec
+  std::size_t chunk = 0;  // elements of a chunk, for ScheduleSpec
   Effort work;
   double seconds = 0;
 };
 
-// Chooses the algorithm of a collective by predicting what each would cost.
+// Chooses the algorithm of a collective by predicting the cost of each.
 //
 // The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
 // messages, bytes through a host's network interface and through sockets inside a host, bytes read
@@ -47,13 +47,13 @@ struct Candidate {
 // it to a factor of 4.
 class Planner {
  public:
-  // `shares_memory`: the ranks of each host do, so that there is a hierarchy.
+  // `shares_memory`: the ranks of each host share memory, so the hierarchy is possible.
   Planner(Hosts hosts, const PlanningOptions& options, bool shares_memory = false);
 
-  // All that are possible, the chosen one first, then by time.
+  // All possible algorithms, the chosen one first, the others by time.
   std::vector<Candidate> candidates(const PlanRequest& request) const;
   Candidate choose(const PlanRequest& request) const { return candidates(request).front(); }
-  // Why: a line for each candidate, with its work and time.
+  // Explains the choice: a line for each candidate, with its work and time.
   std::string explain(const PlanRequest& request) const;
 
   const Hosts& hosts() const { return hosts_; }
@@ -69,17 +69,16 @@ class Planner {
   CostModel costs_;
   bool shares_memory_;
   int world_;
-  double most_per_host_ = 1;  // ranks
-  bool is_in_blocks_ = true;  // the ranks of each host follow one another
-  double partials_ = 1;       // subtrees of the host that has most
+  double most_per_host_ = 1;  // the most ranks on a host
+  bool is_in_blocks_ = true;  // the ranks of each host are consecutive
+  double partials_ = 1;       // the most subtrees on a host
 };
 
-// Plans in words.
-
-// "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB a block)".
+// Describes a call: "all_reduce of 262144 x float32 (1 MiB)", "all_to_all of 1024 x float32 (4 KiB
+// a block)".
 std::string describe(const PlanRequest& request);
 
-// "2 latencies, 6 messages, 1.5 MiB through sockets".
+// Describes the work of a plan: "2 latencies, 6 messages, 1.5 MiB through sockets".
 std::string describe(const Effort& work);
 
 }  // namespace paceline

@@ -1,5 +1,5 @@
-// The simulator: what it knows of messages, ranks and channels, and the events that it carries out
-// in the order of virtual time.
+// The simulator: its messages, ranks and channels, and the events that it carries out in the order
+// of virtual time.
 
 #include "paceline/engine/collectives/selection/simulator.h"
 
@@ -22,28 +22,28 @@ namespace paceline::simulation {
 inline constexpr double kNever = -1;
 
 struct Message {
-  int from = 0;              // who is simulated as its sender,
-  int to = 0;                // and its receiver,
-  int source = 0;            // and the rank that this one names as its sender
-  std::uint32_t number = 0;  // among the sender's
+  int from = 0;              // the rank that is simulated as its sender
+  int to = 0;                // the rank that is simulated as its receiver
+  int source = 0;            // the rank that the receiver names as its sender
+  std::uint32_t number = 0;  // its number among the sender's messages
   const Step* send = nullptr;
   const Step* receive = nullptr;  // null until it is posted
   double arrival = kNever;
-  bool is_inside = false;  // of a host
+  bool is_inside = false;  // whether the message stays inside a host
   bool has_started = false;
   bool is_received = false;
 };
 
 struct Rank {
   Schedule schedule;
-  std::size_t next = 0;  // step
+  std::size_t next = 0;  // index of the next step
   double clock = 0;
-  double moves_free = 0;  // when its processor is done with what sockets inside the host move
-  double hears_free = 0;  // when it has dealt with what arrived
+  double moves_free = 0;  // when its processor has moved all bytes of sockets inside the host
+  double hears_free = 0;  // when it has handled all arrived messages
   bool is_busy = false;   // a resume is under way
   bool meets = false;
   std::size_t outstanding = 0;
-  std::size_t sends_of_others = 0;  // from the memory of other ranks
+  std::size_t sends_of_others = 0;  // sends under way that read other ranks' memory
   std::uint32_t num_sends = 0;
   std::unordered_map<int, std::size_t> expected;  // receives under way, by peer
   RangesInUse in_use;
@@ -52,7 +52,7 @@ struct Rank {
 struct Event {
   enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
   double time;
-  // Events of equal times: by kind, then by the message's number among its sender's and the
+  // Orders events of equal time and kind by the message's number among its sender's and by the
   // sender's position in its host, which is the same on every host; then first made, first served.
   std::uint64_t turn;
   std::uint64_t order;
@@ -63,12 +63,13 @@ struct Event {
   }
 };
 
-// What one rank has sent another and is not yet received, or the other way round.
+// The messages from one rank to another that were sent and not yet received, or the receives that
+// were posted without a message.
 class Backlog {
  public:
   bool has_sends() const { return first_ < waiting_.size() && are_sends_; }
   bool has_receives() const { return first_ < waiting_.size() && !are_sends_; }
-  // Requires: none of the other kind waits.
+  // Requires: no entry of the other kind is waiting.
   void push_send(std::uint64_t message) { push(message, true); }
   void push_receive(const Step& step) { push(reinterpret_cast<std::uintptr_t>(&step), false); }
   std::uint64_t pop_send() { return waiting_[first_++]; }
@@ -138,15 +139,15 @@ class Simulation {
  private:
   using Kind = Step::Kind;
 
-  // All ranks, or those of one host, or one rank of that.
+  // The number of simulated ranks: all, the ranks of one host, or one rank of that host.
   static std::size_t num_simulated(const Hosts& hosts, const SimulationOptions& options) {
     if (!options.hosts_are_alike) return hosts.host_of.size();
     check(hosts.are_equal_blocks(), "simulating: the hosts are not alike");
     return hosts.size() == 1 ? 1 : hosts.members.front().size();
   }
 
-  // By two ranks, before much memory is spent: a root may have more steps than the others, and is
-  // not the first and the last rank at once.
+  // Checks the number of steps on the first and the last rank, before much memory is used: a root
+  // may have more steps than the others, but cannot be both of these ranks.
   void require_few_steps(const std::function<Schedule(int)>& build) const {
     const int last = static_cast<int>(ranks_.size()) - 1;
     const std::size_t steps = std::min(build(0).steps.size(), build(last).steps.size());
@@ -212,7 +213,7 @@ class Simulation {
     }
   }
 
-  // The sender's memory is free.
+  // The message has left: the sender's memory is free.
   void leave(const Message& message) {
     Rank& sender = at(message.from);
     const Step& step = *message.send;
@@ -231,7 +232,7 @@ class Simulation {
     advance(number);
   }
 
-  // Carries out steps until one must wait.
+  // Carries out steps until one of them must wait.
   void advance(int number) {
     Rank& rank = at(number);
     while (rank.next < rank.schedule.steps.size()) {
@@ -281,7 +282,7 @@ class Simulation {
     return space == Space::kPartial ? options_.partial_bytes : options_.element_bytes;
   }
 
-  // Made-up addresses: the spaces lie far apart, but for an input inside the output.
+  // Invents addresses: the spaces lie far apart, except for an input that lies inside the output.
   Scoreboard::Bytes bytes_of(int rank, const Place& place, std::size_t count) const {
     constexpr std::uintptr_t kApart = std::uintptr_t{1} << 48;
     auto space = static_cast<std::uintptr_t>(place.space);
@@ -296,7 +297,7 @@ class Simulation {
     return {begin, begin + count * element(place.space)};
   }
 
-  // A copy onto itself.
+  // True for a copy of a range onto itself.
   bool stays(int rank, const Step& step) const {
     return step.owner < 0 && bytes_of(rank, step.from, 1).begin == bytes_of(rank, step.to, 1).begin;
   }
@@ -370,7 +371,7 @@ class Simulation {
     return static_cast<double>(sizeof(MessageHeader) + payload);
   }
 
-  // On its way: out of the sending host's interface, or through the sender's socket.
+  // The message leaves through the sending host's interface, or through the sender's socket.
   void start(std::uint64_t id, double time) {
     Message& message = messages_[id];
     if (message.has_started) return;
@@ -388,7 +389,7 @@ class Simulation {
     if (!options_.is_unbuffered) push(free, Event::Kind::kLeave, id);
   }
 
-  // Its first byte is at the receiving host's interface, or in the receiver's socket.
+  // The message's first byte reaches the receiving host's interface, or the receiver's socket.
   void reach(std::uint64_t id, double time) {
     const Message& message = messages_[id];
     double& free =
@@ -397,7 +398,7 @@ class Simulation {
     push(free, Event::Kind::kCome, id);
   }
 
-  // It is there, and costs its receiver time.
+  // The message has arrived, and costs its receiver time.
   void come(std::uint64_t id, double time) {
     Message& message = messages_[id];
     double& free = at(message.to).hears_free;
@@ -451,7 +452,8 @@ class Simulation {
     const std::size_t host = host_of(number);
     const auto& everybody = cluster_.hosts.members[host];
     const auto members =
-        std::span(everybody).first(std::min(everybody.size(), ranks_.size()));  // simulated
+        // The simulated members.
+        std::span(everybody).first(std::min(everybody.size(), ranks_.size()));
     rank.meets = true;
     if (++met_[host] < members.size()) return;
     met_[host] = 0;

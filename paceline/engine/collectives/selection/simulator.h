@@ -13,8 +13,9 @@
 // a machine with fewer cores than ranks is slower than predicted.
 //
 // Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for
-// all: a message that it sends to another host stands for the one that it gets from the host as far
-// before it. A group on one host is simulated by one of its ranks in the same way.
+// all: a message that it sends to another host also stands for the message that it gets from the
+// host at the same distance before it. A group on one host is simulated by one of its ranks in the
+// same way.
 //
 // Cost: about a microsecond of real time a message; memory for all steps of the ranks simulated.
 
@@ -32,35 +33,35 @@ struct SimulatedCluster {
   CostModel costs;
 };
 
-// About ten seconds and a gigabyte of memory.
+// This many steps take about ten seconds and a gigabyte of memory.
 inline constexpr std::size_t kMostSteps = 5'000'000;
 
 struct SimulationOptions {
   std::size_t element_bytes = 4;
   std::size_t partial_bytes = 4;
-  // Where a rank's input is part of its output: the element at which it begins.
+  // The element of a rank's output at which its input begins, if the input is a part of the output.
   std::function<std::optional<std::size_t>(int rank)> input_in_output;
-  // One host is simulated for all. Requires: equal blocks of ranks (Hosts), and no observer.
+  // Simulates one host for all. Requires: equal blocks of ranks (Hosts), and no observer.
   bool hosts_are_alike = false;
   // The most steps of all simulated ranks together; more are refused.
   std::size_t most_steps = kMostSteps;
-  // A send lasts until it has been received: what schedules must survive. Otherwise the network
+  // A send lasts until it has been received, which schedules must survive. Otherwise the network
   // holds any number of bytes.
   bool is_unbuffered = false;
 };
 
 struct SimulationResult {
-  double seconds = 0;               // until the last rank has ended
-  std::uint64_t num_messages = 0;   // bare headers too
+  double seconds = 0;               // time until the last rank has ended
+  std::uint64_t num_messages = 0;   // including messages that are only a header
   std::uint64_t network_bytes = 0;  // between hosts, headers included
 };
 
-// Where data is moved, for tests: called in an order in which it may really happen, each at the
-// latest moment. Requires: is_unbuffered.
+// Moves data, for tests: its functions are called in an order that may really happen, each at the
+// latest possible moment. Requires: is_unbuffered.
 class SimulationObserver {
  public:
   virtual ~SimulationObserver() = default;
-  // A message begins; `message` counts them.
+  // Called when a message begins; `message` is its number.
   virtual void on_send(std::uint64_t message, int from) = 0;
   virtual void on_receive(std::uint64_t message, int from, const Step& send, int to,
                           const Step& receive) = 0;
@@ -69,8 +70,8 @@ class SimulationObserver {
   virtual void on_meet(const std::vector<int>& ranks) = 0;
 };
 
-// Error(kInvalid) naming a rank and its step when the schedules never end or do not match;
-// kUnsupported when they have more than most_steps.
+// Runs the simulation. Error(kInvalid) names a rank and its step if the schedules never end or do
+// not match; kUnsupported if they have more than most_steps steps.
 SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int rank)>& build,
                           const SimulationOptions& options = {},

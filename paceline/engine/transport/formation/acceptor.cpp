@@ -19,9 +19,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kHandshakeTimeout = 3s;
-constexpr auto kFirstWordTimeout = 1s;  // when there is no room
+// How long a silent connection may hold a place that others wait for.
+constexpr auto kFirstWordTimeout = 1s;
 
-// How many bytes a receive_some() took; 0 when none were there.
+// The number of bytes that receive_some() received; 0 if there were none.
 std::size_t taken(const Fd& socket, ssize_t got) {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && errno == EAGAIN) return 0;
@@ -56,7 +57,7 @@ std::vector<NewChannel> Acceptor::serve(std::span<const pollfd> entries) {
   return channels;
 }
 
-// Most of hundreds of callers have nothing to say at any time, so only the ready ones are read.
+// Of hundreds of callers only a few are ready at a time, so only these are read.
 std::vector<NewChannel> Acceptor::hear_callers(std::span<const pollfd> entries) {
   std::vector<NewChannel> channels;
   auto entry = entries.begin();
@@ -116,7 +117,7 @@ void Acceptor::let_in(bool is_local) {
   }
 }
 
-// True when the caller has said all that it must, and has been answered.
+// True once the caller's handshake and hello are complete and have been answered.
 bool Acceptor::advance(Caller& caller) {
   answer(caller);
   while (!caller.handshake.done()) {

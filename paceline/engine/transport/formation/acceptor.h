@@ -1,9 +1,9 @@
 #pragma once
 
 // Accepts the connections of the higher ranks while a group forms, at this rank's "doors": its
-// listening sockets. Each caller proves that it knows the secret and says which channel of which
-// rank it is, all at the same time, so that silent strangers do not hold up the group. A caller
-// that fails is disconnected with a warning.
+// listening sockets. Each caller proves that it knows the secret and tells which channel of which
+// rank it is. All callers are served at the same time, so that silent strangers do not hold up the
+// group. A caller that fails is disconnected with a warning.
 //
 // Each door has at most kMaxStrangers connections that have not proved anything yet; the kernel's
 // backlog holds the others. A handshake may take 3 s; when others wait, a connection that has sent
@@ -31,33 +31,35 @@ class Acceptor {
  public:
   struct Doors {
     Fd local, tcp;
-    std::string local_context, tcp_context;  // of their handshakes
+    // The text that both ends' handshakes must share, for each door.
+    std::string local_context, tcp_context;
     bool encrypts_tcp = false;
   };
-  // `secret` must outlive this object; `group` is for messages.
+  // `secret` must outlive this object. `group` is named in messages.
   Acceptor(Doors doors, const Secret& secret, std::string group);
 
   static constexpr std::size_t kMaxStrangers = 256;
 
-  // Adds what must be polled; poll for some tens of milliseconds, because time alone makes room.
+  // Adds the descriptors to poll. Poll for a few tens of milliseconds only: places are freed by the
+  // passing of time.
   void add_to(std::vector<pollfd>& entries);
-  // Serves every caller that is ready, without waiting. Requires: `entries` are those that add_to()
-  // was last called with, polled since; others may stand behind them.
+  // Serves every caller that is ready, without waiting. Requires: `entries` begins with what the
+  // last add_to() got and added, polled since; other entries may follow.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
-  static constexpr std::size_t kHelloSize = 8;  // rank and channel
+  static constexpr std::size_t kHelloSize = 8;  // the caller's rank and channel
   struct Caller {
     Fd socket;
-    bool is_local;  // came by the local door
+    bool is_local;  // connected at the local door
     bool agrees_on_keys;
     ServerHandshake handshake;
-    Deadline deadline;    // of the handshake; a caller that has passed it may stay
-    Deadline first_word;  // to say anything, when others wait outside
+    Deadline deadline;    // for the handshake; ignored once the caller has completed it
+    Deadline first_word;  // for the first byte, if other callers are waiting
     bool has_spoken = false;
     std::array<std::byte, kHelloSize> hello{};
-    std::size_t got = 0;  // of the hello
-    SendQueue unsent;     // answers
+    std::size_t got = 0;  // bytes of the hello
+    SendQueue unsent;     // answers to the caller
   };
   static constexpr std::size_t kNumDoors = 2;  // the local one first
 
@@ -74,7 +76,7 @@ class Acceptor {
   const Secret& secret_;
   const std::string group_;
   std::list<Caller> callers_;
-  std::size_t first_entry_ = 0;  // of the doors' and callers', in their order
+  std::size_t first_entry_ = 0;  // index of the doors' entries, which the callers' follow
 };
 
 }  // namespace paceline

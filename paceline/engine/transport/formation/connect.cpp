@@ -98,12 +98,12 @@ class Connector {
   }
 
   // Ends that disagree about encryption fail as if they belonged to different groups, even if
-  // another process has changed what they said about it.
+  // another process has changed their published choices.
   std::string tcp_context() const {
     return options_.link.encrypt ? context_ + ", encrypted" : context_;
   }
 
-  // Both ends come to the same.
+  // Both ends compute the same result.
   CipherKind cipher_with(int peer) const {
     return std::min(peers_[index(peer)].cipher, peers_[index(options_.rank)].cipher);
   }
@@ -116,14 +116,14 @@ class Connector {
     return same_host(peer) && options_.link.transport != TransportKind::kTcp;
   }
 
-  // Both ends come to the same.
+  // Both ends compute the same result.
   int num_channels(int peer) const {
     const bool has_streams =
         !over_unix_socket(peer) && options_.link.transport != TransportKind::kUcx;
     return kNumChannels + (has_streams ? options_.link.tcp_streams - 1 : 0);
   }
 
-  // All ranks look at the same addresses, so all come to the same answer.
+  // All ranks compare the same addresses, so all get the same answer.
   bool in_one_process() const {
     const PeerAddress& self = peers_[index(options_.rank)];
     const bool all = std::all_of(peers_.begin(), peers_.end(), [&](const PeerAddress& peer) {
@@ -137,7 +137,8 @@ class Connector {
                    options_.link.transport == TransportKind::kLoopback);
   }
 
-  // The room is named after all that the ranks have published, which is new for each attempt.
+  // The room's name is made of everything that the ranks have published, which is new for each
+  // attempt.
   void meet_in_memory() {
     std::string name = context_;
     for (const PeerAddress& peer : peers_) name += " " + peer.unix_name;
@@ -176,17 +177,17 @@ class Connector {
       if (!same_host(peer)) remote.push_back(peer);
     }
     try {
-      // Nothing goes between hosts when there is one.
+      // No bytes travel between hosts if there is only one.
       wire_ =
           remote.empty() ? std::move(sockets_) : over_ucx(sockets_, remote, describer(), deadline_);
     } catch (const Error& error) {
-      watch_.require_connected_peers(*wire());  // the cause may have been told already
+      watch_.require_connected_peers(*wire());  // a peer may already have sent the cause
       throw error.reworded(
           fmt::format("{}: forming group {}: {}", options_.self(), options_.name, error.what()));
     }
   }
 
-  // The nearest first, so that not all ranks call the same one.
+  // The lower ranks, nearest first, so that not all ranks call the same one.
   std::vector<Callee> lower_ranks() const {
     std::vector<Callee> callees;
     for (int peer = options_.rank - 1; peer >= 0; --peer) {
@@ -253,7 +254,7 @@ class Connector {
     try {
       return dialer.serve(entries);
     } catch (const Error&) {
-      watch_.require_connected_peers(*sockets_);  // the cause may have been told already
+      watch_.require_connected_peers(*sockets_);  // a peer may already have sent the cause
       watch_.require_nobody_gave_up(FormationWatch::kNoticeWait);
       throw;
     }
@@ -267,7 +268,7 @@ class Connector {
          options_.self(), options_.name, options_.timeout.count(), names_of(missing));
   }
 
-  // 1 when a rank's channel was added, 0 when it was not expected.
+  // Adds a rank's channel and returns 1; returns 0 if the channel was not expected.
   int take(NewChannel made) {
     const auto [peer, channel] = std::pair(made.peer, made.channel);
     if (peer <= options_.rank || peer >= options_.world_size || channel < 0 ||
@@ -290,7 +291,8 @@ class Connector {
                       std::move(cipher));
   }
 
-  // A part of the connection's keys: if an attacker changes on the way what it is for, it breaks.
+  // Names what the connection is for. The keys depend on it: if an attacker changes it on the way,
+  // the connection breaks.
   std::string key_use_of(const NewChannel& made) const {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }
@@ -316,7 +318,7 @@ class Connector {
     return names;
   }
 
-  // All ranks of a host look at the same addresses, so all come to the same choice.
+  // All ranks of a host compare the same addresses, so all make the same choice.
   void share_memory(Mesh& mesh) const {
     const auto& local = mesh.neighbours();
     const bool one_host = local.size() == static_cast<std::size_t>(mesh.world_size());
@@ -335,7 +337,7 @@ class Connector {
     }
   }
 
-  // Null until there is one.
+  // The group's wire; null until one exists.
   Wire* wire() const { return wire_ ? wire_.get() : sockets_.get(); }
 
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -343,12 +345,13 @@ class Connector {
   const ConnectOptions& options_;
   const Secret secret_;
   const std::string context_;
-  Vigil vigil_;  // before the deadline: a standstill in between must not be lost
+  // Made before the deadline, so that it notices every standstill of the process in between.
+  Vigil vigil_;
   const Deadline deadline_;
   FormationWatch watch_;
   std::optional<Acceptor> acceptor_;
   std::vector<PeerAddress> peers_;
-  std::unique_ptr<SocketWire> sockets_;  // until they are the wire or part of it
+  std::unique_ptr<SocketWire> sockets_;  // until they become the wire, or a part of it
   std::unique_ptr<Wire> wire_;
 };
 

@@ -21,25 +21,26 @@
 namespace paceline {
 
 struct ConnectOptions {
-  std::string name = "world";  // the group's
+  std::string name = "world";  // the group's name
   int rank = 0;
   int world_size = 1;
-  std::vector<int> members;  // ranks in the world, which all must agree on; none: it is the world
+  // The members' ranks in the world, the same on every rank; empty for the world.
+  std::vector<int> members;
   int generation = 0;
   std::string address = "127.0.0.1";  // where this rank listens for TCP
   LinkOptions link;
   std::chrono::milliseconds timeout{300'000};
 
-  // How addresses get around: publish one value under this rank's key; fetch the values of ranks,
-  // waiting `wait` for all of them: Error(kTimeout).
+  // How ranks exchange addresses: `publish` stores a value under this rank's key; `fetch` returns
+  // the values of ranks, or throws Error(kTimeout) when some are still missing after `wait`.
   std::function<void(const std::string& value)> publish;
   std::function<std::vector<std::string>(const std::vector<int>& ranks,
                                          std::chrono::milliseconds wait)>
       fetch;
-  // How a rank that gives up tells those that it is not connected to, or that it cannot reach: the
-  // first text given to `give_up` is what `given_up` returns on the others, which look for it once
-  // a second; empty when no rank has given up within `wait`, or when that cannot be known soon.
-  // Neither throws an Error. Both may be left out.
+  // How a rank that gives up informs the ranks that it is not connected to or cannot reach. The
+  // first text passed to `give_up` is what `given_up` returns on the others, which check once a
+  // second. `given_up` returns an empty text if no rank has given up within `wait`, or if it cannot
+  // find out soon. Neither throws an Error. Both may be left out.
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
   // For a subgroup: checks the group that it was split from, about ten times a second while ranks
@@ -54,15 +55,16 @@ struct ConnectOptions {
     for (int& rank : ranks) rank = in_world(rank);
     return ranks;
   }
-  // As messages call a member, and this rank.
+  // The names of a member and of this rank in messages.
   std::string name_of(int member) const { return rank_name(member, in_world(member)); }
   std::string self() const { return name_of(rank); }
 };
 
-// While ranks are missing says which, after 10 s. Error(kInvalid) when ranks name other members,
-// chose other transports or numbers of streams or only some of them encrypt, kTimeout names the
-// ranks that did not arrive; Error(kUnsupported) when `link.transport` cannot serve where the ranks
-// are, is not available, or is to be encrypted and cannot be.
+// Connects the ranks; warns after 10 s which ranks are missing. Error(kInvalid) if the ranks name
+// different members, chose different transports or numbers of streams, or only some of them
+// encrypt. Error(kTimeout) names the ranks that did not arrive. Error(kUnsupported) if
+// `link.transport` is not available, cannot connect these hosts, or cannot be encrypted although
+// that was asked for.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

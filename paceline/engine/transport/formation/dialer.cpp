@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLocalConnectTimeout = 1s;
 constexpr auto kTcpConnectTimeout = 10s;
-constexpr auto kReconnectTimeout = 3s;  // it has just answered
+constexpr auto kReconnectTimeout = 3s;  // short, because the peer has just answered
 constexpr auto kTurnedAwayTimeout = 30s;
 constexpr auto kFirstConnectPause = 1ms, kLastConnectPause = 100ms;
 constexpr auto kFirstCallPause = 50ms, kLastCallPause = 1000ms;
@@ -49,7 +49,8 @@ Deadline Dial::connect_until() const { return put_off(connect_until_); }
 pollfd Dial::entry() const {
   if (attempt_) return {attempt_->socket().get(), POLLOUT, 0};
   const int events = POLLIN | (unsent_.empty() ? 0 : POLLOUT);
-  return {socket_.get(), static_cast<short>(events), 0};  // none yet: poll() skips it
+  // There may be no socket yet: poll() skips the entry.
+  return {socket_.get(), static_cast<short>(events), 0};
 }
 
 std::chrono::nanoseconds Dial::time_left() const {
@@ -111,7 +112,8 @@ void Dial::refused(int error) {
          std::strerror(error));
   }
   attempt_.reset();
-  begins_ = Deadline::after(connect_pause_);  // nothing signals that a listener came up elsewhere
+  // No event signals that a listener has started elsewhere.
+  begins_ = Deadline::after(connect_pause_);
   connect_pause_ = std::min<Milliseconds>(2 * connect_pause_, kLastConnectPause);
 }
 
@@ -149,7 +151,7 @@ void Dial::turned_away(const Error& error) {
     throw error;
   handshake_.reset();
   socket_.reset();
-  begins_ = Deadline::after(call_pause_);  // nothing tells when there is room
+  begins_ = Deadline::after(call_pause_);  // no event signals that the peer has room again
   call_pause_ = std::min<Milliseconds>(2 * call_pause_, kLastCallPause);
   connect_until_ =
       Deadline::after(begins_.remaining() + longest_connect(kReconnectTimeout).remaining());

@@ -1,7 +1,7 @@
 #pragma once
 
 // Connects to the lower ranks while a group forms, many at the same time: the other end of
-// acceptor.h. A peer's control channel comes first, the others once that stands.
+// acceptor.h. A peer's control channel is connected first, then its other channels.
 //
 // Thread safety: none.
 
@@ -30,19 +30,19 @@ namespace paceline {
 struct Callee {
   int rank = 0;
   int in_world = 0;         // its rank in the world
-  std::string description;  // for messages
+  std::string description;  // names the peer in messages
   int num_channels = kNumChannels;
-  std::string unix_name;  // its door on this host; empty: it is called over TCP
+  std::string unix_name;  // the peer's Unix socket on this host; if empty, the call goes over TCP
   Endpoint tcp;
-  std::string context;  // of the handshake
+  std::string context;  // the text that both ends' handshakes must share
   HandshakeHalf::Keys keys = HandshakeHalf::Keys::kNone;
 };
 
-// One call to a peer's door while a group forms, until the channel stands. Never waits.
+// One call to a peer's door while a group forms, until the channel is connected. No method waits.
 //
-// A rank listens before others know its address, so one that refuses for some seconds is dead. A
-// rank that is turned away in the handshake calls again, for up to 30 s: the other end may have had
-// too many callers, or was slow.
+// A rank listens before others know its address, so a peer that refuses connections for some
+// seconds is dead. A rank that is turned away in the handshake calls again, for up to 30 s, because
+// the other end may have had too many callers or may have been slow.
 class Dial {
  public:
   // `rank` is this rank. `callee` and `secret` must outlive this object.
@@ -50,11 +50,11 @@ class Dial {
 
   const Callee& callee() const { return callee_; }
   Channel channel() const { return channel_; }
-  // What must be polled, for at most time_left().
+  // The descriptor to poll, for at most time_left().
   pollfd entry() const;
   std::chrono::nanoseconds time_left() const;
-  // True when the channel stands. Error(kPeerLost) for a peer that is dead, kInvalid for one that
-  // is not a member of this group.
+  // True once the channel is connected. Error(kPeerLost) if the peer is dead, kInvalid if it is not
+  // a member of this group.
   bool go_on(bool is_ready);
   // Requires: go_on() returned true.
   NewChannel take();
@@ -77,38 +77,39 @@ class Dial {
   const Channel channel_;
   const Secret& secret_;
 
-  // From one to the next: waiting until `begins_`, connecting by `attempt_`, shaking hands.
+  // A call waits until `begins_`, connects by `attempt_`, then shakes hands.
   Deadline begins_ = Deadline::after(std::chrono::nanoseconds(0));
   std::optional<ConnectAttempt> attempt_;
   std::optional<ClientHandshake> handshake_;
-  Fd socket_;         // once connected
-  SendQueue unsent_;  // of what it has to say
+  Fd socket_;         // set once connected
+  SendQueue unsent_;  // bytes that are still to be sent to the peer
 
   Deadline connect_until_, call_until_;
   Milliseconds connect_pause_, call_pause_;
 };
 
-// All calls of a rank.
+// All calls that a rank makes.
 class Dialer {
  public:
-  // More would only wait at the other ends.
+  // More calls would only wait at the other ends.
   static constexpr std::size_t kMostAtOnce = 64;
 
   struct Caller {
     int rank = 0;
-    std::string name;  // for messages
+    std::string name;  // names the calling rank in messages
   };
-  // `callees` are called in this order. `secret` must outlive this object; `group` is for messages.
+  // `callees` are called in this order. `secret` must outlive this object. `group` is named in
+  // messages.
   Dialer(Caller self, std::vector<Callee> callees, const Secret& secret, std::string group);
   Dialer(const Dialer&) = delete;
   Dialer& operator=(const Dialer&) = delete;
 
-  // Adds what must be polled, for at most time_left().
+  // Adds the descriptors to poll, for at most time_left().
   void add_to(std::vector<pollfd>& entries);
   std::chrono::nanoseconds time_left() const;
-  // Continues the calls that are ready, without waiting. Requires: `entries` are those that
-  // add_to() was last called with, polled since; others may stand behind them. Errors as
-  // Dial::go_on(), which name the peer.
+  // Continues the calls that are ready, without waiting. Requires: `entries` begins with what the
+  // last add_to() got and added, polled since; other entries may follow. Errors are those of
+  // Dial::go_on(), and name the peer.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
@@ -120,7 +121,7 @@ class Dialer {
   const std::string group_;
   std::deque<std::pair<const Callee*, Channel>> waiting_;
   std::list<Dial> calls_;
-  std::size_t first_entry_ = 0;  // of the calls', in their order
+  std::size_t first_entry_ = 0;  // index of the calls' entries, which are in the order of the calls
 };
 
 }  // namespace paceline

@@ -50,14 +50,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::nanoseconds kPause = 1s;
-// So that it is over after a pause.
+// A little shorter than kPause, so that it has passed after one pause.
 constexpr std::chrono::nanoseconds kReadingPause = 900ms;
-// How soon the parent is looked after first, and how often then; less often by many ranks, whose
-// questions are long.
+// How soon the parent group is first checked, and how often afterwards. Large groups check less
+// often, because their questions are long.
 constexpr std::chrono::nanoseconds kFirstLook = 10ms;
 constexpr std::chrono::nanoseconds kLookPause = 100ms;
 constexpr std::chrono::nanoseconds kLookPauseByRank = 2ms;
-// The bytes that one call asks for; a store's reply has a limit.
+// The bytes that one call asks for, because a store's reply has a limit.
 constexpr std::size_t kBytesAtOnce = 4 << 20;
 
 class Fetcher {
@@ -83,13 +83,13 @@ class Fetcher {
   }
 
  private:
-  // In pieces of time: a rank that gave up first does not publish anything.
+  // Waits in short slices, because a rank that gave up early never publishes an address.
   void fetch_all(std::vector<int> missing) {
     auto next_reading = Deadline::after(kReadingPause);
     std::chrono::nanoseconds slice = options_.look_after_parent ? kFirstLook : kPause;
     while (!take(missing, std::min(put_off(deadline_).remaining(), slice))) {
       if (next_reading.expired() || put_off(deadline_).expired()) {
-        // The addresses that were published may say why the others are missing.
+        // The addresses published so far may explain why the others are missing.
         std::erase_if(missing, [&](int rank) { return take({rank}, 0ns); });
         if (missing.empty()) return;
         next_reading = Deadline::after(kReadingPause);
@@ -107,7 +107,7 @@ class Fetcher {
     }
   }
 
-  // False when some did not arrive in that time.
+  // Fetches the addresses of `ranks`; false if some did not arrive within `wait`.
   bool take(const std::vector<int>& ranks, std::chrono::nanoseconds wait) {
     std::vector<std::string> values;
     try {
@@ -125,7 +125,7 @@ class Fetcher {
     PeerAddress& peer = peers_[static_cast<std::size_t>(rank)];
     peer = PeerAddress::decode(value);
     require_agreement(options_, rank, peer);
-    peer.members = {};  // as many as there are ranks, for each of them
+    peer.members = {};  // drop the list, which would take memory quadratic in the number of ranks
   }
 
   const ConnectOptions& options_;
@@ -149,8 +149,8 @@ using namespace std::chrono_literals;
 constexpr auto kNoticePause = 900ms;
 constexpr auto kLongestNotice = 1s;
 constexpr auto kWarnAfter = 10s;
-// A rank that leaves the parent once it has formed this group may be seen to leave before it is
-// seen here.
+// A rank that has formed this group and then leaves the parent group may be seen leaving before its
+// connection here is seen.
 constexpr auto kLeavePatience = 3s;
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -160,8 +160,8 @@ ErrorCode code_after(const std::optional<Notice>& notice) {
                                                         : ErrorCode::kAborted;
 }
 
-// As Wire::peek(). Behind the beginning of a notice the rest follows at once, unless its sender has
-// died.
+// As Wire::peek(). Once the beginning of a notice has arrived, the rest follows at once, unless its
+// sender has died.
 ssize_t peek_notice(Wire& wire, int peer, std::span<char> into) {
   const auto deadline = Deadline::after(kLongestNotice);
   for (;;) {
@@ -203,7 +203,7 @@ void FormationWatch::require_nobody_gave_up(std::chrono::milliseconds wait) cons
 }
 
 void FormationWatch::look(const std::vector<int>& missing) {
-  // A rank that gave up before it came to this one cannot tell it otherwise.
+  // A rank that gave up before it connected to this one can tell it only by a published notice.
   if (next_look_.expired()) {
     next_look_ = Deadline::after(kNoticePause);
     require_nobody_gave_up(0ms);
@@ -239,7 +239,8 @@ void FormationWatch::require_connected(Wire& wire, int peer) {
   const ssize_t got = peek_notice(wire, peer, buffer);
   if (got < 0 && would_block(errno)) return;
   if (got <= 0) {
-    require_nobody_gave_up(kNoticeWait);  // it may have, before it could tell this rank itself
+    // The peer may have given up before it could tell this rank.
+    require_nobody_gave_up(kNoticeWait);
     fail(ErrorCode::kPeerLost, {.ranks = {options_.in_world(peer)}},
          "{}: {} died while group {} formed", options_.self(), describe_(peer), options_.name);
   }

@@ -15,19 +15,19 @@ bool find(void* library, const char* name, Function& function) {
 
 struct Loaded {
   Api api;
-  std::string why;  // not; empty when it is loaded
+  std::string why;  // why UCX is not available; empty if it is loaded
   Loaded();
 };
 
-// What UCX reads when it is loaded, unless the user has said otherwise: what fails is this
-// library's to say, and a crash the crash reporter's.
+// Sets variables that UCX reads when it is loaded, unless the user has set them: this library
+// reports UCX's errors itself, and leaves crashes to the crash reporter.
 //
-// To notice memory that is given back, UCX writes jumps over the C library's mmap(), brk() and
-// others, and whenever a context is made tries them out. For brk() it asks the kernel for the
-// heap's end and stores the answer as the C library's, without malloc()'s lock: where another
-// thread's malloc() has moved the end meanwhile, the next one that does finds its heap cut ("break
-// adjusted to free malloc space") and the process is aborted. Only the cache of registrations for
-// RDMA devices needs to notice such memory.
+// To notice freed memory, UCX patches the C library's mmap(), brk() and others with jumps, and
+// tests them whenever a context is made. For brk() it asks the kernel for the end of the heap and
+// stores the answer in the C library's variable, without malloc()'s lock. If another thread's
+// malloc() has moved the end in between, the next malloc() that moves it finds its heap cut ("break
+// adjusted to free malloc space"), and the process is aborted. Only the cache of registrations for
+// RDMA devices needs to notice freed memory.
 void set_defaults() {
   constexpr int kKeepTheUsers = 0;
   setenv("UCX_LOG_LEVEL", "fatal", kKeepTheUsers);
@@ -54,7 +54,8 @@ Loaded::Loaded() {
 }  // namespace
 
 const Api* Api::load(std::string* why) {
-  static const Loaded* const loaded = new Loaded;  // as long as the library, which stays
+  // Never destroyed, because the library stays loaded.
+  static const Loaded* const loaded = new Loaded;
   if (why != nullptr) *why = loaded->why;
   return loaded->why.empty() ? &loaded->api : nullptr;
 }

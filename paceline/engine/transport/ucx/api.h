@@ -1,7 +1,7 @@
 #pragma once
 
-// UCX's functions, from the library that is loaded when they are first asked for. Linking it would
-// bring its signal handlers into every program.
+// UCX's functions. The library is loaded when they are first needed, because linking it would bring
+// its signal handlers into every program.
 
 #include <string>
 
@@ -10,7 +10,7 @@
 
 namespace paceline::ucx {
 
-// Each function, with the library that has it: libucp, libucs or libuct.
+// Each function with the library that defines it: libucp, libucs or libuct.
 // clang-format off
 #define PACELINE_UCX_FUNCTIONS(FUNCTION) \
   FUNCTION(ucp, ucp_get_version_string) FUNCTION(ucp, ucp_config_read) \
@@ -30,10 +30,10 @@ namespace paceline::ucx {
 // clang-format on
 
 struct Api {
-  // Null, with `why` set, when there is no such library. Loaded once, and kept.
+  // Loads the library once, and keeps it. Null, with `why` set, if it is not available.
   static const Api* load(std::string* why);
 
-// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares the name
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the macro declares the name
 #define PACELINE_UCX_FUNCTION(library, name) decltype(&::name) name = nullptr;
   PACELINE_UCX_FUNCTIONS(PACELINE_UCX_FUNCTION)
 #undef PACELINE_UCX_FUNCTION

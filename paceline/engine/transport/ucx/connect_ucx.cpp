@@ -13,7 +13,7 @@ using ucx::Api;
 
 constexpr const char* kAdvice = "apt install libucx0";
 
-// InfiniBand and RoCE; UCX's other network transport is TCP.
+// True for InfiniBand and RoCE; UCX's other network transport is TCP.
 bool is_rdma(const uct_tl_resource_desc_t& resource) {
   return resource.dev_type == UCT_DEVICE_TYPE_NET && std::strcmp(resource.tl_name, "tcp") != 0;
 }

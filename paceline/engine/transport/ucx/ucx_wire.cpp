@@ -20,9 +20,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
-// UCX's shared memory does not always wake a sleeping thread.
+// No sleep is longer, because UCX's shared memory does not always wake a sleeping thread.
 constexpr auto kLongestSleep = 2ms;
-constexpr std::byte kGreeting{0x47};  // on UCX's channels, then on the data socket
+constexpr std::byte kGreeting{0x47};  // sent on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};
 constexpr const char* kAdvice = "see the output of that rank, or choose --transport tcp";
 
@@ -41,7 +41,7 @@ UcxWire::UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& re
   greet_all(deadline);
 }
 
-// A child made by fork() has the same connections, which it must not end.
+// A child made by fork() shares the connections, and must not end them.
 UcxWire::~UcxWire() {
   if (!owner_.is_this()) {
     (void)data_.release();
@@ -52,7 +52,7 @@ UcxWire::~UcxWire() {
   }
 }
 
-// Over the data socket, which carries nothing else but the farewell.
+// Introduces this rank over the data socket, which otherwise carries only the farewell.
 void UcxWire::introduce(int peer, Deadline deadline) {
   ByteWriter writer;
   writer.put_string(data_->address());
@@ -67,8 +67,7 @@ void UcxWire::meet(int peer, Deadline deadline) {
   std::uint32_t size = 0;
   read_all(peer, std::as_writable_bytes(std::span(&size, 1)), deadline);
   if (size > 2 * kMostAddressBytes) {
-    fail(ErrorCode::kCorrupt, "{} says that its address in UCX has {} bytes", describe_(peer),
-         size);
+    fail(ErrorCode::kCorrupt, "{} announced a UCX address of {} bytes", describe_(peer), size);
   }
   std::vector<std::byte> text(size);
   read_all(peer, text, deadline);
@@ -82,7 +81,8 @@ void UcxWire::meet(int peer, Deadline deadline) {
   point_to_point_->connect(peer, point_to_point);
 }
 
-// UCX connects two workers when something is first sent: now, and not in the first collective.
+// Sends a greeting to all peers. UCX connects two workers at the first send, which should happen
+// now and not in the first collective.
 void UcxWire::greet_all(Deadline deadline) {
   std::vector<Greeting> greetings;
   std::vector<Interest> interests;
@@ -196,7 +196,8 @@ void UcxWire::wait_or_wake(std::span<Interest> interests,
   wait_for(interests, limit, true);
 }
 
-// The news are forgotten before the last look, so what comes after that look ends the sleep.
+// Forgets the news, then checks the channels once more, then sleeps: an event after that check
+// makes news again, which ends the sleep.
 void UcxWire::wait_for(std::span<Interest> interests,
                        std::optional<std::chrono::milliseconds> limit, bool wakeable) {
   Worker* used = nullptr;

@@ -1,9 +1,9 @@
 #pragma once
 
-// Sockets, and beside them UCX for the data and point-to-point channels of some ranks.
+// A wire of sockets that uses UCX for the data and point-to-point channels to some ranks.
 //
-// A rank that ends stays for up to kLingerLimit, until those ranks have ended too or are
-// gone: what UCX has carried to a rank that has not asked for it yet is lost with the connection.
+// A rank that ends waits for up to kLingerLimit until those ranks have ended as well or are gone,
+// because bytes that a peer has not received yet are lost with the UCX connection.
 
 #include <chrono>
 #include <memory>
@@ -22,7 +22,8 @@ inline constexpr std::chrono::seconds kLingerLimit{1};
 
 class UcxWire : public Wire {
  public:
-  // Requires: `sockets` connects all ranks; own() gets it when this has succeeded.
+  // Requires: `sockets` connects all ranks. If the constructor succeeds, the caller hands them over
+  // by own().
   UcxWire(const Api& api, SocketWire& sockets, const std::vector<int>& remote,
           const DescribeRank& describe, Deadline deadline);
   void own(std::unique_ptr<SocketWire> sockets) { owned_ = std::move(sockets); }
@@ -44,15 +45,15 @@ class UcxWire : public Wire {
   int socket(int peer, Channel channel) const override;
 
  private:
-  // What a rank and a peer have told each other before the group has formed, on the data and on
-  // the point-to-point channel.
+  // What a rank and a peer exchange before the group has formed, on the data and the point-to-point
+  // channel.
   struct Greeting {
     int peer;
     bool has_sent[2] = {}, has_received[2] = {};
     bool has_said_done = false, has_heard_done = false;
   };
 
-  // Null where the channel is a socket.
+  // The worker of a channel; null if the channel is a socket.
   Worker* worker(int peer, Channel channel) const;
   void introduce(int peer, Deadline deadline);
   void meet(int peer, Deadline deadline);

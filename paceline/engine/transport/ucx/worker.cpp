@@ -18,7 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// More of a message waits until that is through, so that its sender notices progress.
+// The most bytes that are given to UCX at once. The rest of a message waits for these, so that its
+// sender sees progress.
 constexpr std::size_t kMostAtOnce = 1 << 20;
 constexpr auto kCloseLimit = 1s;
 constexpr auto kLastWordsLimit = 20ms;
@@ -88,9 +89,10 @@ std::string Worker::address() {
   return text;
 }
 
-// Where a transport cannot tell of a peer's end (UCX's shared memory), the control channels do.
-// The choice is tried again with each peer: UCX counts the endpoints that two workers make, those
-// that it refuses too, and joins those with the same number, so both ends must fail alike.
+// Connects to a peer. Where a transport cannot report a peer's end (UCX's shared memory), the
+// control channels do. Error handling is tried anew for each peer: UCX numbers the endpoints
+// between two workers, including the ones that it refuses, and joins endpoints of the same number,
+// so both ends must fail alike.
 void Worker::connect(int peer, const std::string& address) {
   const std::lock_guard lock(mutex_);
   Link& link = this->link(peer);
@@ -112,15 +114,15 @@ void Worker::connect(int peer, const std::string& address) {
   require_ok(api_, status, "reaching another rank's worker");
 }
 
-// Whether anything moved.
+// Calls UCX once; returns whether anything moved.
 bool Worker::progress() {
   bool moved = false;
   while (!is_dead_ && api_.ucp_worker_progress(worker_) != 0) moved = true;
   return moved;
 }
 
-// The descriptor tells of what comes after the worker was armed. It refuses that while it has
-// something to do, which may be another rank's to do first.
+// The worker's thread. The descriptor becomes readable for events after the worker was armed. UCX
+// refuses to arm a worker that has work left, which may have to wait for another rank.
 void Worker::pump(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     bool is_dead = false;
@@ -164,7 +166,7 @@ void Worker::post(Link& link, std::span<const std::byte> head, std::span<const s
   take_status(link, api_.ucp_stream_send_nbx(link.endpoint, link.parts, count, &param));
 }
 
-// Looks whether a send under way is over: its bytes are UCX's then.
+// Checks whether the send under way has completed; UCX then owns its bytes.
 void Worker::advance(Link& link) {
   for (int attempt = 0; attempt < 2 && link.request != nullptr; ++attempt) {
     const ucs_status_t status = api_.ucp_request_check_status(link.request);
@@ -187,7 +189,7 @@ ssize_t Worker::send(int peer, std::span<const std::byte> head, std::span<const 
   return static_cast<ssize_t>(std::exchange(link.sending, 0));
 }
 
-// True when there is something to take.
+// Fetches a chunk if none is left; true if there are bytes to take.
 bool Worker::fetch(Link& link) {
   if (link.chunk != nullptr) return true;
   if (link.endpoint == nullptr) return false;
@@ -222,7 +224,8 @@ ssize_t Worker::receive(int peer, std::span<std::byte> into) {
   return with_errno(link.has_failed || link.endpoint == nullptr ? ECONNRESET : EAGAIN);
 }
 
-// Looks at the first chunk only: enough for the beginning of a message, which is sent in one piece.
+// Peeks at the first chunk only. That is enough, because the beginning of a message is sent in one
+// piece.
 ssize_t Worker::peek(int peer, std::span<std::byte> into) {
   const std::lock_guard lock(mutex_);
   Link& link = this->link(peer);
@@ -242,9 +245,10 @@ bool Worker::is_ready(int peer, short events) {
   return link.request == nullptr;
 }
 
-// UCX can end a send of a stream only together with its endpoint, and that only where it handles
-// the failure of peers. The worker is not called any more: it would not read what was given up, and
-// UCX 1.13 crashes in what is left of an endpoint that was closed during a send over TCP.
+// UCX can end a stream's send only together with its endpoint, and only if the endpoint handles
+// failures of peers. After that the worker is not called any more, so that it does not read the
+// abandoned bytes: UCX 1.13 also crashes in the remains of an endpoint that was closed during a
+// send over TCP.
 void Worker::give_up_sends() {
   const std::lock_guard lock(mutex_);
   const auto is_sending = [](const Link& link) { return link.request != nullptr; };
@@ -254,7 +258,7 @@ void Worker::give_up_sends() {
     return std::any_of(links_.begin(), links_.end(),
                        [&](const auto& link) { return is_sending(*link); });
   };
-  // The notice that says why is short, and may be on its way.
+  // The peer's short notice, which has the reason, may still be on its way.
   const auto deadline = Deadline::after(kLastWordsLimit);
   while (!is_dead_ && some_are_sending() && !deadline.expired()) std::this_thread::yield();
   is_dead_ = is_dead_ || some_are_sending();

@@ -1,11 +1,11 @@
 #pragma once
 
-// One channel to all remote ranks: a UCX worker with an endpoint for each of them. Bytes are taken
-// and given as a socket does, without waiting.
+// One channel to all remote ranks: a UCX worker with an endpoint for each of them. It sends and
+// receives bytes as a socket does, without waiting.
 //
-// UCX moves nothing unless it is called, neither what it has queued nor what arrives. A thread of
-// the worker's own does, whenever there is something to move, so a sender can continue with its own
-// work; the callers do as well, which is quicker.
+// UCX moves bytes only while one of its functions is called, both queued and arriving ones. The
+// worker's own thread calls it whenever there is something to move, so a sender can continue with
+// other work. The callers of the worker call UCX as well, which is quicker.
 //
 // Thread safety: all methods may be called from any thread.
 
@@ -24,7 +24,7 @@
 
 namespace paceline::ucx {
 
-// Error(kSystem) with UCX's words unless `status` is UCS_OK.
+// Throws Error(kSystem) with UCX's text unless `status` is UCS_OK.
 void require_ok(const Api& api, ucs_status_t status, const char* what);
 
 class Context {
@@ -49,56 +49,57 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // The address by which others reach it.
+  // The address at which others reach the worker.
   std::string address();
   void connect(int peer, const std::string& address);
 
-  // As Wire says.
+  // As the functions of Wire.
   ssize_t send(int peer, std::span<const std::byte> head, std::span<const std::byte> rest);
   ssize_t receive(int peer, std::span<std::byte> into);
   ssize_t peek(int peer, std::span<std::byte> into);
-  // Whether any of `events` would not get EAGAIN.
+  // Whether one of `events` would succeed without EAGAIN.
   bool is_ready(int peer, short events);
-  // Readable when something may have become ready since forget_news().
+  // A descriptor that is readable if something may have become ready since forget_news().
   int news() const { return news_.get(); }
   void forget_news();
-  // Nothing that was passed to send() is read any more. A peer that something was on its way to is
-  // reached no more.
+  // Gives up all sends: memory that was passed to send() is not read any more. Peers with a send
+  // under way cannot be reached afterwards.
   void give_up_sends();
 
  private:
   struct Link {
     ucp_ep_h endpoint = nullptr;
     bool has_failed = false;
-    bool tells_of_failure = false;  // of the peer's end, and can be ended during a send
-    // What is being sent: the request under way, and how many bytes it is for.
+    bool tells_of_failure = false;  // reports the peer's end, and can be closed during a send
+    // The send under way: its request, and the number of its bytes.
     ucp_dt_iov_t parts[2];
     ucs_status_ptr_t request = nullptr;
     std::size_t sending = 0;
-    // What UCX has received, as far as it is not taken.
+    // The bytes that UCX has received and that were not taken yet.
     std::byte* chunk = nullptr;
     std::size_t chunk_bytes = 0, chunk_taken = 0;
   };
   Link& link(int peer) { return *links_[static_cast<std::size_t>(peer)]; }
   void pump(const std::stop_token& stop);
-  // All require mutex_.
+  // The following functions require mutex_.
   bool progress();
   void post(Link& link, std::span<const std::byte> head, std::span<const std::byte> rest);
   void take_status(Link& link, ucs_status_ptr_t status);
   void advance(Link& link);
   bool fetch(Link& link);
-  // Bytes that were received and not taken are lost.
+  // Closes the chosen endpoints; bytes that were received and not taken are lost.
   template <class Choose>
   void close(const Choose& is_chosen);
 
   const Context& context_;
   const Api& api_;
-  std::mutex mutex_;  // guards what is below, and UCX's worker
+  std::mutex mutex_;  // guards the members below, and UCX's worker
   ucp_worker_h worker_ = nullptr;
-  bool is_dead_ = false;                      // sends were given up that only the worker's end ends
-  std::vector<std::unique_ptr<Link>> links_;  // at places that stay
+  // Only destroying the worker ends some of the abandoned sends.
+  bool is_dead_ = false;
+  std::vector<std::unique_ptr<Link>> links_;  // at stable addresses
 
-  int descriptor_ = -1;  // the worker's: the thread sleeps on it
+  int descriptor_ = -1;  // the worker's descriptor, on which the thread sleeps
   const Fd news_, stop_;
   std::jthread pump_;
 };

@@ -108,7 +108,7 @@ TEST_F(NcclDevice, memory_of_the_host_is_refused) {
       {.backend = "nccl"});
   ASSERT_TRUE(results[0].error);
   EXPECT_EQ(results[0].error->code(), ErrorCode::kInvalid);
-  EXPECT_THAT(results[0].error->what(), HasSubstr("is said to be in CUDA memory, but is not"));
+  EXPECT_THAT(results[0].error->what(), HasSubstr("is declared to be in CUDA memory, but is not"));
 }
 
 }  // namespace

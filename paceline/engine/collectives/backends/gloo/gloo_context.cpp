@@ -28,7 +28,7 @@ void GlooStore::wait(const std::vector<std::string>& keys) {
   wait_for_keys(*context_.store, keys, context_.mesh, context_.deadline, "Gloo");
 }
 
-// Gloo's own limit would be 30 s; the group's stands.
+// Gloo's own limit would be 30 s; the group's deadline applies instead.
 void GlooStore::wait(const std::vector<std::string>& keys,
                      const std::chrono::milliseconds& /*timeout*/) {
   wait(keys);
@@ -36,7 +36,7 @@ void GlooStore::wait(const std::vector<std::string>& keys,
 
 namespace {
 
-// How long it keeps looking after a run, so that the next one need not wake it.
+// How many slices the thread stays awake after a run, so that the next run need not wake it.
 constexpr int kIdleSlices = 50;
 
 }  // namespace
@@ -76,7 +76,7 @@ bool RunWatch::group_failed() {
   try {
     mesh_.throw_if_failed();
     return false;
-  } catch (const Error&) {  // the run's caller throws it
+  } catch (const Error&) {  // the caller of the run will throw the error
     return true;
   }
 }
@@ -86,10 +86,10 @@ namespace {
 using gloo::transport::UnboundBuffer;
 using std::chrono::milliseconds;
 
-// The slot of a receive that no rank answers; collectives use slots that begin with another byte.
+// The slot of a receive that no rank answers; the slots of collectives begin with a different byte.
 constexpr std::uint64_t kAbortSlot = ~std::uint64_t(0);
 
-// The buffers that exist, and whether their waits have been ended.
+// The existing buffers, and whether their waits have been ended.
 class Waits {
  public:
   void add(UnboundBuffer* buffer) {
@@ -146,7 +146,7 @@ class ListedBuffer : public UnboundBuffer {
   }
 
  private:
-  // Gloo's algorithms do not look at what a wait returns.
+  // Gloo's algorithms ignore the result of a wait, so this throws instead.
   static bool came(bool is_complete) {
     if (!is_complete) throw gloo::IoException("a wait was ended because the group has failed");
     return true;
@@ -177,7 +177,7 @@ class ListingContext : public gloo::transport::Context {
   }
 
  private:
-  // A wait that times out breaks all connections of its context. Otherwise what is half written
+  // Breaks all connections of the context, by a wait that times out. Otherwise half-written buffers
   // would keep Gloo's thread busy.
   void break_connections() {
     std::byte nothing{};
@@ -187,7 +187,8 @@ class ListingContext : public gloo::transport::Context {
       try {
         buffer->recv(peer, kAbortSlot);
         buffer->waitRecv(milliseconds(1));
-      } catch (const std::exception&) {  // as wanted, or the connection was broken before
+      } catch (
+          const std::exception&) {  // the intended time-out, or the connection was already broken
       }
     }
   }

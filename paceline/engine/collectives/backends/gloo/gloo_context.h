@@ -1,7 +1,7 @@
 #pragma once
 
-// What Gloo needs of Paceline: a store through which its ranks connect, and waits that end when a
-// peer dies.
+// The parts that Gloo needs from Paceline: a store through which its ranks connect, and waits that
+// end when a peer dies.
 
 #include <atomic>
 #include <chrono>
@@ -20,14 +20,15 @@
 
 namespace paceline {
 
-// Paceline's store as Gloo's, for the time in which its ranks connect.
+// Presents Paceline's store as a Gloo store while Gloo's ranks connect.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   // Requires: `context` outlives this object.
   explicit GlooStore(const LibraryContext& context) : context_(context) {}
 
   void set(const std::string& key, const std::vector<char>& data) override;
-  // Both wait until the keys are there, a peer dies (its error) or the context's deadline passes.
+  // Both functions wait until the keys exist, a peer dies (which throws its error) or the context's
+  // deadline passes.
   std::vector<char> get(const std::string& key) override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
@@ -38,10 +39,11 @@ class GlooStore : public gloo::rendezvous::Store {
 };
 
 // Watches the group's lifelines while this rank is inside Gloo. Gloo sees a dead peer only on its
-// own connection to it, and loses the wake-up of a send that is half written; the watch notices
+// own connection to it, and loses the wake-up of a half-written send; the watch notices the death
 // within kSlice and ends the wait.
 //
-// One thread, which sleeps while nothing runs. Thread safety: Scopes come one at a time.
+// It has one thread, which sleeps while no call runs. Thread safety: only one Scope exists at a
+// time.
 class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
@@ -75,12 +77,12 @@ class RunWatch {
   std::jthread thread_;
 };
 
-// A Gloo context whose waits can all be ended from another thread.
+// A Gloo context of which another thread can end all waits.
 //
-// Gloo wakes the waits of a broken connection, except for two: for a send that is half written and
-// for a receive that is half read. Such a buffer can be woken by itself, but an algorithm has
-// buffers of its own, which its caller never sees. So the transport is wrapped: every buffer comes
-// from here and is in a list while it exists.
+// When a connection breaks, Gloo wakes the waits on it, except for a half-written send and a
+// half-read receive. Such a buffer can be woken by itself, but an algorithm has buffers of its own,
+// which its caller never sees. So the transport is wrapped: this class makes every buffer, and
+// keeps it in a list while it exists.
 //
 // Thread safety: end_waits() may be called at any time, from any thread.
 class AbortableContext : public gloo::rendezvous::Context {
@@ -90,8 +92,8 @@ class AbortableContext : public gloo::rendezvous::Context {
   // Connects all ranks over TCP from this address of the host. Errors: Gloo's exceptions.
   void connect(gloo::rendezvous::Store& store, const std::string& address);
 
-  // Breaks all connections and makes every wait throw, also those that begin later. A second call
-  // does no harm. Requires: connected.
+  // Breaks all connections and makes every wait throw, including later ones. A second call has no
+  // effect. Requires: connected.
   void end_waits();
 };
 

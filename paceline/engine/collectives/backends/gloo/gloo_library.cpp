@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Gloo wants a type for its size alone.
+// Calls `call` with a type of the element's size, because Gloo needs the type only for its size.
 template <class Call>
 void with_element_type(Dtype dtype, const Call& call) {
   const std::size_t bytes = size_of(dtype);
@@ -76,7 +76,7 @@ class GlooLibrary : public Library {
     milliseconds timeout;
   };
 
-  // Gloo's inputs are not const, but it does not write them.
+  // Gloo takes inputs that are not const, but does not write to them.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(const std::byte* data, std::size_t bytes) {
     return context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes);
   }
@@ -126,7 +126,7 @@ class GlooLibrary : public Library {
     finish_mean(call, rank_, world_size_);
   }
 
-  // Gloo uses every rank's output for what it has so far.
+  // Gloo uses every rank's output as a buffer for partial results.
   template <class T>
   void reduce(const Request& request) {
     const auto& call = request.call;
@@ -224,7 +224,7 @@ class GlooLibrary : public Library {
     return options;
   }
 
-  // What Gloo calls for two contributions at a time; a mean is a sum until the end.
+  // The function that Gloo calls to combine two contributions; a mean stays a sum until the end.
   static std::function<void(void*, const void*, const void*, std::size_t)> combine(
       const Collective& call) {
     const Dtype dtype = call.dtype;

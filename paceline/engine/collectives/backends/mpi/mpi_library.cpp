@@ -26,7 +26,7 @@ class MpiLibrary : public Library {
     mpi::start(context);
     make_communicator(context);
   }
-  // A communicator with an operation under way must stay.
+  // A communicator with an operation under way must not be freed.
   ~MpiLibrary() override {
     if (has_lost_a_peer()) mpi::abandon({});
     if (!failed_ && mpi::is_running()) MPI_Comm_free(&communicator_);
@@ -56,7 +56,7 @@ class MpiLibrary : public Library {
     finish(call, scratch);
   }
 
-  // run() looks itself; MPI has no way to end what is under way.
+  // Does nothing: run() checks the mesh by itself, and MPI cannot cancel a collective under way.
   void abort() override {}
 
  private:
@@ -66,7 +66,7 @@ class MpiLibrary : public Library {
     require(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
     require(MPI_Group_incl(world, world_size_, context.world_ranks.data(), &members),
             "MPI_Group_incl");
-    // Groups that form at the same time differ by it; MPI guarantees tags up to 32767.
+    // The tag distinguishes groups that form at the same time; MPI guarantees tags up to 32767.
     const int tag = static_cast<int>(XXH3_64bits(group_.data(), group_.size()) % 32768);
     require(MPI_Comm_create_group(MPI_COMM_WORLD, members, tag, &communicator_),
             "MPI_Comm_create_group");
@@ -85,7 +85,7 @@ class MpiLibrary : public Library {
     return false;
   }
 
-  // Begins the call. `scratch` gets memory that must live until its end.
+  // Begins the call. `scratch` is resized to memory that must live until the call's end.
   MPI_Request start(const Collective& call, std::vector<std::byte>& scratch) {
     const int count = static_cast<int>(call.count);
     const MPI_Datatype type = mpi::type_of(call.dtype);
@@ -128,7 +128,7 @@ class MpiLibrary : public Library {
         break;
       }
       case Op::kReduceScatter:
-        // The result may lie in the input.
+        // The result may overlap the input.
         scratch.resize(bytes_of(call));
         require(MPI_Ireduce_scatter_block(call.input, scratch.data(), count, type, operation(call),
                                           communicator_, &request),

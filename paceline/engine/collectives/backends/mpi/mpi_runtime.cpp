@@ -18,7 +18,7 @@ std::atomic<bool> abandoned{false};
 
 std::mutex start_mutex;  // guards MPI's start, which happens once in a process
 
-// Without a launcher of MPI's, MPI_Init would make a world of one.
+// Without one of MPI's launchers, MPI_Init would make a world of one rank.
 bool has_launcher() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
     if (std::getenv(name) != nullptr) return true;
@@ -72,7 +72,7 @@ std::string version() {
   if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "MPI";
   std::string first(text, static_cast<std::size_t>(length));
   first = first.substr(0, first.find_first_of(",\n"));
-  // "MPICH Version:\t4.0.2".
+  // The text is like "MPICH Version:\t4.0.2".
   for (std::size_t at; (at = first.find_first_of(":\t")) != std::string::npos;) {
     first.replace(at, 1, first[at] == '\t' ? " " : "");
   }
@@ -102,8 +102,9 @@ bool is_running() {
 }
 
 void abandon(std::vector<std::byte> memory) {
-  static std::mutex mutex;                                     // guards kept
-  static auto& kept = *new std::list<std::vector<std::byte>>;  // to the process's very end
+  static std::mutex mutex;  // guards kept
+  // Never destroyed, because MPI may use it until the process ends.
+  static auto& kept = *new std::list<std::vector<std::byte>>;
   abandoned = true;
   const std::lock_guard lock(mutex);
   kept.push_back(std::move(memory));
@@ -140,7 +141,8 @@ MPI_Datatype bytes_type(int bytes) {
 struct Made {
   std::mutex mutex;  // guards the operations
   std::array<MPI_Op, kNumDtypes * kNumOps> operations;
-  // One type each, although some have the same size: an operation is made for one.
+  // Each type has its own MPI type, even at the same size, because an operation belongs to one
+  // type.
   MPI_Datatype half = bytes_type(2);
   MPI_Datatype brain = bytes_type(2);
   MPI_Datatype boolean = bytes_type(1);
@@ -149,7 +151,8 @@ struct Made {
 };
 
 Made& made() {
-  static auto& instance = *new Made;  // for groups that end when the process does
+  // Never destroyed, because groups may exist until the process ends.
+  static auto& instance = *new Made;
   return instance;
 }
 
@@ -201,7 +204,7 @@ MPI_Datatype type_of(Dtype dtype) {
 MPI_Op operation_of(ReduceOp op, Dtype dtype) {
   if (op == ReduceOp::kMean) op = ReduceOp::kSum;
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  // MPI does not say what becomes of NaN; here it wins.
+  // MPI leaves the result for NaN open; Paceline promises that NaN wins.
   if (has_own_type(dtype) || (compares && is_floating_point(dtype)))
     return own_operation(op, dtype);
   switch (op) {

@@ -50,7 +50,7 @@ std::optional<ncclDataType_t> type_of(Dtype dtype) {
   return {};
 }
 
-// A bool is 0 or 1, so the greatest is the "or".
+// A bool is 0 or 1, so the maximum is the "or".
 std::optional<ncclRedOp_t> reduction_of(ReduceOp op, Dtype dtype) {
   const bool is_bool = dtype == Dtype::kBool;
   switch (op) {
@@ -78,7 +78,8 @@ class NcclLibrary : public Library {
         mesh_(context.mesh) {
     require(cudaGetDevice(&device_), "cudaGetDevice");
     connect(context);
-    // Non-blocking with respect to the default stream: its end is awaited by an event.
+    // Does not synchronise with the default stream; an event orders it after the call's place
+    // instead.
     require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     require(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "cudaEventCreate");
   }
@@ -90,7 +91,7 @@ class NcclLibrary : public Library {
 
   const char* transport() const override { return "nccl"; }
   bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const override {
-    if (!reduces(op)) return true;  // what is only moved is bytes
+    if (!reduces(op)) return true;  // elements that are only moved are bytes
     return is_defined(reduce_op, dtype) && type_of(dtype) && reduction_of(reduce_op, dtype);
   }
 
@@ -98,18 +99,19 @@ class NcclLibrary : public Library {
     try {
       carry_out(call, deadline);
     } catch (...) {
-      // Streams that wait for it go on.
+      // Streams that wait for the communicator's work continue.
       ncclCommAbort(std::exchange(communicator_, nullptr));
       throw;
     }
   }
 
-  // run() looks itself.
+  // Does nothing: run() checks the mesh by itself.
   void abort() override {}
 
  private:
   void carry_out(const Collective& call, Deadline deadline) {
-    require(cudaSetDevice(device_), "cudaSetDevice");  // of this thread
+    // The current device is a setting of the thread.
+    require(cudaSetDevice(device_), "cudaSetDevice");
     require_here(call);
     if (call.order == nullptr) require(cudaEventRecord(ready_, nullptr), "cudaEventRecord");
     const auto ready =
@@ -117,12 +119,12 @@ class NcclLibrary : public Library {
     require(cudaStreamWaitEvent(stream_, ready, 0), "cudaStreamWaitEvent");
     const std::string what(name_of(call.op));
     start(call);
-    wait_for_host(deadline, what);  // from here on the stream has it
+    wait_for_host(deadline, what);  // afterwards the stream has the whole call
     if (call.work != nullptr) call.work->queue(end_of_stream());
     poll_until([&] { return is_done(); }, mesh_, deadline, what);
   }
 
-  // Buffers of another GPU would be an error of the device, long after the call.
+  // Refuses buffers of another GPU, which would cause an error of the device long after the call.
   void require_here(const Collective& call) const {
     for (const std::byte* data : {call.input, static_cast<const std::byte*>(call.output)}) {
       if (data == nullptr) continue;
@@ -130,7 +132,8 @@ class NcclLibrary : public Library {
       require(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
       const bool is_on_device = attributes.type == cudaMemoryTypeDevice;
       check(is_on_device || attributes.type == cudaMemoryTypeManaged,
-            "{}: {}: a buffer is said to be in CUDA memory, but is not", self_, name_of(call.op));
+            "{}: {}: a buffer is declared to be in CUDA memory, but is not", self_,
+            name_of(call.op));
       check(!is_on_device || attributes.device == device_,
             "{}: {}: a buffer is on GPU {}, but the group works on GPU {}, which was the "
             "current one when it formed; choose the rank's GPU (cudaSetDevice) before",
@@ -197,7 +200,7 @@ class NcclLibrary : public Library {
     }
   }
 
-  // Gather, scatter and all-to-all, as sends and receives of one block of `bytes` each.
+  // Carries out gather, scatter and all-to-all as sends and receives of one block of `bytes` each.
   void exchange(const Collective& call, std::size_t bytes) {
     const bool gives_all = call.op != Op::kGather;
     const bool gets_all = call.op != Op::kScatter;

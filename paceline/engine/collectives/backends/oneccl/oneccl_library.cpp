@@ -28,10 +28,10 @@ void initialize(const LaunchEnvironment& who) {
     set("CCL_LOCAL_RANK", std::to_string(who.local_rank));
     set("CCL_LOCAL_SIZE", std::to_string(who.local_world_size));
     set("CCL_LOG_LEVEL", "error");
-    // Two that keep this process alive when a peer dies. A worker thread of oneCCL's throws when a
-    // connection breaks, and nothing catches it there; without such threads the calling one does
-    // the work. And a communicator that goes takes its names back from its group's server, in rank
-    // 0, unless told not to, and ends the process when there is none any more.
+    // Two settings keep this process alive when a peer dies. A worker thread of oneCCL throws when
+    // a connection breaks, and no handler catches the exception; without worker threads the calling
+    // thread does the work. A communicator that is destroyed removes its names from its group's
+    // server on rank 0, unless it is told not to, and ends the process if the server is gone.
     set("CCL_WORKER_OFFLOAD", "0");
     set("CCL_PMI_FORCE_FINALIZE", "1");
     set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
@@ -64,8 +64,8 @@ ccl::datatype type_of(Dtype dtype) {
   return ccl::datatype::uint8;
 }
 
-// A mean is a sum here; the caller divides. Of bool, which is 0 or 1, the greatest is the "or".
-// Nothing where oneCCL has no such reduction, or one in which NaN does not win.
+// A mean is a sum here; the caller divides. The maximum of bools, which are 0 or 1, is the "or".
+// Empty if oneCCL lacks the reduction, or if NaN does not win in it.
 std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
   const bool is_bool = dtype == Dtype::kBool;
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -85,15 +85,15 @@ std::optional<ccl::reduction> reduction_of(ReduceOp op, Dtype dtype) {
   }
 }
 
-// What oneCCL has of a group. Every call of it is made in the group's thread, because over
-// libfabric oneCCL's operations end before they return, and with the process's turn, because
-// without workers two threads would both move its state (ProcessTurn).
+// A group's objects in oneCCL. They are used only in the group's thread, because over libfabric
+// oneCCL's operations block until they have completed, and only with the process's turn
+// (ProcessTurn), because without worker threads two threads would both change oneCCL's state.
 class Connection {
  public:
   Connection(std::string self, int rank, int world_size)
       : self_(std::move(self)), rank_(rank), world_size_(world_size) {}
 
-  // On rank 0 alone: where the others find it.
+  // Called on rank 0 only: the address at which the other ranks find it.
   ccl::kvs::address_type open() {
     server_ = ccl::create_main_kvs();
     return server_->get_address();
@@ -103,9 +103,11 @@ class Connection {
     inside([&] { communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_)); });
   }
   bool is_open() const { return server_ || communicator_; }
-  // A call broke off inside oneCCL, and lies among what it goes on with in any later one.
+  // True if a call broke off inside oneCCL; it stays in oneCCL's queue, which any later call would
+  // continue.
   bool is_broken() const { return is_broken_; }
-  // The rest needs no turn, and rank 0's waits until the others have closed theirs.
+  // The rest needs no turn, and on rank 0 it waits until the other ranks have closed their
+  // connections.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
     turn.reset();
@@ -130,7 +132,7 @@ class Connection {
   void inside(Call&& call) {
     try {
       call();
-    } catch (const Error&) {  // not oneCCL's
+    } catch (const Error&) {  // an error that is not oneCCL's
       throw;
     } catch (...) {
       is_broken_ = true;
@@ -172,9 +174,11 @@ class Connection {
   bool is_broken_ = false;
 };
 
-// What was under way when the group ended may end by itself, because all others had begun it.
+// How long a call under way at the group's end may take to complete, because all other ranks may
+// have begun it.
 constexpr std::chrono::milliseconds kCatchUp{200};
-constexpr std::chrono::seconds kClose{5};  // it takes milliseconds; rank 0 waits for the others'
+// Closing takes milliseconds, but rank 0 waits for the other ranks.
+constexpr std::chrono::seconds kClose{5};
 constexpr std::chrono::milliseconds kLookForTurn{2};
 
 class OneCclLibrary : public Library {
@@ -192,7 +196,7 @@ class OneCclLibrary : public Library {
     try {
       connect(context);
     } catch (const Error& error) {
-      mesh_.abort(error);  // the others need not wait for what follows
+      mesh_.abort(error);  // tells the other ranks now, so that they do not wait
       leave();
       throw;
     }
@@ -212,7 +216,7 @@ class OneCclLibrary : public Library {
         *turn, [turn, connection = connection_, call] { connection->run(call); }, deadline, what);
   }
 
-  // run() looks itself; oneCCL has no way to end what is under way.
+  // Does nothing: run() checks the mesh by itself, and oneCCL cannot end a call under way.
   void abort() override {}
 
  private:
@@ -234,12 +238,13 @@ class OneCclLibrary : public Library {
         context.deadline, what);
   }
 
-  // What a call that was given up uses must stay, and in a child of fork() all of it.
+  // Keeps the connection if an abandoned call may still use it, and always in a child of fork().
   void leave() {
     if (!owner_.is_this() || !close()) new std::shared_ptr<Connection>(connection_);
   }
 
-  // False when something of oneCCL's is still under way, in this group or in another.
+  // Closes the connection; false if a call of oneCCL is still under way, in this group or in
+  // another one.
   bool close() {
     if (!calls_.catch_up(Deadline::after(kCatchUp))) return false;
     if (!connection_->is_open()) return true;
@@ -262,7 +267,8 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  // Requires: `call` holds `turn`, which no other call may have after one broke off inside oneCCL.
+  // Runs a call. If it breaks off inside oneCCL, the turn is kept forever, so that no other call
+  // follows. Requires: `call` holds `turn`.
   void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
                  const std::string& what) {
     auto carry = [&turn, connection = connection_, call = std::move(call)] {

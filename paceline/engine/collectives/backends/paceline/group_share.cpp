@@ -19,19 +19,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// About 30 µs: longer than a phase of a small collective takes, far shorter than a time slice.
+// Spins for about 30 µs: longer than a phase of a small collective takes, far shorter than a time
+// slice.
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingACore = 20;
-// Then the core goes to the ranks that share it, which is quicker than to sleep and be woken. Where
-// a program of others computes on that core too, it gets its whole time slice each time; a sleeper
-// is woken within one. So yields that took that long are left out for a number of waits, which
-// doubles as long as they do.
+// After spinning, a rank yields its core to the ranks that share it, which is faster than sleeping
+// and being woken. If a foreign program computes on that core as well, each yield gives it a whole
+// time slice, while a sleeper would be woken sooner. So after a yield that took that long, a number
+// of waits sleep without yielding; this number doubles each time that a yield takes that long
+// again.
 constexpr int kYields = 50;
 constexpr auto kMostYielding = 200us;
 constexpr auto kForeignSlice = 1ms;
 constexpr int kMostWithoutYields = 4096;
 constexpr auto kSleepSlice = 2ms;
-// A rank that has given up tells all others at once.
+// How long to wait for the reason of a rank that has given up; it tells all others at once.
 constexpr auto kTellingLimit = 5s;
 
 }  // namespace
@@ -49,12 +51,13 @@ void PhaseBarrier::announce(const Announcement& announcement) {
   auto& own = block(mesh_.rank());
   digest_ = XXH3_64bits(&announcement.fingerprint, sizeof announcement.fingerprint);
   own.announcements[slot_] = announcement;
-  if (sequence_ != 0) {  // of the group's numbering
+  if (sequence_ != 0) {  // calls with number 0 are not part of the group's numbering
     own.entered.store(static_cast<std::uint64_t>(sequence_) << 8 |
                           static_cast<std::uint8_t>(announcement.fingerprint.op),
                       std::memory_order_relaxed);
   }
-  // Last: it lies beside the phase, and a peer that looks there meanwhile takes the line away.
+  // The digest is written last: it shares a cache line with the phase, and a peer that reads the
+  // phase meanwhile takes the line away from this core.
   own.digests[slot_] = digest_;
 }
 
@@ -87,9 +90,9 @@ void PhaseBarrier::arrive_and_wait(const Fingerprint& operation, const WaitOptio
   }
 }
 
-// Gives the phase up before anything that takes time, such as asking the other ranks and making the
-// error: from here on no rank passes that has not arrived yet. Returns false when all ranks have
-// arrived meanwhile; then all of them pass.
+// Gives up the phase (invariant 5). This happens before anything that takes time, such as asking
+// the other ranks and composing the error: from now on, a rank that has not arrived yet cannot
+// pass. Returns false if all ranks have arrived meanwhile; then all of them pass.
 bool PhaseBarrier::give_up() {
   auto& given_up = block(mesh_.rank()).given_up;
   given_up.store(phase_, std::memory_order_seq_cst);
@@ -149,8 +152,8 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
     const bool is_late = vigil.sees_passed(deadline);
     if (has_arrived(peer)) return;
     if (while_waiting) while_waiting();
-    // A rank that arrived and then left is not missed: look at its phase only after its goodbye.
-    // One of another host has none here, and no rank waits for it.
+    // A rank that arrived before it left is not missing, so its phase is loaded only after its
+    // goodbye was read. A rank of another host has no phase here, and no rank waits for it here.
     const auto& here = mesh_.neighbours();
     for (const int left : mesh_.throw_if_failed()) {
       const bool awaited_here = std::find(here.begin(), here.end(), left) != here.end();
@@ -166,7 +169,7 @@ void PhaseBarrier::sleep(int peer, const Fingerprint& operation, const WaitOptio
   }
 }
 
-// Once the collective's time is over.
+// Called once the deadline has passed: whether the peers may still answer.
 bool PhaseBarrier::has_time_for_answers() {
   if (!asks_ || sequence_ == 0) return false;
   if (!answers_until_) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the ranks of one host share, and how they keep in step: PhaseBarrier, and the control blocks
-// and staging areas (GroupShare, HostShare) that it guards.
+// The memory that the ranks of one host share, and the barrier that keeps them in step:
+// PhaseBarrier, and the control blocks and staging areas that it guards (GroupShare, HostShare).
 
 #include <atomic>
 #include <cstddef>
@@ -22,30 +22,31 @@
 
 namespace paceline {
 
-// Where a rank's input and output lie, for zero-copy: a symmetric region's number and a byte
+// Where a rank's buffer lies, for calls without copies: a symmetric region's number and a byte
 // offset.
 struct SharedPlace {
   std::int64_t region = -1;  // -1: not in symmetric memory; -2: this rank has no such buffer
   std::uint64_t offset = 0;
 };
 
-// What a rank says about the collective that it enters.
+// What a rank announces about the collective that it enters.
 struct Announcement {
   Fingerprint fingerprint;
   SharedPlace input;
   SharedPlace output;
 };
 
-// The head of every rank's block of shared memory. announcements[0..1] are those of even and odd
-// collectives, [2..3] likewise those of calls outside the group's numbering, which all have number
-// 0; see invariant (3) of PhaseBarrier. A digest of each, and whether the rank has given up, lie
-// beside the phase, so that peers that need no more fetch one cache line.
+// The head of every rank's block of shared memory. announcements[0..1] belong to even and odd
+// collectives; [2..3] likewise to calls outside the group's numbering, which all have number 0. See
+// invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie beside the
+// phase, so that a peer that needs nothing else fetches a single cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
-  std::atomic<std::uint32_t> given_up;  // at this phase; 0: not
+  std::atomic<std::uint32_t> given_up;  // the phase that the rank has given up; 0 if none
   std::uint64_t digests[4];
   alignas(128) std::atomic<std::uint32_t> sleepers;
-  alignas(128) std::atomic<std::uint64_t> entered;  // the last collective: sequence << 8 | op
+  // The last collective entered: sequence << 8 | op.
+  alignas(128) std::atomic<std::uint64_t> entered;
   alignas(128) Announcement announcements[4];
 };
 static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sleepers) == 128 &&
@@ -53,58 +54,63 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
                   offsetof(ControlBlock, announcements) == 384 && sizeof(Announcement) == 64,
               "docs/wire_formats.md, section 6");
 
-// The ranks of one host in step: each has a counter of phases in shared memory. A rank arrives at a
-// phase by raising its own counter, and passes when every peer's counter has reached it.
+// Keeps the ranks of one host in step. Each rank has a counter of phases in shared memory. A rank
+// arrives at a phase by raising its own counter, and passes when every peer's counter has reached
+// it.
 //
-// Waiting spins for a moment when each rank has a core of its own, or gives the core to the ranks
-// that share it, then sleeps on the peer's counter (futex) in slices of a few milliseconds; between
-// slices it looks for dead peers, abort notices and the deadline.
+// A waiting rank first spins for a moment if each rank has a core of its own, or yields to the
+// ranks that share its core. Then it sleeps on the peer's counter (futex) in slices of a few
+// milliseconds; between slices it checks for dead peers, abort notices and the deadline.
 //
-// Invariants. phase, given_up, entered, digests and announcements are written by their own rank
-// alone; sleepers by every rank that waits for it. Counters of phases are compared by their signed
-// difference, because they wrap around.
+// Invariants. A rank's phase, given_up, entered, digests and announcements are written by that rank
+// alone; its sleepers by every rank that waits for it. Counters of phases are compared by their
+// signed difference, because they wrap around.
 //
 // (1) No two ranks are more than one phase apart: a rank stores n in `phase` only after it has
-//     passed n - 1, and so after every other has stored n - 1.
+//     passed phase n - 1, and so after every other rank has stored n - 1.
 // (2) A rank that has passed phase n sees everything that the others wrote before they arrived
-//     there: the store of `phase` releases it, the load in has_arrived() acquires it. This is what
-//     makes digests, announcements, staging areas and results in symmetric memory safe to read,
-//     none of which is atomic.
-// (3) What a rank read after phase n may be overwritten by its owner after phase n + 1: the reads
-//     come before the reader's store of n + 1, and the owner overwrites after it has seen that
-//     store. Announcements are read between the first phase of a collective and the reader's next
-//     arrival, so collective s + 2 may use the place of s: between them every rank has met in
-//     s + 1, here or by its messages. Staging areas: see SharedAreas.
+//     there: an arriving rank's store of `phase` releases these writes, and the waiter's load in
+//     has_arrived() acquires them. That makes it safe to read digests, announcements, staging areas
+//     and results in symmetric memory, none of which is atomic.
+// (3) Memory that a rank reads after phase n may be overwritten by its owner after phase n + 1: the
+//     reader reads before it stores n + 1, and the owner writes after it has loaded that n + 1.
+//     Announcements are read between the first phase of a collective and the reader's next arrival,
+//     so collective s + 2 may use the slot of collective s: between them all ranks have met in s +
+//     1, here or through messages. Staging areas: see SharedAreas.
 // (4) No sleeper is forgotten. An arriving rank stores `phase`, then loads `sleepers`; a waiting
 //     rank adds itself to `sleepers`, then loads `phase`. All four are sequentially consistent, so
 //     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
-//     release would not do: each of them could then read the old value. If `phase` changes after
-//     the waiter's load, the kernel finds another value than the one to sleep on, and returns.
-// (5) A rank that arrives at phase n after another has given it up does not pass, as it would if
-//     that one had waited. The rank that gives up stores `given_up`, then loads the phases; the
-//     late rank stores its phase, then loads `given_up` of every peer. Sequential consistency
-//     again: one of them sees the other's store. If the first sees that all have arrived after all,
-//     it takes the give-up back and passes. A rank that saw it meanwhile fails the group, which is
-//     an error too many near a deadline, never a wrong result.
-// (6) `entered` is read for messages only, and relaxed: a value that is out of date makes a message
-//     less exact.
+//     release would not suffice: then both could load the old value. If `phase` changes after the
+//     waiter's load, futex_wait() finds a value other than the expected one, and returns.
+// (5) A rank that arrives at phase n after another rank has given it up does not pass. The rank
+//     that gives up stores `given_up`, then loads the phases; the late rank stores its phase, then
+//     loads `given_up` of every peer. All four are sequentially consistent, so at least one of the
+//     two ranks sees the other's store. If the rank that gives up sees that all have arrived after
+//     all, it clears `given_up` and passes. A rank that loaded it in between fails the group: one
+//     unnecessary error near a deadline, but never a wrong result.
+// (6) `entered` is only read for the texts of errors, with relaxed order: a stale value makes a
+//     text less exact.
 //
 // On x86-64 and ARM a sequentially consistent load costs the same as an acquiring one.
 class PhaseBarrier {
  public:
-  // Requires: `blocks` begin with a zeroed ControlBlock per rank; both outlive this object.
+  // Requires: each rank's block begins with a zeroed ControlBlock; `mesh` and `blocks` outlive this
+  // object.
   PhaseBarrier(Mesh& mesh, const SharedBlocks& blocks);
 
-  // Says what this rank is about to do. Call before the first arrive_and_wait() of a collective.
+  // Announces what this rank is about to do. Call before the first arrive_and_wait() of a
+  // collective.
   void announce(const Announcement& announcement);
-  // Whether a peer announced the same fingerprint (but for one chance in 2^64), and what it
-  // announced, for the collective announced last. Requires: passed a phase since.
+  // agrees() tells whether a peer announced the same fingerprint as this rank for the last
+  // announced collective (wrong with a chance of 1 in 2^64); announcement_of() returns what it
+  // announced. Requires: this rank has passed a phase since announce().
   bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
-  // Error(kTimeout) names the ranks that did not arrive, and what they did last; kPeerLost and
-  // kAborted as Mesh says, also when others arrived here and gave up. `while_waiting`, if there
-  // is one, is called between sleeps.
+  // Arrives at the next phase and waits for all ranks of the host. Error(kTimeout) names the ranks
+  // that did not arrive, and the last collective of each; kPeerLost and kAborted as from Mesh, also
+  // if other ranks arrived and then gave up. `while_waiting`, if not empty, is called between
+  // sleeps.
   void arrive_and_wait(const Fingerprint& operation, const WaitOptions& wait,
                        const std::function<void()>& while_waiting = {});
 
@@ -138,30 +144,31 @@ class PhaseBarrier {
   const SharedBlocks& blocks_;
   std::uint32_t phase_ = 0;
   std::uint32_t sequence_ = 0;
-  std::uint32_t num_uncounted_ = 0;  // announced with number 0
-  std::size_t slot_ = 0;             // of the announcements in use
+  std::uint32_t num_uncounted_ = 0;  // number of announced calls with number 0
+  std::size_t slot_ = 0;             // index of the announcements in use
   std::uint64_t digest_ = 0;
-  SlowWaitSteps steps_;                    // of the collective under way
-  std::optional<Deadline> answers_until_;  // once its deadline has passed
+  SlowWaitSteps steps_;                    // warnings about the collective under way
+  std::optional<Deadline> answers_until_;  // set once the collective's deadline has passed
   const bool asks_;  // the group spans hosts: a rank of this host may wait for one of another
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };
 
-// One call of a collective among ranks that map each other's memory, with all that its steps need.
+// One call of a collective among ranks that map each other's memory, with everything that its steps
+// need.
 struct SharedOperation {
   const Collective& call;
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
-  std::size_t element;  // bytes
+  std::size_t element;  // bytes of an element
 };
 
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// What ranks of one host share: of each rank a control block, two areas of scratch and the rings of
-// its messages, and a barrier of them all.
+// The shared memory of the ranks of one host, and their barrier. For each rank there are a control
+// block, two scratch areas and the rings of its messages.
 //
 // Pieces of calls use the two areas in turn, so that no extra barrier is needed before an area is
 // written again: when all ranks have met in piece n, no rank reads the area of piece n - 1 any
@@ -170,20 +177,20 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 // Thread safety: none; one executor owns it.
 class SharedAreas {
  public:
-  // For the messages of the ranks: the memory behind the areas.
+  // The memory behind the areas, which holds the rings of messages.
   RingMemory ring_memory() const { return {blocks_, ring_offset()}; }
 
-  // Returns the piece's turn.
+  // Begins the next piece and returns its turn.
   unsigned begin_piece() { return ++turn_; }
-  // The area of the piece begun last; or of the piece at `turn`, which is that one or the one
-  // before.
+  // A rank's area for the current piece, or for the piece at `turn`, which must be the current
+  // piece or the one before it.
   std::byte* area(int rank) const { return area(rank, turn_); }
   std::byte* area(int rank, unsigned turn) const {
     return blocks_->of(rank) + kControlBytes + (turn & 1) * area_bytes_;
   }
 
  protected:
-  // Collective among the ranks of this host. Error(kSystem) on every one of them when memory is
+  // Collective among the ranks of this host. Error(kSystem) on every one of them if memory is
   // lacking. Requires: mesh.shared_memory(), and `mesh` outlives this object.
   SharedAreas(Mesh& mesh, std::size_t area_bytes, Pages::When pages, Deadline deadline);
 
@@ -195,7 +202,7 @@ class SharedAreas {
   std::size_t ring_offset() const { return kControlBytes + 2 * area_bytes_; }
 
   const std::size_t area_bytes_;
-  const std::shared_ptr<SharedBlocks> blocks_;  // owners: this and the messages
+  const std::shared_ptr<SharedBlocks> blocks_;  // owners: this object and the message streams
   unsigned turn_ = 0;
 
  protected:
@@ -210,13 +217,13 @@ class GroupShare : public SharedAreas {
 
   GroupShare(Mesh& mesh, Deadline deadline);
 
-  // Says what this rank is about to do and waits for all others, which must be about to do the
-  // same. Errors as PhaseBarrier and require_same().
+  // Announces this rank's call and waits for all other ranks, which must make the same call. Errors
+  // are those of PhaseBarrier and require_same().
   void enter(const SharedOperation& operation, const Announcement& announcement);
-  // As enter(), and learns where the others' buffers lie.
+  // As enter(), but also learns where the other ranks' buffers lie.
   void enter_with_places(const SharedOperation& operation, const Announcement& announcement);
-  // What the ranks said at the last enter_with_places(): copies, so that no rank changes them any
-  // more.
+  // The announcements of all ranks at the last enter_with_places(). They are copies, which no rank
+  // can change any more.
   std::span<const Announcement> announced() const { return announced_; }
   const Announcement& announced(int rank) const {
     return announced_[static_cast<std::size_t>(rank)];
@@ -237,13 +244,13 @@ class HostShare : public SharedAreas {
   HostShare(Mesh& mesh, Deadline deadline);
 
   // Waits for the other ranks of the host; at the first meeting of a collective they compare their
-  // calls. `while_waiting` is called every few milliseconds. Errors as PhaseBarrier and
+  // calls. `while_waiting` is called every few milliseconds. Errors are those of PhaseBarrier and
   // require_same().
   void meet(const Fingerprint& operation, const WaitOptions& wait,
             const std::function<void()>& while_waiting);
 
  private:
-  std::uint32_t announced_ = 0;  // sequence number
+  std::uint32_t announced_ = 0;  // sequence number of the last announced collective
 };
 
 }  // namespace paceline

@@ -16,23 +16,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A piece of a reduction, over all its blocks.
+// The bytes of a piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Where pieces overlap: what a rank sends to all others together for a piece, and to one of them at
-// least, over each connection that carries their data; and how many pieces are begun at a time.
-// Long enough to make system calls cheap, and together enough to fill a link; short enough that all
-// connections of a link get the same share of it, and that what is on its way stays in the cache.
-// The fewer pieces are begun at a time, the less one connection can run ahead of another: at the
-// end a link that has sent everything would idle while another still receives
-// (benchmarks/hosts.md).
+// Sizes for pieces that overlap: how many bytes a rank sends for one piece to all others together,
+// the least that it sends to one of them over each connection, and how many pieces are begun at a
+// time. A piece is long enough to make system calls cheap, and all pieces begun together fill a
+// link. A piece is short enough that all connections of a link get an equal share of it, and that
+// the bytes in flight stay in the cache. The fewer pieces are begun at a time, the less one
+// connection can run ahead of another: at the end a link that has sent everything would idle while
+// another still receives (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
-// A reduce looks after the sockets between blocks of this size.
+// A reduce serves the sockets between blocks of this size.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
-// A rank that was away for longer may be late, and find what others sent before they gave up.
+// A rank that was away from the group for longer may be late, and may find messages that others
+// sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
 // The sequence number of all calls outside the group's numbering.
 constexpr std::uint32_t kNotCounted = 0;
@@ -44,7 +45,7 @@ MessageHeader make_header(const Fingerprint& fingerprint, std::size_t payload_by
   return header;
 }
 
-// Blocks of `count` elements that a rank's scratch must hold at a time.
+// The number of blocks of `count` elements that a rank's scratch must hold at a time.
 std::size_t blocks_of(Op op, int world_size) {
   return reduces(op) && gives_blocks(op) ? static_cast<std::size_t>(world_size) : 1;
 }
@@ -53,22 +54,22 @@ std::size_t blocks_of(Op op, int world_size) {
 
 struct MessageExecutor::Piece {
   Schedule schedule;
-  std::size_t first = 0;         // element of the call
-  std::size_t scratch_base = 0;  // element of the scratch
+  std::size_t first = 0;         // first element of the piece in the call
+  std::size_t scratch_base = 0;  // first element of the piece in the scratch
 };
 
 struct MessageExecutor::Operation {
   const Collective& call;
   const Fingerprint& fingerprint;
   const WaitOptions& wait;
-  std::size_t element;  // bytes
-  std::size_t partial;  // bytes
+  std::size_t element;  // bytes of an element
+  std::size_t partial;  // bytes of a partial's element
   AwakeClock::time_point begin;
-  bool is_shared = false;          // scratch lies where the ranks of the host read it
-  std::deque<Piece> pieces;        // begun
-  const Piece* piece = nullptr;    // whose steps are taken now
-  std::size_t num_begun = 0;       // pieces
-  std::size_t scratch_stride = 0;  // from piece to piece, in elements
+  bool is_shared = false;          // the scratch lies in memory that the host's ranks can read
+  std::deque<Piece> pieces;        // pieces that have begun
+  const Piece* piece = nullptr;    // the piece of which steps are taken now
+  std::size_t num_begun = 0;       // number of pieces begun so far
+  std::size_t scratch_stride = 0;  // distance between pieces, in elements
   SlowWaitSteps steps;
   bool has_said_present = false;
 };
@@ -125,7 +126,7 @@ Candidate MessageExecutor::plan_for(const Collective& call) {
   return plans_[key] = planner_.choose({call.op, call.dtype, call.count});
 }
 
-// How many elements of each block are carried out at a time. Only a call that needs scratch is cut.
+// How many elements of each block a piece has. Only a call that needs scratch is cut.
 std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
   if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
   const std::size_t whole = std::max<std::size_t>(1, call.count);
@@ -140,7 +141,8 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
 }
 
-// The most for which every rank's scratch fits into the host's share; alike on all ranks.
+// The largest count for which every rank's scratch fits into the memory that its host shares; the
+// same on all ranks.
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
   if (has_counts(call.op)) {
@@ -163,8 +165,8 @@ std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   return count = std::max<std::size_t>(1, spec.count);
 }
 
-// Takes the steps that may be taken ahead, then ends the oldest piece when enough are begun. All
-// ranks do this alike, so that the messages of a pair keep one order.
+// Takes the steps that may be taken ahead, then completes the oldest piece if enough pieces have
+// begun. All ranks do this in the same order, so that the messages of each pair keep one order.
 void MessageExecutor::begin_piece(Operation& operation, Piece piece) {
   const std::size_t most = piece.schedule.overlaps ? kPiecesAhead : 1;
   if (operation.num_begun == 0) make_room(operation, piece.schedule, most);
@@ -188,7 +190,8 @@ void MessageExecutor::end_piece(Operation& operation) {
   operation.pieces.pop_front();
 }
 
-// For `pieces` at a time. Requires: the first piece; no later one is longer.
+// Allocates scratch for `pieces` pieces at a time. Requires: `schedule` is that of the first piece;
+// no later one is longer.
 void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
                                 std::size_t pieces) {
   operation.scratch_stride = schedule.scratch_count;
@@ -307,7 +310,7 @@ void MessageExecutor::meet(Operation& operation) {
   });
 }
 
-// Block by block, so that it can begin before everything has arrived, while sends continue.
+// Reduces block by block, so that it can begin before everything has arrived, while sends continue.
 void MessageExecutor::reduce(Operation& operation, const Step& step) {
   const auto operands =
       std::span(operation.piece->schedule.operands).subspan(step.first_operand, step.num_operands);
@@ -371,8 +374,8 @@ void MessageExecutor::finish(Operation& operation) {
   transfers_.clear();
 }
 
-// An expected message must belong to the same call; another may belong to a later one, but never to
-// a different call with this one's number.
+// An expected message must belong to the same call. An unexpected one may belong to a later call,
+// but never to a different call with the same number.
 Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) {
   return [this, &operation](int peer, const MessageHeader& header, bool expected) {
     const Fingerprint& mine = operation.fingerprint;
@@ -387,7 +390,8 @@ Exchange::CheckHeader MessageExecutor::header_check(const Operation& operation) 
   };
 }
 
-// Well before the deadline, so that no rank's time-out names a rank that has arrived.
+// Sends presences well before the deadline, so that no rank's timeout error names a rank that has
+// arrived.
 void MessageExecutor::say_present(Operation& operation) {
   if (operation.has_said_present) return;
   const auto waited = AwakeClock::now() - operation.begin;

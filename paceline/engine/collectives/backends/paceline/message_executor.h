@@ -3,18 +3,18 @@
 // Runs schedules over messages: between hosts, and wherever ranks do not share memory. Large
 // reductions are cut into pieces, so that scratch stays small.
 //
-// Steps are carried out in order; sends and receives last while later steps go on, and a step that
-// needs what is still on its way waits for just that (algorithms/schedule.h). A reduce begins with
-// the bytes that are there.
+// Steps are carried out in order. Sends and receives continue while later steps run, and a step
+// that needs bytes that are still on their way waits only for these (algorithms/schedule.h). A
+// reduce begins with the bytes that have arrived.
 //
-// Where ranks of one host share memory, the scratch of a hierarchy lies there: ranks of the host
-// read each other's, and meet in between.
+// If the ranks of a host share memory, the scratch of a hierarchy lies in it: the ranks of the host
+// read each other's scratch, and meet between the steps.
 //
-// Every message carries the fingerprint, and headers are read as they come, also those that the
-// schedule does not expect: ranks that make different calls may have chosen different algorithms. A
+// Every message carries the fingerprint, and headers are read as they arrive, even if the schedule
+// does not expect them: ranks that make different calls may have chosen different algorithms. A
 // rank that has waited for a while tells all others that it has arrived (a presence), and answers
-// ranks that ask which ranks it waits for, so that a time-out names the rank that is missing and
-// not one that waits like itself.
+// ranks that ask which ranks it waits for, so that a timeout error names the missing rank and not
+// one that is itself waiting.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -39,8 +39,9 @@ namespace paceline {
 
 class MessageExecutor {
  public:
-  // `planner` chooses the algorithms; `share` is null where this rank has none. Requires: the same
-  // planner on all ranks; all outlive this object; one executor at a time on `exchange`.
+  // `planner` chooses the algorithms; `share` is null if this rank shares no memory. Requires: all
+  // ranks have the same planner; all arguments outlive this object; only one executor at a time
+  // uses `exchange`.
   MessageExecutor(Mesh& mesh, Exchange& exchange, const Planner& planner, HostShare* share);
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
@@ -86,14 +87,16 @@ class MessageExecutor {
   const Planner& planner_;
   HostShare* const share_;
   std::map<std::tuple<Op, Dtype, std::size_t>, Candidate> plans_;
-  std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;  // by root
-  std::vector<Transfer> transfers_;  // of the collective under way
-  Scoreboard scoreboard_;            // their numbers
-  Mapping scratch_;                  // given back with the group, which malloc() would not promise
+  // The largest counts found so far; the last part of the key is the root.
+  std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;
+  std::vector<Transfer> transfers_;  // transfers of the collective under way
+  Scoreboard scoreboard_;            // the bytes that these transfers use
+  // A mapping, because malloc() might not return the memory to the system with the group's end.
+  Mapping scratch_;
   std::vector<std::byte> partials_;
-  std::vector<ReduceSource> sources_;     // of the reduce under way
+  std::vector<ReduceSource> sources_;     // sources of the reduce under way
   std::vector<std::uint32_t> last_seen_;  // by rank: the latest collective that its messages named
-  AwakeClock::time_point last_end_;       // of a collective
+  AwakeClock::time_point last_end_;       // when the last collective ended
 };
 
 }  // namespace paceline

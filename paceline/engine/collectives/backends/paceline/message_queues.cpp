@@ -67,11 +67,12 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 
 namespace {
 
-// The least bytes that are offered: a payload that fits into a ring is there when the call that
-// sends it returns; for a larger one, one copy and two system calls take less than two copies.
+// The shortest payload that is offered. A payload that fits into a ring has been delivered when the
+// call that sends it returns; for a larger one, one copy and two system calls take less time than
+// two copies.
 constexpr std::size_t kOfferBytes = 256 << 10;
-// The most bytes that are sent at once; of a larger payload the receiver reads the first piece
-// while the next is written.
+// The most bytes that are sent at once. The receiver of a larger payload reads its first piece
+// while the next one is being written.
 constexpr std::size_t kAtOnceBytes = 8 << 10;
 constexpr std::chrono::microseconds kTimeToAsk{100};
 
@@ -79,7 +80,7 @@ bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
   return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
 }
 
-// A blocking call's Work is never asked for its description, so that is not stored.
+// Makes a Work. A blocking call's Work is never asked for its description, so it stores none.
 WorkPtr new_work(const char* what, const PointToPointCall& call, const Mesh& mesh,
                  std::weak_ptr<Progress> progress) {
   if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
@@ -208,7 +209,8 @@ bool MessageQueues::pump_send(int peer) {
   if (is_offer) {
     const auto offered = streams_.offered(peer);
     if (offered == MessageStreams::Offered::kOpen) return has_moved;
-    if (offered == MessageStreams::Offered::kRefused) {  // it follows its head after all
+    if (offered == MessageStreams::Offered::kRefused) {  // a refused payload follows its head
+                                                         // through the stream
       message.head.header.magic = MessageHeader::kMagic;
       message.sent = message.head.num_bytes();
       return true;
@@ -238,7 +240,8 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   std::byte* const to = incoming.receive ? incoming.receive->call.data : incoming.unexpected.data();
   const std::span<std::byte> rest(to + done, incoming.head.header.payload_bytes - done);
   if (incoming.head.header.is_offer()) {
-    if (!read_offered(peer, incoming, rest)) {  // it follows its head after all
+    if (!read_offered(peer, incoming,
+                      rest)) {  // a refused payload follows its head through the stream
       incoming.head.header.magic = MessageHeader::kMagic;
       incoming.got = incoming.head.num_bytes();
     }
@@ -251,7 +254,7 @@ bool MessageQueues::read_payload(int peer, Incoming& incoming) {
   return true;
 }
 
-// False when the offer is refused.
+// Reads an offered payload; false if the offer is refused.
 bool MessageQueues::read_offered(int peer, Incoming& incoming, std::span<std::byte> rest) {
   const std::uint64_t address = incoming.address + incoming.head.header.payload_bytes - rest.size();
   const auto got = streams_.read_offered(peer, address, rest);
@@ -260,8 +263,8 @@ bool MessageQueues::read_offered(int peer, Incoming& incoming, std::span<std::by
   return *got < rest.size() || streams_.take(peer);
 }
 
-// True when the head is complete, with the address of an offer. The end of the connection is an
-// error only for a receive that waits for this peer.
+// Reads the head, including the address of an offer; true once it is complete. The end of the
+// connection is an error only for a receive that waits for this peer.
 bool MessageQueues::read_head(int peer, Incoming& incoming) {
   const auto head = std::as_writable_bytes(std::span(&incoming.head, 1));
   const auto address = std::as_writable_bytes(std::span(&incoming.address, 1));
@@ -305,7 +308,7 @@ void MessageQueues::require_shape(int peer, const MessageHead& head) const {
        fmt::join(head.shape(), ", "));
 }
 
-// Throws for a receive that no rank is left to answer.
+// Throws if a receive waits and no rank is left that could send to it.
 void MessageQueues::require_senders() const {
   for (const Posted& posted : receives_) {
     int last_ended = -1;
@@ -325,7 +328,7 @@ void MessageQueues::require_senders() const {
   }
 }
 
-// Finds the payload's place; false while there is none.
+// Finds a place for the payload; false while there is none.
 bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpected) {
   const MessageHeader& header = incoming.head.header;
   for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
@@ -349,7 +352,7 @@ bool MessageQueues::accept_head(int peer, Incoming& incoming, bool takes_unexpec
   return true;
 }
 
-// A receive of any shape learns here what it receives, and where to.
+// Fills in type, count and destination of a receive that did not know the shape of its message.
 void MessageQueues::match(int peer, const MessageHead& head, PointToPointCall& call) const {
   require_matching(peer, head, call);
   if (!call.place) return;
@@ -372,7 +375,7 @@ void MessageQueues::require_matching(int peer, const MessageHead& head,
   if (call.place) {
     if (head.num_sizes()) return;
   } else {
-    theirs.layout = 0;  // a shape that was not asked for does no harm
+    theirs.layout = 0;  // a shape that the receiver did not ask for is ignored
     if (theirs == fingerprint_of(call) && bytes == bytes_of(call)) return;
   }
   Fingerprint reshaped = theirs;
@@ -398,7 +401,7 @@ void MessageQueues::finish_message(int peer, Incoming& incoming) {
     let_go(incoming.receive->call);
   } else {
     Unexpected message{incoming.head, std::move(incoming.unexpected)};
-    // A receive may have been posted while the message came in.
+    // A receive may have been posted while the message was arriving.
     for (auto posted = receives_.begin(); posted != receives_.end(); ++posted) {
       if (!asks_for(posted->call, peer, message.head.header.tag)) continue;
       match(peer, message.head, posted->call);
@@ -414,7 +417,7 @@ void MessageQueues::finish_message(int peer, Incoming& incoming) {
   incoming = {};
 }
 
-// Completes `posted` from a message that came before it was asked for, if there is one.
+// Completes `posted` from an unexpected message that has already arrived, if there is one.
 void MessageQueues::deliver_unexpected(Posted& posted) {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     auto& queue = unexpected_[static_cast<std::size_t>(peer)];
@@ -429,7 +432,7 @@ void MessageQueues::deliver_unexpected(Posted& posted) {
   }
 }
 
-// Requires: they match.
+// Requires: `posted` and the message match.
 void MessageQueues::deliver(Posted& posted, int peer, const Unexpected& message) {
   if (!message.payload.empty())
     std::memcpy(posted.call.data, message.payload.data(), message.payload.size());
@@ -478,7 +481,8 @@ void MessageQueues::check_deadlines() const {
   }
 }
 
-// Its sender believes that it has arrived, so this is the last chance to say that it has not.
+// Warns of messages that were not received. Their senders believe that they have arrived, so this
+// is the last chance to report them.
 void MessageQueues::warn_of_unreceived() const {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
@@ -492,7 +496,8 @@ void MessageQueues::warn_of_unreceived() const {
   }
 }
 
-// Kept, half read, or still in the channel; the first of this peer.
+// The first message of this peer that was not received: kept here, partly read, or still in the
+// channel.
 std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   const auto index = static_cast<std::size_t>(peer);
   if (!unexpected_[index].empty()) return unexpected_[index].front().head.header;
@@ -506,7 +511,7 @@ std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   return is_whole ? std::optional(header) : std::nullopt;
 }
 
-// Not now: it may own this.
+// Drops what the call kept alive later, because it may own this object.
 void MessageQueues::let_go(PointToPointCall& call) {
   if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The messages of a group that are sent, asked for or kept, and the head that travels ahead of
-// each.
+// The queues of a group's messages (being sent, requested or kept), and the head that travels ahead
+// of each message.
 
 #include <array>
 #include <bit>
@@ -24,23 +24,23 @@ namespace paceline {
 
 class Mesh;
 
-// What both ends of a message must agree on.
+// The facts that both ends of a message must agree on.
 Fingerprint fingerprint_of(const PointToPointCall& call);
 inline std::size_t bytes_of(const PointToPointCall& call) {
   return call.count * size_of(call.dtype);
 }
 
-// What travels ahead of a payload: the header, and the shape of a tensor where the receiver may not
-// know it (docs/wire_formats.md, section 4). A value.
+// The head of a message, which travels ahead of its payload: the header, and the shape of a tensor
+// if the receiver may not know it (docs/wire_formats.md, section 4). A value.
 struct MessageHead {
   MessageHeader header;
-  std::array<std::int64_t, kMaxMessageSizes> sizes{};  // num_sizes() of them travel
+  std::array<std::int64_t, kMaxMessageSizes> sizes{};  // only the first num_sizes() travel
 
   static MessageHead of(const PointToPointCall& call);
 
-  // All of them require the header.
-  // Nothing: it has no shape. A fingerprint's layout, which messages do not need otherwise, has 1
-  // more than there are sizes.
+  // The following functions require that the header is complete. The number of sizes; empty if the
+  // message has no shape. It is stored plus 1 in the fingerprint's layout, which messages do not
+  // use otherwise.
   std::optional<std::size_t> num_sizes() const {
     const std::uint32_t layout = std::bit_cast<Fingerprint>(header.fingerprint).layout;
     return layout == 0 ? std::optional<std::size_t>() : layout - 1;
@@ -49,18 +49,19 @@ struct MessageHead {
   std::size_t num_bytes() const {
     return sizeof(MessageHeader) + num_sizes().value_or(0) * sizeof(std::int64_t);
   }
-  // With the address that an offered payload has instead.
+  // The bytes in front of the payload, including the address that an offered payload has in its
+  // place.
   std::size_t num_bytes_before_payload() const {
     return num_bytes() + (header.is_offer() ? sizeof(std::uint64_t) : 0);
   }
   std::span<const std::byte> bytes() const {
     return std::as_bytes(std::span(this, 1)).first(num_bytes());
   }
-  // The payload has as many bytes as a tensor of this shape.
+  // Whether the payload has as many bytes as a tensor of this shape.
   bool fits_payload() const;
 };
 
-// A call for messages, without what it keeps alive.
+// A call as messages describe it, without the objects that the call keeps alive.
 struct MessageLabel {
   const char* what;
   Dtype dtype;
@@ -72,12 +73,12 @@ struct MessageLabel {
   std::string operator()() const;
 };
 
-// `mesh`: that of the group, which knows the peer's number in the world.
+// `mesh` is the group's mesh, which knows the peer's number in the world.
 MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh& mesh);
 
-// The messages of a group that are to be sent, are asked for, or have arrived: matched by sender
-// and tag, in the order of sending, and moved as far as the streams take them. point_to_point.h
-// decides which thread moves them, and when.
+// The messages of a group that are to be sent, were requested, or have arrived. They are matched by
+// sender and tag, in the order of sending, and moved as far as the streams have room.
+// point_to_point.h decides which thread moves them, and when.
 //
 // Invariants, which together make messages of one sender and tag arrive in the order of sending:
 //
@@ -86,56 +87,59 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 // (2) A stream is read in order, and the head of the next message only when the one before is
 //     complete. So unexpected_[p] is in the order of sending, and all of it was sent before
 //     incoming_[p].
-// (3) A receive takes the first message of unexpected_ that it asks for; only if there is none it
-//     goes into receives_. So no receive in receives_ asks for a message in unexpected_.
-// (4) A message takes the first receive in receives_ that asks for it, when its head is read or,
-//     where it was begun as unexpected, when it is complete. receives_ is in the order of posting.
+// (3) A receive takes the first message of unexpected_ that matches it; only if there is none is it
+//     added to receives_. So no receive in receives_ matches a message in unexpected_.
+// (4) A message takes the first matching receive in receives_ when its head is read or, if it was
+//     begun as unexpected, when it is complete. receives_ is in the order of posting.
 // (5) unexpected_bytes_ is at most kMaxUnexpectedBytes. A message for which there is no room stays
-//     in the stream, and so does all that its sender sends after it, until a receive asks for it.
-// (6) A payload that is offered (DirectRead) stays where it is until the receiver has taken or
+//     in the stream until a receive matches it, and so does everything that its sender sends after
+//     it.
+// (6) An offered payload (DirectRead) stays in the sender's memory until the receiver has taken or
 //     refused it, or the sender withdraws it; a refused one follows its head through the stream.
 //
-// The queues need no memory order of their own: PointToPoint calls them with its mutex held. That
-// of the rings in shared memory is transport/message_streams.h.
+// The queues need no memory order of their own: PointToPoint calls them with its mutex held.
+// transport/message_streams.h argues the memory order of the rings in shared memory.
 //
 // Thread safety: none.
 class MessageQueues {
  public:
   static constexpr std::size_t kMaxUnexpectedBytes = 64 << 20;
 
-  // Requires: both outlive this object.
+  // Requires: `mesh` and `streams` outlive this object.
   MessageQueues(Mesh& mesh, MessageStreams& streams);
 
-  // Sends a whole message now if it is small, goes through a ring and waits for no other; else does
-  // nothing and returns false.
+  // Sends a whole message now if it is small, travels through a ring and no other message is in
+  // front of it; otherwise does nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Takes such a message into `call`, if it is the next that its peer has sent, and complete.
-  // kNo: wait for it by receive(), as it is not small or something else is under way.
+  // Takes such a message into `call` if it is complete and the next one of its peer. kNo: call
+  // receive() instead, because the message is not small or another operation is under way.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
-  // Both begin an operation, which moves with pump(). A receive whose message is kept here has
-  // completed. Error(kInvalid) when that message is another one than asked for. `progress`: Work's.
+  // Both begin an operation, which pump() then advances. A receive whose message has already been
+  // kept completes at once; Error(kInvalid) if that message has another type or size than the
+  // receive. `progress` is passed to the Work.
   WorkPtr send(const PointToPointCall& call, Deadline deadline, std::weak_ptr<Progress> progress);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline,
                   std::weak_ptr<Progress> progress);
-  // An operation is under way.
+  // Whether an operation is under way.
   bool is_pending() const;
-  // Moves what can be moved without waiting, once for every peer; returns whether anything was. A
-  // large message that was offered and not asked for yet must be copied into a buffer here: unless
-  // `takes_unexpected`, it is left with its sender for a moment, in case its receive is posted.
-  // Error when a peer is lost or sent something else than was asked for.
+  // Moves all bytes that can move without waiting, once for every peer; returns whether any moved.
+  // A large offered message without a receive would have to be copied into a buffer here: unless
+  // `takes_unexpected` is set, it is left with its sender for a moment, in case its receive is
+  // posted soon. Throws if a peer is lost, or has sent a message that contradicts its receive.
   bool pump(bool takes_unexpected);
-  // What pump() waits for.
+  // The channels that pump() waits for.
   std::vector<Interest> interests() const;
-  // Error(kTimeout), and for a receive that no rank is left to answer.
+  // Throws Error(kTimeout) for an expired operation, and an error for a receive to which no rank is
+  // left to send.
   void check_deadlines() const;
   ErrorContext context_of(std::string_view operation, int peer, Deadline deadline) const;
   void require_senders() const;
-  // Ends what is under way.
+  // Ends all operations under way with `error`.
   void fail_all(const Error& error);
-  // What has arrived, or is on its way, and was not asked for.
+  // Warns of messages that have arrived or are on their way, and were never received.
   void warn_of_unreceived() const;
-  // What operations that have ended kept alive. It may own this.
+  // The objects that completed operations kept alive. They may own this object.
   bool has_dropped() const { return !dropped_.empty(); }
   std::vector<std::shared_ptr<void>> take_dropped() { return std::exchange(dropped_, {}); }
 
@@ -145,8 +149,9 @@ class MessageQueues {
     MessageHead head;
     Deadline deadline;
     WorkPtr work;
-    std::size_t sent = 0;       // of what goes through the stream
-    std::uint64_t address = 0;  // of a payload that is offered: all that follows its header
+    std::size_t sent = 0;  // bytes sent through the stream
+    // The address of an offered payload, which is all that follows the head.
+    std::uint64_t address = 0;
     AwakeClock::time_point begin = AwakeClock::now();
   };
   struct Posted {
@@ -159,14 +164,14 @@ class MessageQueues {
     MessageHead head;
     std::vector<std::byte> payload;
   };
-  // What is being read from one peer.
+  // The message that is being read from one peer.
   struct Incoming {
     MessageHead head;
-    std::uint64_t address = 0;          // of an offered payload,
-    std::optional<Deadline> take_by;    // which waits to be asked for
-    std::size_t got = 0;                // of head, address and payload together
-    std::optional<Posted> receive;      // where the payload goes, or
-    std::vector<std::byte> unexpected;  // here
+    std::uint64_t address = 0;          // address of an offered payload
+    std::optional<Deadline> take_by;    // an offered payload waits for its receive until then
+    std::size_t got = 0;                // bytes of head, address and payload together
+    std::optional<Posted> receive;      // the receive that gets the payload, or
+    std::vector<std::byte> unexpected;  // the payload of an unexpected message
     bool accepted = false;              // the head is read and the payload has a place
     bool ended = false;                 // the peer sends nothing more
   };
@@ -190,7 +195,7 @@ class MessageQueues {
   Mesh& mesh_;
   MessageStreams& streams_;
   std::vector<std::deque<Outgoing>> sends_;
-  std::vector<Posted> receives_;  // in the order of posting
+  std::vector<Posted> receives_;  // receives in the order of posting
   std::vector<Incoming> incoming_;
   std::vector<std::deque<Unexpected>> unexpected_;
   std::size_t unexpected_bytes_ = 0;

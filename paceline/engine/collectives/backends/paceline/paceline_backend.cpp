@@ -18,7 +18,7 @@ namespace paceline {
 
 namespace {
 
-// What the ranks tell each other when a group forms.
+// The facts that the ranks tell each other when a group forms.
 struct Terms {
   std::array<double, 10> costs{};
   std::array<char, 64> origin{};
@@ -82,7 +82,8 @@ Hosts hosts_of(const Mesh& mesh) {
   return Hosts::from(host_of);
 }
 
-// By the simplest algorithm, as nothing else is agreed yet; the sequence number is 0.
+// Gathers the terms of all ranks with the simplest algorithm, because no other is agreed yet; the
+// sequence number is 0.
 std::vector<Terms> terms_of_all(Mesh& mesh, Exchange& exchange, const Terms& mine,
                                 const EngineOptions& options, Deadline deadline) {
   const Planner direct(hosts_of(mesh), {.algorithm = Algorithm::kDirect});
@@ -135,7 +136,8 @@ std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
   return {};
 }
 
-// All ranks choose by the same numbers: the hierarchy only if every host shares memory.
+// Makes all ranks choose by the same numbers, and the hierarchy possible only if every host shares
+// memory.
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline) {
   const Hosts hosts = hosts_of(mesh);
@@ -157,7 +159,7 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 
 namespace {
 
-// Ends the group because of the exception being handled, tells all ranks, and rethrows it.
+// Aborts the group because of the exception being handled, tells all ranks, and rethrows it.
 [[noreturn]] void rethrow_aborting(const Mesh& mesh,
                                    const std::function<void(const Error& cause)>& abort) {
   try {
@@ -165,7 +167,7 @@ namespace {
   } catch (const Error& error) {
     abort(error);
     throw;
-  } catch (...) {  // no memory: the other ranks must not wait for this one
+  } catch (...) {  // for example without memory: the other ranks must not wait for this one
     const Error cause(ErrorCode::kSystem,
                       fmt::format("{}: a collective of group {} failed: {}", mesh.self(),
                                   mesh.name(), describe_current_exception()));
@@ -178,8 +180,8 @@ bool is_one_host(const Mesh& mesh) {
   return mesh.neighbours().size() == static_cast<std::size_t>(mesh.world_size());
 }
 
-// Empty when a rank of the host got no memory: every one of them learns of it
-// (SharedMemory::allocate), so all do without.
+// Allocates a host's share. Empty if a rank of the host got no memory: every rank of the host
+// learns of it (SharedMemory::allocate), so all of them work without.
 template <class Share>
 std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {
   if (!is_wanted || mesh.shared_memory() == nullptr || mesh.world_size() == 1) return nullptr;
@@ -234,7 +236,8 @@ void PacelineBackend::guarded(Operation&& operation) {
   try {
     operation();
   } catch (...) {
-    // The engine's own part: no library of a LibraryBackend has begun what failed here.
+    // Calls the engine's own abort(): no library of a LibraryBackend has begun the operation that
+    // failed.
     rethrow_aborting(*mesh_, [this](const Error& cause) { PacelineBackend::abort(cause); });
   }
 }
@@ -254,8 +257,9 @@ void PacelineBackend::tell_all(std::span<const std::byte> mine, std::span<std::b
   execute(call, make_fingerprint(call, 0, generation_, group_), {deadline, true});
 }
 
-// Before the first page is taken: the kernel does not refuse pages that the machine or cgroup
-// lacks, it ends a process. All ranks have looked before any of them continues.
+// Checks for room before the first page is allocated: if the machine or cgroup lacks memory, the
+// kernel does not refuse pages but kills a process. All ranks have checked before any of them
+// continues.
 void PacelineBackend::require_room(std::size_t bytes, Deadline deadline) {
   struct Seen {
     std::uint64_t needed = 0;
@@ -349,7 +353,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
   return {std::move(blocks), mesh_->rank(), bytes, mapping, mesh_->failure_flag()};
 }
 
-// Every rank learns all ranks' results, and comes to the same verdict.
+// Every rank learns the results of all ranks, and reaches the same verdict.
 void PacelineBackend::require_no_problem(const std::optional<Error>& own,
                                          const Fingerprint& fingerprint, const WaitOptions& wait) {
   const auto all = statements_of_all(
@@ -363,7 +367,7 @@ void PacelineBackend::require_no_problem(const std::optional<Error>& own,
        mesh_->describe(rank), all[*refused].text);
 }
 
-// Over sockets no memory is copied before it is sent.
+// Without shared memory all memory counts as symmetric, because none is copied before it is sent.
 bool PacelineBackend::is_symmetric(ConstBuffer buffer) {
   return !shared_ || shared_->is_symmetric(buffer.data, buffer.bytes());
 }

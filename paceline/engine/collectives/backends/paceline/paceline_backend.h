@@ -1,8 +1,9 @@
 #pragma once
 
-// The library's own backend: shared memory where the ranks have it, messages otherwise, both in a
-// group that spans hosts; all types and operations. The ranks first settle the numbers by which all
-// of them choose algorithms, and which ranks share memory; the executors are made from the result.
+// Paceline's own backend, for all types and operations. It uses shared memory among ranks that have
+// it, messages among others, and both in a group that spans hosts. The ranks first agree on the
+// numbers by which they choose algorithms, and on which ranks share memory; the executors are made
+// from the result.
 
 #include <cstdint>
 #include <functional>
@@ -26,23 +27,24 @@ namespace paceline {
 
 struct EngineOptions {
   PlanningOptions planning;
-  std::uint32_t generation = 0;  // as in later fingerprints
+  std::uint32_t generation = 0;  // the group's generation, which its fingerprints contain
   std::uint64_t group = 0;
   // Shared by all groups of this rank; never null.
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// The planner that all ranks choose by. Collective; a group of one sends nothing. `shares_memory`:
-// this rank maps the memory of the other ranks of its host. Error(kInvalid) when the planning
-// options differ from those of rank 0, others as MessageExecutor::run() throws them.
+// Makes the planner by which all ranks choose. Collective; a group of one sends nothing.
+// `shares_memory`: whether this rank maps the memory of the other ranks of its host.
+// Error(kInvalid) if the planning options differ from rank 0's; other errors are those of
+// MessageExecutor::run().
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline);
 
-// Gives every rank the bytes of all, one rank's after the other.
+// An all_gather: every rank gets the bytes of all ranks, in rank order.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
 
-// What a rank tells the others about something that it tried: that it succeeded, with a text for
-// the others to compare, or its error.
+// The result of a rank's attempt, which it tells the others: success, with a text for the others to
+// compare, or its error.
 struct Statement {
   bool good = true;
   std::uint8_t code = 0;
@@ -53,17 +55,17 @@ struct Statement {
 };
 static_assert(sizeof(Statement) == 512);
 
-// All ranks' statements, from which all come to the same verdict. `run` carries out a collective; a
-// group of one needs none.
+// Gathers the statements of all ranks, from which all reach the same verdict. `run` carries out a
+// collective; a group of one does not call it.
 std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
                                          const std::function<void(const Collective& call)>& run);
-// The first rank that refused.
+// The first rank whose statement is a refusal.
 std::optional<std::size_t> first_refusal(std::span<const Statement> all);
 
 class PacelineBackend : public Backend {
  public:
-  // Collective. When a rank gets no shared memory, all ranks fall back to messages, with one
-  // warning. Error(kInvalid) when ranks have other options than rank 0.
+  // Collective. If a rank gets no shared memory, all ranks fall back to messages, with one warning.
+  // Error(kInvalid) if the ranks' options differ from rank 0's.
   PacelineBackend(std::unique_ptr<Mesh> mesh, const EngineOptions& options, Deadline deadline);
   ~PacelineBackend() override { point_to_point_->close(); }
 
@@ -86,14 +88,14 @@ class PacelineBackend : public Backend {
   void abort(const Error& cause) override;
   bool failed() const override { return mesh_->failed(); }
 
-  // For libraries that carry out this group's collectives: which ranks are there, and which have
-  // died.
+  // The group's mesh, for libraries that carry out its collectives: it knows the ranks and their
+  // failures.
   Mesh& mesh() const { return *mesh_; }
 
  private:
-  // On the executor that the group has.
+  // Carries out a call on the executor that the group has.
   void execute(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
-  // An all_gather of what the engine needs to know; its sequence number is 0.
+  // Gathers facts that the engine needs from all ranks; the call's sequence number is 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
   void require_no_problem(const std::optional<Error>& own, const Fingerprint& fingerprint,
@@ -106,12 +108,12 @@ class PacelineBackend : public Backend {
   const std::uint32_t generation_;
   const std::uint64_t group_;
   Exchange exchange_;
-  const std::unique_ptr<GroupShare> group_share_;  // when all ranks are on one host
-  const std::unique_ptr<HostShare> host_share_;    // when only some are
+  const std::unique_ptr<GroupShare> group_share_;  // set if all ranks are on one host
+  const std::unique_ptr<HostShare> host_share_;    // set if only some ranks are on this host
   const Planner planner_;
-  std::optional<SharedExecutor> shared_;                // with a group share
-  std::optional<MessageExecutor> messages_;             // without
-  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this, and waiting threads
+  std::optional<SharedExecutor> shared_;                // set if there is a group share
+  std::optional<MessageExecutor> messages_;             // set if there is none
+  const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this object and waiting threads
 };
 
 }  // namespace paceline

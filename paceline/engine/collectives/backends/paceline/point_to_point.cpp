@@ -11,16 +11,17 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::milliseconds kPollSlice{10};
-// After so many rounds over the peers the thread that moves messages lets others in, and after so
-// many turns it looks at deadlines, also when something moves all the time.
+// After this many rounds over the peers the thread that moves messages lets other threads in, and
+// after this many turns it checks deadlines, even if bytes move all the time.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
 constexpr unsigned kSendsPerPump = 16;
-// Rounds that move nothing before a call sleeps.
+// How many rounds in a row may move nothing before a call sleeps.
 constexpr int kMessageSpins = 1500;
 constexpr int kMessageSpinsWhenSharingCores = 20;
-// A caller of an asynchronous operation often waits for something next, and then moves the rest.
+// The thread waits this long before it takes over, because a caller of an asynchronous operation
+// often waits for a message next, and then moves the rest itself.
 constexpr std::chrono::microseconds kPatience{100};
 
 class Asleep {
@@ -42,7 +43,7 @@ class Asleep {
   bool& somebody_sleeps_;
 };
 
-// The Work of messages that needed no waiting; many may share it.
+// A completed Work, for messages that needed no waiting; many messages may share it.
 WorkPtr completed_work(int source_rank) {
   auto work = std::make_shared<Work>([] { return std::string("a message"); });
   work->complete(nullptr, source_rank);
@@ -61,7 +62,8 @@ PointToPoint::PointToPoint(Mesh& mesh, RingMemory memory)
 
 void PointToPoint::close() {
   if (!owner_.is_this()) {
-    // A child of fork() has no thread to join, and what it waited on keeps it waiting forever.
+    // A child of fork() has no thread to join, and destroying a condition variable on which the
+    // parent's thread waited would wait forever.
     if (thread_.joinable()) thread_.detach();
     [[maybe_unused]] const auto* const waited_on = left_.release();
     return;
@@ -71,7 +73,7 @@ void PointToPoint::close() {
     const std::lock_guard lock(mutex_);
     if (is_closed_) return;
     if (!failure_ && !mesh_.failed()) queues_.warn_of_unreceived();
-    is_closed_ = true;  // the thread is not started any more
+    is_closed_ = true;  // from now on the thread is not started again
     fail_all(Error(ErrorCode::kAborted,
                    fmt::format("{}: group {} was destroyed with a send or receive under way",
                                mesh_.self(), mesh_.name()),
@@ -95,7 +97,7 @@ WorkPtr PointToPoint::send(const PointToPointCall& call, Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (failure_) throw Error(*failure_);
   if (queues_.send_at_once(call)) {
-    // A rank that only sends takes now and then what others send to it.
+    // A rank that only sends must receive other ranks' messages now and then.
     if (++sent_at_once_ % kSendsPerPump == 0) guarded([&] { queues_.pump(false); });
     leave(std::move(lock));
     return sent_;
@@ -118,7 +120,7 @@ WorkPtr PointToPoint::receive(const PointToPointCall& call, Deadline deadline) {
   throw failure;
 }
 
-// Waits for a small message as long as a call spins, while nothing else is under way.
+// Spins for a small message, while no other operation is under way.
 bool PointToPoint::take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call) {
   auto how = MessageQueues::AtOnce::kNotYet;
   for (int spins = 0; spins < most_spins_ && !failure_ && !mesh_.failed(); ++spins) {
@@ -137,7 +139,8 @@ WorkPtr PointToPoint::taken_from(int peer) {
   return work;
 }
 
-// What a thread that waits later for an asynchronous call helps.
+// The Progress that a thread helps when it later waits for an asynchronous call; empty for a
+// blocking one.
 std::weak_ptr<Progress> PointToPoint::helper(const PointToPointCall& call) {
   return call.is_blocking ? std::weak_ptr<Progress>() : weak_from_this();
 }
@@ -147,7 +150,7 @@ WorkPtr PointToPoint::begin(std::unique_lock<std::mutex> lock, WorkPtr work, boo
     wait_for(lock, *work, Deadline::never());
   } else {
     pump_all(false);
-    if (somebody_sleeps_) wake();  // to wait for this as well
+    if (somebody_sleeps_) wake();  // the sleeping thread must wait for this message as well
   }
   leave(std::move(lock));
   return work;
@@ -161,7 +164,7 @@ void PointToPoint::progress(const Work& work, Deadline limit) {
   leave(std::move(lock));
 }
 
-// What calls kept alive may own the group, which then ends here.
+// Objects that calls kept alive may own the group, which is then destroyed here.
 void PointToPoint::leave(std::unique_lock<std::mutex> lock) {
   if (is_left()) leave_to_thread();
   if (is_closed_ && callers_ == 0) left_->notify_all();
@@ -175,7 +178,7 @@ void PointToPoint::wait_for(std::unique_lock<std::mutex>& lock, const Work& work
   --callers_;
 }
 
-// Returns early when another thread sleeps already: that one moves it then.
+// Returns early if another thread already sleeps: that thread then moves the message.
 void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Work& work,
                                    Deadline limit) {
   int spins = 0;
@@ -202,7 +205,7 @@ void PointToPoint::move_until_done(std::unique_lock<std::mutex>& lock, const Wor
   }
 }
 
-// Whether there is something to move that no thread moves or waits for.
+// Whether operations are pending that no other thread moves.
 bool PointToPoint::is_left() const {
   return callers_ == 0 && !is_closed_ && !somebody_sleeps_ && !failure_ && queues_.is_pending();
 }
@@ -214,7 +217,7 @@ void PointToPoint::leave_to_thread() {
   if (has_idle_thread_) left_->notify_one();
 }
 
-// What a call kept alive may own the group, which then ends during this call.
+// An object that a call kept alive may own the group, which is then destroyed during this function.
 void PointToPoint::run(const std::stop_token& stop) {
   const auto is_gone = is_gone_;
   std::unique_lock lock(mutex_);
@@ -248,7 +251,7 @@ void PointToPoint::run(const std::stop_token& stop) {
   }
 }
 
-// Moves what can be moved now, or until `until` has completed; whether anything was moved.
+// Moves all bytes that can move now, or until `until` has completed; returns whether any moved.
 bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
   bool has_moved = false;
   guarded([&] {
@@ -260,7 +263,7 @@ bool PointToPoint::pump_all(bool takes_unexpected, const Work* until) {
   return has_moved;
 }
 
-// At what ends a wait without a message.
+// Checks for everything that ends a wait without a message.
 void PointToPoint::look_around() {
   guarded([&] {
     queues_.require_senders();
@@ -269,7 +272,7 @@ void PointToPoint::look_around() {
   });
 }
 
-// A failure is that of all messages under way, and of all later ones.
+// Runs `action`. If it fails, all messages under way and all later ones fail with the same error.
 template <class Action>
 void PointToPoint::guarded(Action&& action) {
   try {
@@ -277,7 +280,7 @@ void PointToPoint::guarded(Action&& action) {
   } catch (const Error& error) {
     mesh_.abort(error);
     fail_all(error);
-  } catch (...) {  // no memory for a message
+  } catch (...) {  // for example without memory for a message
     const Error cause(ErrorCode::kSystem,
                       fmt::format("{}: moving the messages of group {} failed: {}", mesh_.self(),
                                   mesh_.name(), describe_current_exception()));
@@ -291,7 +294,8 @@ void PointToPoint::fail_all(const Error& error) {
   queues_.fail_all(error);
 }
 
-// Until something can be moved, at most for a slice. The others may move what they like meanwhile.
+// Sleeps until something can be moved, for at most a slice. Other threads may move messages
+// meanwhile.
 void PointToPoint::sleep(std::unique_lock<std::mutex>& lock, Deadline limit) {
   guarded([&] {
     std::vector<Interest> interests = queues_.interests();

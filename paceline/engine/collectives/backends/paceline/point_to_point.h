@@ -1,13 +1,14 @@
 #pragma once
 
-// send and recv. A message is matched by sender and tag, in the order of sending. All of a group's
-// messages are moved together, so that a send and a receive never wait for each other: by the
-// threads that wait for one of them, and when none does by a thread of the group's, started when it
-// is needed. A small message to a rank of this host is there when the call that sends it returns.
+// send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
+// group are moved together, so that a send and a receive never wait for each other: by the threads
+// that wait for one of them or, if none does, by a thread of the group, which is started when it is
+// first needed. A small message to a rank of this host has been delivered when the call that sends
+// it returns.
 //
-// A message that has not been asked for yet is kept, up to MessageQueues::kMaxUnexpectedBytes per
-// group; beyond that its sender waits. One that was never asked for when the group ends in order is
-// a warning.
+// A message without a receive is kept, up to MessageQueues::kMaxUnexpectedBytes per group; beyond
+// that its sender waits. A message that was never received causes a warning when the group ends in
+// order.
 //
 // Thread safety: send(), receive() and progress() may be called from any thread.
 
@@ -28,21 +29,23 @@ namespace paceline {
 
 class PointToPoint : public Progress, public std::enable_shared_from_this<PointToPoint> {
  public:
-  // `memory` as MessageStreams has it. Requires: `mesh` outlives this object, or close().
+  // `memory` is passed to MessageStreams. Requires: `mesh` lives until close() or this object's
+  // end.
   PointToPoint(Mesh& mesh, RingMemory memory);
   ~PointToPoint() override { close(); }
-  // Fails what is under way with Error(kAborted), and returns when no thread moves anything any
-  // more. Nothing but progress() may be called afterwards.
+  // Fails all operations under way with Error(kAborted), and returns once no thread moves messages
+  // any more. Only progress() may be called afterwards.
   void close();
 
   WorkPtr send(const PointToPointCall& call, Deadline deadline);
   WorkPtr receive(const PointToPointCall& call, Deadline deadline);
   void progress(const Work& work, Deadline limit) override;
-  // Makes sleeping threads look at the mesh's failure now.
+  // Wakes sleeping threads, so that they check now whether the mesh has failed.
   void wake() { streams_.wake(); }
 
  private:
-  // All but run() require that mutex_ is held; those with `lock`, by it.
+  // All functions but run() require that mutex_ is held; the ones that take `lock`, that `lock`
+  // holds it.
   bool take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call);
   WorkPtr taken_from(int peer);
   WorkPtr begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking);
@@ -64,21 +67,22 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   const OwnerProcess owner_;
   const int most_spins_;
   std::mutex mutex_;  // guards everything below
-  // The Work of every message that was sent at once; by peer, that of those that were taken at
-  // once.
+  // The Works of messages that completed at once: one for all sends, and one per peer for all
+  // receives.
   const WorkPtr sent_;
   std::vector<WorkPtr> taken_;
   MessageStreams streams_;
   MessageQueues queues_;
   std::optional<Error> failure_;
   bool is_closed_ = false;
-  bool somebody_sleeps_ = false;  // and is woken by wake()
+  bool somebody_sleeps_ = false;  // a thread sleeps, and wake() wakes it
   unsigned sent_at_once_ = 0;
-  int callers_ = 0;               // that wait for a message, and move all
-  bool has_idle_thread_ = false;  // it wants to be told when something is left
-  // This object, if what a call kept alive owned it: for the thread.
+  int callers_ = 0;               // number of threads that wait for a message, and move all
+  bool has_idle_thread_ = false;  // the thread waits to be told that operations are left
+  // Tells the thread that this object was destroyed, because an object that a call kept alive owned
+  // it.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Something is left to the thread, or no other thread is left in here.
+  // Signals that operations are left to the thread, or that no other thread is inside any more.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };

@@ -10,8 +10,8 @@ namespace paceline {
 
 namespace {
 
-// What goes to several places is copied in parts of this size, which stay in a core's cache from
-// one place to the next.
+// A range with several destinations is copied in parts of this size, which stay in a core's cache
+// from one destination to the next.
 constexpr std::size_t kHandedBytes = 64 << 10;
 
 }  // namespace
@@ -60,7 +60,8 @@ void SharedRunner::finish(const SharedPiece& piece) {
   meet_and_run_from(piece, run_from(piece, piece.schedule.first_meeting + 1));
 }
 
-// `step` is a meeting, or the end.
+// Meets the other ranks at `step` and runs the steps that follow, until the end. `step` is a
+// meeting, or the end.
 void SharedRunner::meet_and_run_from(const SharedPiece& piece, std::size_t step) {
   while (step < piece.schedule.steps.size()) {
     share_.meet(piece.operation);
@@ -68,7 +69,7 @@ void SharedRunner::meet_and_run_from(const SharedPiece& piece, std::size_t step)
   }
 }
 
-// Until the next meeting, or the end; returns where that is.
+// Runs steps until the next meeting or the end; returns its index.
 std::size_t SharedRunner::run_from(const SharedPiece& piece, std::size_t step) {
   const auto& steps = piece.schedule.steps;
   for (; step < steps.size() && steps[step].kind != Step::Kind::kMeet; ++step) {
@@ -121,20 +122,20 @@ void SharedRunner::reduce(const SharedPiece& piece, const Step& step) {
 
 namespace {
 
-// From here on the root also works in a broadcast in place.
+// From this size on, the root also writes a part of a broadcast in place.
 constexpr std::size_t kLeastPushedBytes = 64 << 10;
 
 bool is_shared(const Announcement& said) {
   return said.input.region != -1 && said.output.region != -1;
 }
 
-// As copy_bytes(), for what is too large for the caches.
+// As copy_bytes(), for ranges that are too large for the caches.
 void copy_large_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (to != from) copy_past_caches(to, from, bytes);
 }
 
-// What each peer reads of a broadcast in place, so that all ranks have as much work; in whole cache
-// lines.
+// How many elements each peer reads in a broadcast in place, so that all ranks have the same amount
+// of work; in whole cache lines.
 std::size_t pulled_count(std::size_t count, std::size_t element, int world) {
   if (count * element < kLeastPushedBytes) return count;
   const std::size_t line = 64 / element;
@@ -186,8 +187,8 @@ void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& 
   runner_.finish(piece);
 }
 
-// A rank whose buffers are not shared copies before it knows of the others, which then is one phase
-// less for all.
+// A rank whose buffers are not shared copies before it knows about the other ranks' buffers, which
+// saves one phase for all.
 void SharedExecutor::run_small(const SharedOperation& operation, const SharedPlan& plan) {
   const Announcement announcement = regions_.announcement_for(operation);
   const SharedPiece piece{operation, plan.staged, share_.begin_piece()};
@@ -252,7 +253,8 @@ ScheduleSpec SharedExecutor::spec_of(const Collective& call, std::size_t count) 
   return {call.op, rank_, terms_.world_size, call.root, count, call.count, call.count};
 }
 
-// Past the caches when what the ranks read and write together does not fit there anyway.
+// Chooses copies that bypass the caches if the memory that the ranks read and write together does
+// not fit there anyway.
 SharedPiece::Copy SharedExecutor::copy_for(const SharedOperation& operation) const {
   std::size_t elements = 0;
   for (int rank = 0; rank < terms_.world_size; ++rank) {

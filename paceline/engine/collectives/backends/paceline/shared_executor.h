@@ -19,15 +19,15 @@
 
 namespace paceline {
 
-// A part of a call, with what its schedule needs.
+// A part of a call, with everything that its schedule needs.
 struct SharedPiece {
   using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t bytes);
 
   const SharedOperation& operation;
   const Schedule& schedule;
-  unsigned turn = 0;         // of the staging areas
-  std::size_t begin = 0;     // element of the call, or of each of its blocks
-  bool is_in_place = false;  // the other ranks' buffers are read and written where they lie
+  unsigned turn = 0;         // turn of the staging areas
+  std::size_t begin = 0;     // first element, of the call or of each of its blocks
+  bool is_in_place = false;  // reads and writes the other ranks' buffers in place
   Copy copy = copy_bytes;
 };
 
@@ -35,19 +35,21 @@ struct SharedPiece {
 // executor owns it.
 class SharedRunner {
  public:
-  // All outlive this object.
+  // Requires: all arguments outlive this object.
   SharedRunner(const Mesh& mesh, GroupShare& share, const SymmetricRegions& regions);
 
-  // The steps before the first meeting, which have to do with this rank's memory alone.
+  // Runs the steps before the first meeting, which use only this rank's memory.
   void prepare(const SharedPiece& piece);
-  // The steps behind it, when the ranks have met. Requires: prepared.
+  // Runs the steps after the first meeting, once the ranks have met. Requires: prepare() was
+  // called.
   void finish(const SharedPiece& piece);
-  // All steps, meetings too. Requires, of a piece in place: the ranks have entered, with places
-  // that regions.hold_all() accepts.
+  // Runs all steps, including the meetings. Requires, for a piece in place: the ranks have entered,
+  // with places that regions.hold_all() accepts.
   void run(const SharedPiece& piece);
 
  private:
-  // Where the piece lies in a rank's memory, by Space. Of other ranks' buffers only in place.
+  // Where the piece lies in a rank's memory, by Space. Other ranks' buffers are known only for a
+  // piece in place.
   using Bases = std::array<std::byte*, 3>;
 
   void find_bases(const SharedPiece& piece);
@@ -65,20 +67,20 @@ class SharedRunner {
   const int rank_;
   GroupShare& share_;
   const SymmetricRegions& regions_;
-  // By rank, with the scratch of either turn.
+  // By rank; one list for the scratch of each turn.
   std::array<std::vector<Bases>, 2> bases_of_turns_;
-  std::vector<Bases>* bases_ = nullptr;  // of the piece under way
-  std::size_t element_ = 0;              // its size in bytes
-  // What the step under way reads, and where it writes.
+  std::vector<Bases>* bases_ = nullptr;  // the bases of the piece under way
+  std::size_t element_ = 0;              // bytes of an element
+  // The sources that the step under way reads, and the places that it writes.
   std::vector<ReduceSource> sources_;
   std::vector<std::byte*> targets_;
 };
 
 // Runs collectives the way that choose_route() (shared_plans.h) chooses:
 //
-//   in place  when all ranks' buffers are in symmetric memory: peers' input is read and peers'
-//             output written where they lie. All arrive, all finish;
-//   staged    for any other memory, piece by piece, and for tiny calls.
+//   in place when all ranks' buffers are in symmetric memory: peers' input is read and peers'
+//   output written where they lie. All ranks arrive, and all finish; staged for any other memory,
+//   piece by piece, and for tiny calls.
 //
 // Thread safety: none; calls come one at a time.
 class SharedExecutor {
@@ -90,13 +92,14 @@ class SharedExecutor {
 
   void run(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
   std::string explain(const PlanRequest& request) const { return explain_route(terms_, request); }
-  // Collective.
+  // Allocates symmetric memory. Collective.
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Every rank's buffer of the visit that was run last, or none.
+  // Every rank's buffer in the last visit; empty if this process does not see them.
   const std::vector<std::byte*>& visited() const { return visited_; }
-  // Whether this rank's memory lies in what allocate() gave, of this group or one it was made of.
+  // Whether this memory of this rank was allocated by allocate(), of this group or of one that it
+  // was made from.
   bool is_symmetric(const void* data, std::size_t bytes) {
     return regions_.find(data, bytes).region >= 0;
   }
@@ -117,7 +120,7 @@ class SharedExecutor {
   GroupShare& share_;
   SymmetricRegions regions_;
   SharedPlans plans_;
-  SharedSchedules schedules_;  // of pieces, and in place
+  SharedSchedules schedules_;  // schedules of pieces, and of calls in place
   SharedRunner runner_;
   std::vector<std::byte*> visited_;
 };

@@ -14,13 +14,14 @@ namespace paceline {
 
 namespace {
 
-// Up to here one phase and a copy are cheaper than the two phases of zero-copy.
+// Up to this size, one phase and a copy are cheaper than the two phases of a call in place.
 constexpr std::size_t kTinyBytes = 4 << 10;
 constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
-// Up to here what peers read is copied before the ranks meet, which saves a phase.
+// Up to this size, the data that peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
-// Up to here, and staged, every rank reduces everything itself, which saves a phase. Two ranks read
-// no more of each other's memory that way, whatever the size.
+// Up to this size, in staged calls, every rank reduces everything itself, which saves a phase. With
+// two ranks this applies to every size, because they do not read more of each other's memory that
+// way.
 constexpr std::size_t kOneShotBytes = 8 << 10;
 
 std::size_t most_tiny(const SharedTerms& terms) {
@@ -39,7 +40,7 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
-  // Blocks with counts are cut by the longest of them, which `count` does not tell.
+  // Calls with unequal counts are cut by their longest block, which `count` does not tell.
   const bool is_one_piece =
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
@@ -88,7 +89,8 @@ bool ScheduleKey::operator==(const ScheduleKey& other) const {
          spec.output_stride == theirs.output_stride && spec.chunk == theirs.chunk;
 }
 
-// The products do not wait for each other, since a small call asks.
+// The products are independent of each other, because this lookup is a part of the time of a small
+// call.
 std::size_t ScheduleKey::place() const {
   const auto root_and_op =
       (static_cast<std::uint64_t>(spec.root) << 8) | static_cast<std::uint64_t>(spec.op);

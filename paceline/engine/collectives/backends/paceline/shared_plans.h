@@ -1,7 +1,7 @@
 #pragma once
 
-// Which way ranks that share memory carry out a call, chosen once for each form of call. The choice
-// is a pure function of what all ranks agree on, so that all choose alike; explain() prints it.
+// Chooses how ranks that share memory carry out a call, once for each form of call. The choice is a
+// pure function of facts that all ranks agree on, so all of them choose alike; explain() prints it.
 
 #include <cstddef>
 #include <string>
@@ -14,7 +14,7 @@ namespace paceline {
 
 struct SharedTerms {
   int world_size = 1;
-  bool shares_cores = false;  // more ranks than cores: they wait longer for each other
+  bool shares_cores = false;  // there are more ranks than cores, so they wait longer for each other
 };
 
 struct SharedRoute {
@@ -23,26 +23,26 @@ struct SharedRoute {
   // through the staging area in pieces.
   enum class Way { kTiny, kSmall, kLarge };
   Way way = Way::kTiny;
-  bool is_one_shot = false;  // when staged: every rank reduces everything itself
+  bool is_one_shot = false;  // in a staged call, every rank reduces everything itself
 };
 
 SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
-// Lines for people.
+// Explains the choice in lines for people.
 std::string explain_route(const SharedTerms& terms, const PlanRequest& request);
 
 // The most elements of a call, or of each of its blocks, that a piece of a staging area has room
 // for.
 std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 
-// Values that were made before. Each key has one place, which the last key there keeps: a lookup is
-// one comparison, and costs a small call a few nanoseconds. A Key has operator== and place(), which
-// is below kNumPlaces. Thread safety: none; one executor owns it.
+// A cache of values. Each key has one place, which holds the key that was stored there last, so a
+// lookup is one comparison and costs a small call a few nanoseconds. A Key has operator== and
+// place(), which is below kNumPlaces. Thread safety: none; one executor owns it.
 template <class Key, class Value>
 class MadeBefore {
  public:
   static constexpr std::size_t kNumPlaces = 256;
 
-  // What `make` returns, or returned for the same key. Valid until the next call.
+  // The value that `make` returns, or has returned for the same key. Valid until the next call.
   template <class Make>
   const Value& find(const Key& key, Make&& make) {
     Entry& entry = entries_[key.place()];
@@ -62,7 +62,7 @@ class MadeBefore {
 
 struct SharedPlan {
   SharedRoute route;
-  Schedule staged;  // of the whole call, where it is one piece
+  Schedule staged;  // schedule of the whole call, if it is one piece
 };
 
 // How the calls of one form are carried out in shared memory.
@@ -97,8 +97,8 @@ class SharedPlans {
   MadeBefore<Key, SharedPlan> plans_;
 };
 
-// What names a schedule of this rank. Requires: equal counts; one group, and so one rank and one
-// world size.
+// The key of a schedule of this rank. Requires: equal counts, and a single group with one rank and
+// one world size.
 struct ScheduleKey {
   using Build = Schedule (*)(const ScheduleSpec& spec);
 

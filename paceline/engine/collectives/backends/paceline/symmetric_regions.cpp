@@ -12,7 +12,7 @@ namespace paceline {
 
 namespace {
 
-// Whether a rank said that it has memory in the region: then it has not freed it.
+// Whether a rank has announced memory in the region; it has then not freed the region.
 bool holds(const Announcement& said, std::int64_t region) {
   return region < 0 || said.input.region == region || said.output.region == region;
 }
@@ -28,7 +28,7 @@ std::shared_ptr<SharedBlocks> SymmetricRegions::allocate(std::size_t bytes, Page
   return blocks;
 }
 
-// Takes over the registry's entries that cover this group.
+// Copies the registry's entries that cover this group.
 void SymmetricRegions::refresh() {
   const std::uint64_t version = registry_->version();
   if (version == seen_) return;
@@ -59,7 +59,7 @@ SharedPlace SymmetricRegions::find(const void* data, std::size_t bytes) {
   return {};
 }
 
-// Null when this rank has freed it, or never had it.
+// The region with this number; null if this rank has freed it, or never had it.
 const SymmetricRegions::Region* SymmetricRegions::region(std::int64_t number) const {
   for (const Region& region : regions_) {
     if (region.number == number) return region.owner.expired() ? nullptr : &region;
@@ -114,7 +114,7 @@ void SymmetricRegions::require_inside(const SharedOperation& operation,
     };
     if (!fits(said.input, input_count(call, rank, mesh_.world_size())) ||
         !fits(said.output, output_count(call, rank, mesh_.world_size()))) {
-      fail(ErrorCode::kCorrupt, "{}: {} says that its buffers of {} lie outside its memory",
+      fail(ErrorCode::kCorrupt, "{}: {} announced buffers of {} that lie outside its memory",
            mesh_.self(), mesh_.describe(rank), operation.fingerprint.describe());
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which symmetric allocation a buffer lies in: the registry of all allocations of a rank
+// Finds the symmetric allocation in which a buffer lies: the registry of all allocations of a rank
 // (SymmetricRegistry), and a group's view of it (SymmetricRegions).
 
 #include <atomic>
@@ -16,14 +16,14 @@
 
 namespace paceline {
 
-// The symmetric memory that a rank has in a group and in all groups made of it, so that each of
-// these groups finds what another one has allocated. Thread safety: every method may be called from
+// The symmetric memory that a rank has in a group and in all groups made from it, so that each of
+// these groups finds the allocations of the others. Thread safety: every method may be called from
 // any thread.
 class SymmetricRegistry {
  public:
   struct Entry {
-    std::int64_t number = 0;   // the same on every rank, and of no other allocation
-    std::vector<int> members;  // whose blocks these are: their ranks in the world
+    std::int64_t number = 0;   // the same on every rank, and unique among allocations
+    std::vector<int> members;  // the owners of the blocks, as ranks in the world
     std::weak_ptr<SharedBlocks> blocks;
   };
 
@@ -33,7 +33,7 @@ class SymmetricRegistry {
     entries_.push_back(std::move(entry));
     version_.fetch_add(1, std::memory_order_release);
   }
-  // Another one after every add().
+  // A number that changes with every add().
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::vector<Entry> entries() const {
     const std::lock_guard lock(mutex_);
@@ -46,9 +46,9 @@ class SymmetricRegistry {
   std::atomic<std::uint64_t> version_ = 0;
 };
 
-// The symmetric memory that a group can use, its own and that of the groups it was made of: which
-// allocation a buffer lies in, by a number that all ranks give it, and where other ranks' buffers
-// are in this process.
+// The symmetric memory that a group can use: its own, and that of the groups from which it was
+// made. It finds the allocation in which a buffer lies, by a number that is the same on all ranks,
+// and the addresses of other ranks' buffers in this process.
 //
 // Thread safety: none; one executor owns it.
 class SymmetricRegions {
@@ -59,15 +59,16 @@ class SymmetricRegions {
 
   // Collective; errors as SharedMemory::allocate().
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
-  // Among what has been allocated until now.
+  // Finds a buffer among all allocations made so far.
   SharedPlace find(const void* data, std::size_t bytes);
   // Where this rank's buffers lie.
   Announcement announcement_for(const SharedOperation& operation);
   // Whether all inputs lie in one region and all outputs in one region, which has not been freed.
-  // Error(kCorrupt) for a place that lies outside its rank's memory: it is about to be read or
-  // written there.
+  // Error(kCorrupt) for a place outside its rank's memory, because the caller is about to read or
+  // write there.
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
-  // Requires: hold_all(). Null where the rank has no such buffer, or its region was freed here.
+  // The address of a rank's buffer. Requires: hold_all() returned true. Null if the rank has no
+  // such buffer, or if this rank has freed its region.
   std::byte* at(int rank, const SharedPlace& place) const {
     const Region* held = region(place.region);
     return held == nullptr ? nullptr : held->of(rank) + place.offset;
@@ -79,7 +80,7 @@ class SymmetricRegions {
     std::int64_t number = 0;
     std::weak_ptr<SharedBlocks> owner;
     std::size_t bytes = 0;
-    std::vector<std::byte*> bases;  // by rank of this group
+    std::vector<std::byte*> bases;  // addresses of the blocks, by rank of this group
 
     std::byte* of(int rank) const { return bases[static_cast<std::size_t>(rank)]; }
   };
@@ -91,7 +92,8 @@ class SymmetricRegions {
 
   Mesh& mesh_;
   const std::shared_ptr<SymmetricRegistry> registry_;  // owners: the rank's groups
-  std::uint64_t seen_ = 0;                             // of the registry's versions
+  // The registry's version that was copied last.
+  std::uint64_t seen_ = 0;
   std::vector<Region> regions_;
   std::uint64_t num_allocations_ = 0;
 };
