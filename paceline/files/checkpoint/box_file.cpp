@@ -22,9 +22,6 @@ constexpr std::size_t kRunBytes = 24;
 // The bytes that are summed up and written at a time, in whole chunks: enough to keep the disk
 // busy, and few enough to be still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
-// Shorter boxes are written together, so many bytes at a time.
-constexpr std::size_t kShortBox = 64 << 10;
-constexpr std::size_t kBufferBytes = 64 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
   return (data_bytes + kChunkBytes - 1) / kChunkBytes;
@@ -58,23 +55,18 @@ BoxFileWriter::BoxFileWriter(FileSystem& files, const std::string& path, const B
       size_(data_bytes + num_chunks(data_bytes) * sizeof(std::uint32_t) + kTrailerBytes),
       file_(files, path, size_) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
-  short_boxes_.reserve(kBufferBytes);
 }
 
 void BoxFileWriter::add(std::span<const std::byte> box) {
-  if (box.size() < kShortBox && short_boxes_.size() + box.size() <= kBufferBytes) {
-    short_boxes_.insert(short_boxes_.end(), box.begin(), box.end());
-    return;
+  for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size()))) {
+    const auto piece = box.first(std::min(kPieceBytes, box.size()));
+    sum_up(piece);
+    file_.write(piece);
   }
-  put(short_boxes_);
-  short_boxes_.clear();
-  for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size())))
-    put(box.first(std::min(kPieceBytes, box.size())));
 }
 
-// Sums up a piece, then writes it.
-void BoxFileWriter::put(std::span<const std::byte> piece) {
-  auto rest = piece;
+// Adds the sums of a piece, which continues the last chunk if that is not whole.
+void BoxFileWriter::sum_up(std::span<const std::byte> rest) {
   if (in_last_sum_ > 0) {
     const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));
     sums_.back() = crc32c(head, sums_.back());
@@ -89,11 +81,9 @@ void BoxFileWriter::put(std::span<const std::byte> piece) {
     sums_.push_back(crc32c(rest));
     in_last_sum_ = rest.size();
   }
-  file_.write(piece);
 }
 
 ManifestFile BoxFileWriter::finish() {
-  put(short_boxes_);
   Digest digest;
   const auto trailer = trailer_of(id_, data_bytes_);
   for (const auto tail : {std::as_bytes(std::span(sums_)), std::span<const std::byte>(trailer)}) {

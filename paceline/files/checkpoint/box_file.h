@@ -38,9 +38,9 @@ struct BoxFileId {
 // "boxes-00000-of-00002.bin"
 std::string box_file_name(std::uint32_t number, std::size_t num_files);
 
-// Writes one file, box by box. The sums are made of each piece while the caches have it; short
-// boxes are collected and written together. Error(kSystem), or DiskFull, names the file, the bytes
-// that it needs and how many were written, which stay for the caller to remove.
+// Writes one file, box by box. Each piece is summed up while it is in the caches. Error(kSystem),
+// or DiskFull, names the file, the bytes that it needs and how many were written. These bytes stay
+// for the caller to remove.
 class BoxFileWriter {
  public:
   // `data_bytes`: of all boxes. Requires: nothing exists at `path`.
@@ -52,14 +52,13 @@ class BoxFileWriter {
   ManifestFile finish();
 
  private:
-  void put(std::span<const std::byte> piece);
+  void sum_up(std::span<const std::byte> rest);
 
   const std::string name_;
   const BoxFileId id_;
   const std::uint64_t data_bytes_;
   const std::uint64_t size_;  // of the file
   PlainFileWriter file_;
-  std::vector<std::byte> short_boxes_;  // not written yet
   std::vector<std::uint32_t> sums_;
   std::size_t in_last_sum_ = 0;  // bytes; 0: the last chunk is whole
 };

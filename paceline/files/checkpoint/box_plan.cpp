@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -177,12 +176,6 @@ std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one) {
          size_of(plan.tensors[one.tensor].dtype);
 }
 
-std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list) {
-  return std::accumulate(
-      list.begin(), list.end(), std::uint64_t{0},
-      [&](std::uint64_t sum, const BoxToWrite& one) { return sum + bytes_of(plan, one); });
-}
-
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes) {
   BoxPlan plan;
   plan.of_rank.resize(held.size());
@@ -246,12 +239,6 @@ std::vector<HeldBox> decode_held(const std::string& text) {
   return held;
 }
 
-void copy_box(std::byte* to, const BoxPlan& plan, const BoxToWrite& one, const HeldMemory& from) {
-  const std::size_t element = size_of(plan.tensors[one.tensor].dtype);
-  copy_elements({to, row_major_strides(one.box.sizes)},
-                place_of_part(from.place, from.held.box, one.box, element), one.box.sizes, element);
-}
-
 bool AgreedPlan::update(ProcessGroup& group, const std::vector<HeldMemory>& held,
                         const std::vector<bool>& writes) {
   const bool is_same = plan_ && std::ranges::equal(held, held_, {}, &HeldMemory::held);
@@ -266,6 +253,23 @@ bool AgreedPlan::update(ProcessGroup& group, const std::vector<HeldMemory>& held
     all.push_back(decode_held(text));
   plan_ = plan_boxes(all, writes);
   return true;
+}
+
+std::uint64_t AgreedPlan::file_bytes(int rank) const {
+  std::uint64_t bytes = 0;
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(rank)])
+    bytes += bytes_of(*plan_, one);
+  return bytes;
+}
+
+Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointWords& words,
+                              std::vector<ManifestFile> files) const {
+  return {.step = step,
+          .run = words.run,
+          .world_size = static_cast<int>(plan_->of_rank.size()),
+          .files = std::move(files),
+          .tensors = plan_->tensors,
+          .metadata = words.metadata};
 }
 
 }  // namespace paceline

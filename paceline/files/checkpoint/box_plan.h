@@ -6,6 +6,7 @@
 // Thread safety: pure functions, but for AgreedPlan.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,7 +57,6 @@ struct BoxPlan {
 };
 
 std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
-std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list);
 
 // `held`: by rank. `writes`: the ranks that can write; the others do only what no other one holds.
 // Error(kInvalid) naming the tensor when ranks disagree on it, or hold too little or more of it
@@ -74,8 +74,11 @@ struct HeldMemory {
   BoxPlace place;
 };
 
-// Copies a box of the plan out of the held one in which it lies, as row-major elements.
-void copy_box(std::byte* to, const BoxPlan& plan, const BoxToWrite& one, const HeldMemory& from);
+// What a manifest says beside tensors and files.
+struct CheckpointWords {
+  std::string run;  // empty: unknown
+  std::map<std::string, std::string> metadata;
+};
 
 // The plan that the ranks of a group have made of what they hold: made again only when some rank
 // holds something else than before.
@@ -91,6 +94,12 @@ class AgreedPlan {
   // Requires: it was updated.
   const BoxPlan& operator*() const { return *plan_; }
   const BoxPlan* operator->() const { return &*plan_; }
+
+  // The bytes of the file that this rank writes; 0 when it writes none.
+  std::uint64_t file_bytes(int rank) const;
+  // The manifest of a checkpoint that was written by this plan. `files`: by number.
+  Manifest manifest(std::int64_t step, const CheckpointWords& words,
+                    std::vector<ManifestFile> files) const;
 
  private:
   std::vector<HeldBox> held_;  // of the plan

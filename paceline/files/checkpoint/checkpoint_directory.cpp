@@ -117,20 +117,23 @@ std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
   return fmt::format("{}/{}.tmp-{}", claim_->workspace(), step_name(step), random_hex(8));
 }
 
-// Runs an action of the writer. When it fails because another writer has taken over, that is the
-// error.
-void CheckpointDirectory::change(const std::function<void()>& action) {
+// Error(kInvalid) when the directory was opened for reading only.
+const WriterClaim& CheckpointDirectory::claim() const {
   check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
-  try {
-    action();
-  } catch (const Error&) {
-    claim_->check_held();
-    throw;
-  }
+  return *claim_;
 }
 
-void CheckpointDirectory::set_mark(const RunMark& mark) {
-  change([&] { write_run_mark(path_, claim_->workspace(), mark, files_); });
+// Ends the handler of an Error that a change of the directory threw. When another writer has taken
+// over, that is why the change failed, and that is the error to throw.
+void CheckpointDirectory::rethrow() const {
+  if (claim_) claim_->check_held();
+  throw;
+}
+
+void CheckpointDirectory::set_mark(const RunMark& mark) try {
+  write_run_mark(path_, claim().workspace(), mark, files_);
+} catch (const Error&) {
+  rethrow();
 }
 
 // The commit, and why one checkpoint can be loaded at any moment
@@ -171,39 +174,30 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 //   (g) What the disk did to the bytes is found out: the manifest has its own digest and that of
 //       each file's sums, and these have the CRC of each chunk. A load verifies what it reads
 //       before it uses it, and otherwise takes an older checkpoint.
-void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) {
+void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) try {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
-  change([&] {
-    claim_->check_held();
-    if (room_) prune(step, std::max(1, *room_ - 1));
-    bool was_full = false;
-    for (bool saved = false; !saved;) {
-      try {
-        write_and_commit(step, write);
-        saved = true;
-      } catch (const DiskFull&) {
-        if (!make_room(step)) throw;
-        was_full = true;
-      }
+  claim().check_held();
+  if (room_) prune(step, std::max(1, *room_ - 1));
+  bool was_full = false;
+  for (bool is_saved = false; !is_saved;) {
+    const auto temporary = temporary_folder(step);
+    try {
+      if (files_.mkdir(temporary, 0755) != 0) refuse(fmt::format("{}: cannot create", temporary));
+      commit(temporary, step, write(temporary));
+      is_saved = true;
+    } catch (const DiskFull&) {
+      remove_folder(temporary);
+      if (!make_room(step)) throw;
+      was_full = true;
+    } catch (...) {
+      remove_folder(temporary);
+      throw;
     }
-    if (was_full) note_room(step);
-  });
-  prune(step, options_.keep);
-}
-
-void CheckpointDirectory::write_and_commit(std::int64_t step, const WriteFiles& write) {
-  const auto temporary = temporary_folder(step);
-  try {
-    if (files_.mkdir(temporary, 0755) != 0) refuse(fmt::format("{}: cannot create", temporary));
-    const std::string text = to_json(write(temporary));
-    const std::array parts = {as_bytes(text)};
-    write_plain_file(files_, temporary + "/" + kManifestFile, parts);
-    sync_directory(files_, temporary);
-    commit(temporary, step);
-  } catch (...) {
-    remove_folder(temporary);
-    throw;
   }
+  if (was_full) note_room(step);
+  prune(step, options_.keep);
+} catch (const Error&) {
+  rethrow();
 }
 
 // Removes the oldest checkpoint but never the newest one that verifies. Returns false when there is
@@ -226,7 +220,13 @@ void CheckpointDirectory::note_room(std::int64_t newest) {
       path_, *room_, options_.keep, newest));
 }
 
-void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step) {
+// Steps 2 to 5 of the protocol above.
+void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step,
+                                 const Manifest& manifest) {
+  const std::string text = to_json(manifest);
+  const std::array parts = {as_bytes(text)};
+  write_plain_file(files_, temporary + "/" + kManifestFile, parts);
+  sync_directory(files_, temporary);
   const auto folder = folder_of(step);
   if (!fs::exists(fs::symlink_status(folder))) {
     if (files_.rename(temporary, folder) != 0) {
@@ -265,26 +265,26 @@ void CheckpointDirectory::prune(std::int64_t newest, int keep) noexcept try {
   log::warning(error.what());
 }
 
-std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
+std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) try {
   check(keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_, keep);
+  claim().check_held();
+  const auto steps = list();
+  const auto surplus = std::span(steps).first(
+      static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
+  // If none of the kept checkpoints can be loaded, the newest one that can be is spared as well.
+  const auto verified = [&](std::int64_t step) { return verifies(step); };
+  std::optional<std::int64_t> spared;
+  if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
+    const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
+    if (whole != surplus.rend()) spared = *whole;
+  }
   std::vector<std::int64_t> removed;
-  change([&] {
-    claim_->check_held();
-    const auto steps = list();
-    const auto surplus = std::span(steps).first(
-        static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-    // If none of the kept checkpoints can be loaded, the newest one that can is spared, too.
-    const auto verified = [&](std::int64_t step) { return verifies(step); };
-    std::optional<std::int64_t> spared;
-    if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
-      const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
-      if (whole != surplus.rend()) spared = *whole;
-    }
-    for (const std::int64_t step : surplus) {
-      if (step != spared && remove_checkpoint(step)) removed.push_back(step);
-    }
-  });
+  for (const std::int64_t step : surplus) {
+    if (step != spared && remove_checkpoint(step)) removed.push_back(step);
+  }
   return removed;
+} catch (const Error&) {
+  rethrow();
 }
 
 void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {

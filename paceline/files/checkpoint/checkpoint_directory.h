@@ -125,11 +125,11 @@ class CheckpointDirectory {
 
  private:
   std::string temporary_folder(std::int64_t step) const;
-  void change(const std::function<void()>& action);
-  void write_and_commit(std::int64_t step, const WriteFiles& write);
+  const WriterClaim& claim() const;
+  [[noreturn]] void rethrow() const;
   bool make_room(std::int64_t newest);
   void note_room(std::int64_t newest);
-  void commit(const std::string& temporary, std::int64_t step);
+  void commit(const std::string& temporary, std::int64_t step, const Manifest& manifest);
   void prune(std::int64_t newest, int keep) noexcept;
   std::vector<std::int64_t> list_up_to(std::int64_t newest) const;
   bool verifies(std::int64_t step) const noexcept;

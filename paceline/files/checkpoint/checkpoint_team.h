@@ -41,12 +41,6 @@
 
 namespace paceline {
 
-// What rank 0 writes into the manifest, beside tensors.
-struct CheckpointWords {
-  std::string run;
-  std::map<std::string, std::string> metadata;
-};
-
 class CheckpointTeam {
  public:
   // Collective. Errors are those of CheckpointDirectory, on every rank.
@@ -77,6 +71,12 @@ class CheckpointTeam {
   std::uint64_t read(const Manifest& manifest, const std::vector<WantedBox>& wanted);
 
  private:
+  // A file of the save under way, in memory.
+  struct Staged {
+    int rank = 0;  // that holds its boxes
+    std::uint64_t bytes = 0;
+    StagingMemory memory;
+  };
   // The files that a rank wrote, or the error that stopped it.
   struct Report;
 
@@ -87,7 +87,6 @@ class CheckpointTeam {
   bool reserve();
   void carry();
   void write_together(std::int64_t step, const CheckpointWords& words);
-  Report write_own(const std::string& folder, const BoxFileId& id);
   void read_for_others(const Manifest& manifest, const std::string& folder,
                        const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
 
@@ -100,10 +99,10 @@ class CheckpointTeam {
   std::string path_;                              // of the directory, as this rank sees it
   std::vector<bool> sees_;                        // by rank: whether it can write there
   AgreedPlan plan_;
-  bool has_room_ = false;               // for what the plan says; the same on all ranks
-  std::vector<StagingMemory> staging_;  // first its own; on rank 0 then, by rank, what it writes
-                                        // for those that do not see the directory
-  CheckpointWriter writer_;             // ends first: it reads the others
+  bool has_room_ = false;       // for what the plan says; the same on all ranks
+  std::vector<Staged> staged_;  // first this rank's own file; on rank 0 then those that it writes
+                                // for ranks that do not see the directory
+  CheckpointWriter writer_;     // destroyed first, because its thread reads the other members
 };
 
 }  // namespace paceline

@@ -74,7 +74,7 @@ class CheckpointWriter {
   bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Error overdue() const;
   void begin_below();
-  void work(std::int64_t step, const std::function<void()>& write);
+  void end(std::int64_t step, Timeline::Clock::time_point begin, const std::optional<Error>& error);
   void keep(std::int64_t step, const Error& error);
 
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this

@@ -26,7 +26,6 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/box_plan.h"
-#include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {
@@ -142,8 +141,7 @@ class MemoryTeam {
   std::vector<std::unique_ptr<Stream>> streams() const;
   std::optional<Error> write(int slot, const std::vector<HeldMemory>& held,
                              const std::vector<std::unique_ptr<Stream>>& streams);
-  Manifest manifest_of(std::int64_t step, const CheckpointWords& words,
-                       const std::vector<std::string>& digests) const;
+  std::vector<ManifestFile> files_with(const std::vector<std::string>& digests) const;
   bool all_have(std::int64_t step, const std::optional<Error>& failure);
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this

@@ -224,7 +224,7 @@ std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   std::uint64_t position = 0;
   for (const int rank : writers_here()) {
     positions[rank] = position;
-    position += bytes_of(*plan_, plan_->of_rank[static_cast<std::size_t>(rank)]);
+    position += plan_.file_bytes(rank);
   }
   add(self, positions[self]);
   for (const auto& [rank, begin] : positions) {
@@ -260,7 +260,10 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
       }
       std::byte* to = stream->bytes.data();
       for (const BoxToWrite& one : piece.boxes) {
-        copy_box(to, *plan_, one, held[*index_on(*plan_, one, self)]);
+        const auto& [what, where] = held[*index_on(*plan_, one, self)];
+        const std::size_t element = size_of(what.dtype);
+        copy_elements({to, row_major_strides(one.box.sizes)},
+                      place_of_part(where, what.box, one.box, element), one.box.sizes, element);
         to += bytes_of(*plan_, one);
       }
       if (piece.travels) {
@@ -280,23 +283,16 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
   return failure;
 }
 
-// `digests`: of each rank's file.
-Manifest MemoryTeam::manifest_of(std::int64_t step, const CheckpointWords& words,
-                                 const std::vector<std::string>& digests) const {
-  Manifest manifest{.step = step,
-                    .run = words.run,
-                    .world_size = group_->world_size(),
-                    .files = std::vector<ManifestFile>(plan_->num_files),
-                    .tensors = plan_->tensors,
-                    .metadata = words.metadata};
+// The files of the checkpoint. `digests`: by rank.
+std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>& digests) const {
+  std::vector<ManifestFile> files(plan_->num_files);
   for (std::size_t rank = 0; rank < digests.size(); ++rank) {
-    const auto& list = plan_->of_rank[rank];
-    if (list.empty()) continue;
+    const std::uint64_t bytes = plan_.file_bytes(static_cast<int>(rank));
+    if (bytes == 0) continue;
     const std::uint32_t number = plan_->file_of_rank[rank];
-    manifest.files[number] = {box_file_name(number, plan_->num_files), bytes_of(*plan_, list),
-                              digests[rank]};
+    files[number] = {box_file_name(number, plan_->num_files), bytes, digests[rank]};
   }
-  return manifest;
+  return files;
 }
 
 // Collective: whether no rank has failed.
@@ -345,7 +341,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
     for (const int rank : writers_here())
       files.push_back(plan_->file_of_rank[static_cast<std::size_t>(rank)]);
     memory_->seal(slot, static_cast<std::uint64_t>(newest) + 1, files,
-                  manifest_of(step, {said[0], said[1]}, digests));
+                  plan_.manifest(step, {said[0], said[1]}, files_with(digests)));
   });
   if (all_have(step, failure)) return true;
   // Otherwise this save would count as the newer one, although one memory has nothing of it.

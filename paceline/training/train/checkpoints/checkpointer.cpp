@@ -108,12 +108,15 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   if (is_divided()) throw_any(problem, true);
 }
 
-// Collective.
-RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
-                                const optim::Optimizer& optimizer) const {
-  const bool is_first = replicas_->rank() == 0;
-  RunBoxes run =
-      boxes_to_save(module, optimizer, parts_, is_first, options_.compare_replicas || is_first);
+// What this rank saves of the parts that replicas may have alike.
+RunShare Checkpointer::own_share() const {
+  if (replicas_->rank() == 0) return RunShare::kFirst;
+  return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;
+}
+
+// Collective. Adds what the ranks have beside module, optimizer and average: their random states
+// and what a communication hook keeps. Rank 0 holds all of it.
+void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
     run.tensors.push_back(tensor);
@@ -121,7 +124,7 @@ RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
   };
   const auto states = gather(*group_, random_generator().get_state(), 0);
   if (group_->rank() == 0) add_of_rank_0(kRandomStates, at::stack(states));
-  if (parts_.reducer == nullptr) return run;
+  if (parts_.reducer == nullptr) return;
   const HookState hook = parts_.reducer->hook_state();
   if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
     fail(ErrorCode::kUnsupported,
@@ -131,13 +134,13 @@ RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
   }
   for (const auto& [name, tensor] : gather_hook_state(*group_, hook, 0))
     add_of_rank_0(kHookTensors + name, tensor.contiguous());
-  return run;
 }
 
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
   require_sound(state, module, optimizer);
-  const RunBoxes run = held_run(module, optimizer);
+  RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
+  add_states_of_ranks(run);
   team_.save(state.step, run.boxes,
              {.run = mark_.run, .metadata = words_of(state, optimizer, parts_)});
   return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
@@ -156,7 +159,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
                                   const optim::Optimizer& optimizer) {
   check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
   require_sound(state, module, optimizer);
-  const RunBoxes run = held_run(module, optimizer);
+  RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
+  add_states_of_ranks(run);
   CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
   if (mark_.job) words.metadata[kJobWord] = *mark_.job;
   return memory_->save(state.step, run.boxes, words);

@@ -182,17 +182,18 @@ class Checkpointer {
 
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer& optimizer) const;
-  RunBoxes held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer) const;
+  RunShare own_share() const;
+  void add_states_of_ranks(RunBoxes& run) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
   FoundStates find_states();
   void disown(const JobStart& start, const FoundStates& found);
   FoundState find_on_disk() const;
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
-  void require_run(const SavedRun& saved, const RunBoxes& boxes,
+  void require_run(const Manifest& saved, const RunBoxes& boxes,
                    const optim::Optimizer& optimizer) const;
-  Staged stage(const SavedRun& saved, const RunBoxes& boxes) const;
-  void take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+  Staged stage(const Manifest& saved, const RunBoxes& boxes) const;
+  void take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                  torch::nn::Module& module, optim::Optimizer& optimizer);
 
   const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this

@@ -23,20 +23,6 @@ namespace {
 
 constexpr std::int64_t kNone = -1;  // no step
 
-SavedRun saved_in(const Manifest& manifest) {
-  SavedRun saved{.step = manifest.step, .tensors = {}, .metadata = manifest.metadata};
-  for (const StoredTensor& tensor : manifest.tensors)
-    saved.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
-  return saved;
-}
-
-const HeldBox* find(const SavedRun& saved, const std::string& name) {
-  for (const HeldBox& tensor : saved.tensors) {
-    if (tensor.name == name) return &tensor;
-  }
-  return nullptr;
-}
-
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 }  // namespace
@@ -49,7 +35,7 @@ struct Checkpointer::Staged {
 };
 
 // Collective.
-void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
+void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
                                const optim::Optimizer& optimizer) const {
   std::vector<HeldBox> mine;
   for (const HeldMemory& one : boxes.boxes) {
@@ -72,7 +58,7 @@ void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
   throw_first_error(*group_, failure);
 }
 
-Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& boxes) const {
+Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& boxes) const {
   Staged staged;
   std::size_t bytes = 0;
   for (const HeldMemory& one : boxes.boxes)
@@ -82,7 +68,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
     staged.wanted.push_back({one.held.name, one.held.box, place});
     place += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
   }
-  if (const HeldBox* const states = find(saved, kRandomStates);
+  if (const StoredTensor* const states = saved.find(kRandomStates);
       states != nullptr && states->shape.size() == 2 && group_->rank() < states->shape[0]) {
     staged.random_state = at::empty({states->shape[1]}, at::kByte);
     staged.wanted.push_back({kRandomStates,
@@ -90,7 +76,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
                              bytes_of(staged.random_state)});
   }
   if (group_->rank() != 0) return staged;
-  for (const HeldBox& tensor : saved.tensors) {
+  for (const StoredTensor& tensor : saved.tensors) {
     if (!tensor.name.starts_with(kHookTensors)) continue;
     const at::Tensor values =
         at::empty(tensor.shape, at::TensorOptions(to_scalar_type(tensor.dtype)));
@@ -101,7 +87,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
 }
 
 // Collective.
-void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
   const auto take = [&](bool takes_steps) {
     for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
@@ -139,7 +125,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
                                                  optim::Optimizer& optimizer) {
   finish();
   ProcessGroup& waiting = team_.waiting_group();
-  const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
+  const RunBoxes boxes = boxes_of_rank(module, optimizer, parts_, RunShare::kLoad);
   std::string refused;  // rank 0's: a line for each checkpoint that cannot be used
   const auto refuse = [&](std::int64_t step, const std::string& reason) {
     log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
@@ -172,9 +158,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
           broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
       manifest = parse_manifest(text, "the manifest from rank 0");
     }
-    const SavedRun saved = saved_in(*manifest);
-    require_run(saved, boxes, optimizer);
-    Staged staged = stage(saved, boxes);
+    require_run(*manifest, boxes, optimizer);
+    Staged staged = stage(*manifest, boxes);
     try {
       if (in_memory) {
         memory_->read(staged.wanted);
@@ -189,8 +174,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       on_disk = newest_before(step_on_disk);
       continue;
     }
-    take_over(saved, staged, boxes, module, optimizer);
-    return RestoredRun{state_in(saved.metadata), in_memory};
+    take_over(*manifest, staged, boxes, module, optimizer);
+    return RestoredRun{state_in(manifest->metadata), in_memory};
   }
 }
 

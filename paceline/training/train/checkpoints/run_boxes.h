@@ -33,15 +33,18 @@ struct RunBoxes {
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
 
-// `is_first_replica`: buffers are given, which may differ between replicas. `has_replicas`: what
-// replicas have alike is given, too. Error(kUnsupported) for tensors that are not on the CPU.
-RunBoxes boxes_to_save(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts, bool is_first_replica, bool has_replicas);
+// Which boxes a rank needs, or saves of what it has.
+enum class RunShare {
+  kLoad,      // everything that the rank needs, in the place where it belongs
+  kFirst,     // the first replica saves everything, with the buffers, which may differ by replica
+  kAlike,     // another replica helps to save what all replicas have alike
+  kOwnState,  // another replica saves only the optimizer's state that no other rank has
+};
 
-// What a rank needs, and where it belongs: in the memory of module, optimizer and average, and in
-// `steps` and `average`.
-RunBoxes boxes_to_load(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts);
+// The boxes lie in the memory of module, optimizer and average, and in `steps` and `average`.
+// Error(kUnsupported) for tensors that are not on the CPU.
+RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
+                       const RunParts& parts, RunShare share);
 
 // Error(kInvalid) that lists parameters which are in another group here than in the checkpoint that
 // `steps` was filled from.

@@ -178,16 +178,16 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
   return {{kWords, encode(state, optimizer, parts)}};
 }
 
-void require_own(const SavedRun& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
+void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
   check(saved.metadata.contains(kWords), "the checkpoint is not one of a training run");
   const auto words = json_in(saved.metadata);
   require_same_optimizer(words, optimizer);
   require_same_parts(words, parts);
 }
 
-void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wanted) {
+void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted) {
   std::map<std::string, std::string> rest;
-  for (const HeldBox& tensor : saved.tensors) {
+  for (const StoredTensor& tensor : saved.tensors) {
     if (tensor.name != kRandomStates && !tensor.name.starts_with(kHookTensors))
       rest[tensor.name] = describe(tensor.dtype, tensor.shape);
   }

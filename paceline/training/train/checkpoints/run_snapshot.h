@@ -44,20 +44,13 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
                                             const optim::Optimizer& optimizer,
                                             const RunParts& parts);
 
-// A checkpoint as it was found, but for the bytes of its tensors.
-struct SavedRun {
-  std::int64_t step = 0;
-  std::vector<HeldBox> tensors;  // names, types and shapes; boxes are empty
-  std::map<std::string, std::string> metadata;
-};
-
 // Error(kInvalid) with all that differs when the checkpoint is of another optimizer, or of a
 // schedule, a scaler, an average of the weights, a communication hook or a periodic averager with
 // other parameters, or of no training.
-void require_own(const SavedRun& saved, const optim::Optimizer& optimizer, const RunParts& parts);
+void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts);
 // Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
 // `wanted`: what all ranks of the run want.
-void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wanted);
+void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
 // Of the metadata of a checkpoint that is this run's.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
