@@ -19,8 +19,8 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// The bytes that are summed up and written at a time, in whole chunks: enough to keep the disk
-// busy, and few enough to be still in the caches when the kernel copies them.
+// The number of bytes that are summed up and then written, a multiple of a chunk: enough to keep
+// the disk busy, and few enough that they are still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
@@ -103,7 +103,8 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto size = static_cast<std::uint64_t>(status.st_size);
     if (size != entry.size)
       fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
-    // The data determines the size of what follows; nothing is believed before its digest is right.
+    // The sums and the trailer have a size that follows from the file's. Nothing in them is used
+    // before their digest has been checked.
     constexpr std::uint64_t kOfChunk = kChunkBytes + sizeof(std::uint32_t);
     if (size < kTrailerBytes)
       fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);
@@ -116,7 +117,7 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto trailer = std::span(tail).last(kTrailerBytes);
     const auto found = digest_of(tail);
     if (found != entry.digest) {
-      // Of another checkpoint, or damaged.
+      // The file belongs to another checkpoint, or it is damaged.
       ByteReader reader(trailer);
       std::string what = "damaged";
       if (to_string(reader.take(kBoxMagic.size())) == kBoxMagic) {
@@ -227,10 +228,10 @@ void BoxReader::read(std::span<const WantedBox> wanted) {
 void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, &Run::position);
   std::vector<std::byte> piece;
-  std::size_t begun = 0;   // runs before it are done
-  std::uint64_t next = 0;  // no chunk before it is needed any more
+  std::size_t begun = 0;   // all runs before this one have been read
+  std::uint64_t next = 0;  // no chunk before this one is needed any more
   while (begun < runs.size()) {
-    // Chunks that follow each other and are all wanted.
+    // Find the contiguous chunks that are all wanted.
     const std::uint64_t first = std::max(next, chunk_of(runs[begun].position));
     std::uint64_t end = first;
     std::size_t last = begun;

@@ -14,16 +14,16 @@ namespace paceline {
 
 namespace {
 
-// A box of at least so many bytes and two dimensions is cut into columns, each a box of its own: a
-// rank that wants some columns only, as with tensor parallelism, then finds them together.
+// A box of at least this many bytes and two dimensions is cut into columns, each a box of its own.
+// A rank that wants only some columns, as with tensor parallelism, then reads contiguous bytes.
 constexpr std::uint64_t kCutBytes = 1 << 20;
 constexpr std::uint64_t kBytesOfMany = 8 << 20;
 
-// Everything that the ranks hold of one tensor.
+// All boxes of one tensor that ranks hold.
 struct Held {
   Dtype dtype;
   std::vector<std::int64_t> shape;
-  int rank;  // the first one that knows of it
+  int rank;  // the first rank that knows of the tensor
   std::map<Box, std::vector<BoxHolder>> boxes;
 };
 using HeldByName = std::map<std::string, Held>;
@@ -51,9 +51,9 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
   return tensors;
 }
 
-// Returns boxes that have no element in common. Ranks that divide a tensor differently, such as
-// the stages of a pipeline that both have the embedding, hold some elements in several boxes: they
-// belong to the first.
+// Returns disjoint boxes. Ranks that divide a tensor differently, such as two stages of a pipeline
+// that both have the embedding, hold some elements in several boxes; such an element stays only in
+// the first of them.
 std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
   std::vector<std::pair<Box, std::vector<BoxHolder>>> boxes(tensor.boxes.begin(),
                                                             tensor.boxes.end());
@@ -73,7 +73,7 @@ std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
   return result;
 }
 
-// The holders that write: the able ones, or the first one when none is able.
+// The holders that can write; the first holder when none can.
 std::vector<BoxHolder> writers_among(const std::vector<BoxHolder>& holders,
                                      const std::vector<bool>& writes) {
   std::vector<BoxHolder> able;
@@ -85,7 +85,7 @@ std::vector<BoxHolder> writers_among(const std::vector<BoxHolder>& holders,
 
 // Common boxes with the same writers.
 struct Share {
-  std::vector<std::size_t> boxes;  // their numbers
+  std::vector<std::size_t> boxes;  // indices in BoxPlan::common
   std::uint64_t bytes = 0;
 };
 
@@ -114,7 +114,7 @@ class BoxPlanner {
     return static_cast<std::uint64_t>(num_elements(box.box)) * element(box);
   }
 
-  // An equal number of bytes to each writer, as nearly as cuts between rows allow.
+  // Gives each writer the same number of bytes, as nearly as cuts between rows allow.
   void divide(const Share& share, std::size_t num_writers) {
     std::uint64_t done = 0;
     std::size_t writer = 0;
@@ -221,7 +221,7 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     for (std::int64_t& number : all) number = reader.get<std::int64_t>();
     return all;
   };
-  // Four lengths and a type.
+  // The least that a box takes: four lengths and a type.
   constexpr std::size_t kLeastBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
   std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kLeastBytes));
   for (HeldBox& one : held) {

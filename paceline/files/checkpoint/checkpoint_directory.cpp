@@ -47,7 +47,7 @@ void write_run_mark(const std::string& directory, const std::string& workspace, 
   nlohmann::json json = {{"run", mark.run}};
   if (mark.job) json["job"] = *mark.job;
   if (mark.seed) json["seed"] = *mark.seed;
-  // A launcher's name for its job need not be UTF-8.
+  // The launcher's name for a job may be invalid UTF-8.
   const auto text = json_text(json) + "\n";
   const auto path = directory + kMarkName;
   const auto temporary = workspace + kMarkName;
@@ -112,7 +112,7 @@ std::string CheckpointDirectory::folder_of(std::int64_t step) const {
   return fmt::format("{}/{}", path_, step_name(step));
 }
 
-// A rename out of this folder, or into it, fails once another writer has taken over.
+// A new name in the workspace. A rename to or from it fails once another writer has taken over.
 std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
   return fmt::format("{}/{}.tmp-{}", claim_->workspace(), step_name(step), random_hex(8));
 }
@@ -123,8 +123,8 @@ const WriterClaim& CheckpointDirectory::claim() const {
   return *claim_;
 }
 
-// Ends the handler of an Error that a change of the directory threw. When another writer has taken
-// over, that is why the change failed, and that is the error to throw.
+// Rethrows the current Error of a change to the directory. If another writer has taken over, that
+// is the cause, and Error(kAborted) is thrown in its place.
 void CheckpointDirectory::rethrow() const {
   if (claim_) claim_->check_held();
   throw;
@@ -142,7 +142,7 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 // DIR/step-N. A save takes these steps, each of which ends before the next begins:
 //
 //   1. Every rank writes its file into the temporary folder and syncs it (PlainFileWriter::finish),
-//      then reports its digest to rank 0.
+//      then reports its digest to rank 0 (CheckpointTeam::write_together).
 //   2. Rank 0 writes the manifest, which has these digests, and syncs it.
 //   3. Rank 0 syncs the temporary folder: the names of the files are on the disk.
 //   4. Rank 0 renames the folder to DIR/step-N. This is the commit.
@@ -151,9 +151,9 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //
 // Invariants:
 //
-//   (a) A committed folder is complete. It gets its name in step 4, after everything in it is on
-//       the disk by steps 1 to 3, and nothing in it changes afterwards. A kill before step 4 leaves
-//       a temporary folder only, which the next writer removes and no reader looks at.
+//   (a) A committed folder is complete. It gets its name in step 4, after steps 1 to 3 have put
+//       everything in it on the disk, and nothing in it changes afterwards. A kill before step 4
+//       leaves only a temporary folder, which the next writer removes and no reader looks at.
 //   (b) A reader sees the old set of checkpoints or the new one, because a rename is one step. The
 //       one exception: a checkpoint of the same step is to be replaced on a file system that cannot
 //       swap two names. The old one then steps aside by a rename of its own, and a kill between the
@@ -171,9 +171,9 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       workspace or into it, and its successor takes the whole workspace away first
 //       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
 //       there is no moment between a check and a change.
-//   (g) What the disk did to the bytes is found out: the manifest has its own digest and that of
-//       each file's sums, and these have the CRC of each chunk. A load verifies what it reads
-//       before it uses it, and otherwise takes an older checkpoint.
+//   (g) Damage on the disk is detected. The manifest contains its own digest and the digest of each
+//       file's sums, and the sums are the CRCs of the chunks. A load verifies all that it reads
+//       before it uses any of it; if that fails, it takes an older checkpoint.
 void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) try {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
   claim().check_held();
@@ -200,8 +200,8 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
   rethrow();
 }
 
-// Removes the oldest checkpoint but never the newest one that verifies. Returns false when there is
-// none to remove.
+// Removes the oldest checkpoint, but never the newest one that verifies. Returns false when there
+// is no other.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
@@ -211,7 +211,7 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
       steps, [&](std::int64_t step) { return step != *whole && remove_checkpoint(step); });
 }
 
-// Notes after a save that had to make room how many checkpoints the disk holds.
+// After a save that had to make room: notes how many checkpoints the disk holds.
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
   log::warning(fmt::format(
@@ -235,7 +235,7 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     sync_directory(files_, path_);
     return;
   }
-  // The old one of this step leaves in the same instant, or steps aside: invariant (b).
+  // The old checkpoint of this step is swapped out, or renamed first: invariant (b).
   auto replaced = temporary;
   if (files_.exchange(temporary, folder) != 0) {
     if (errno != EINVAL && errno != ENOSYS) {
@@ -291,7 +291,7 @@ void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// Leaves out later steps, which are from before an older step was loaded.
+// The steps up to this one. Later steps exist when an older one was loaded.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
@@ -356,7 +356,7 @@ std::optional<Manifest> CheckpointDirectory::newest_before(std::int64_t before,
       if (run.empty() || manifest.run.empty() || manifest.run == run) return manifest;
       on_refused(*step,
                  fmt::format("{}: of run {}, expected {}", folder_of(*step), manifest.run, run));
-    } catch (const std::exception& error) {  // also bad_alloc: sizes come from an untrusted file
+    } catch (const std::exception& error) {  // bad_alloc as well: sizes come from an untrusted file
       on_refused(*step, error.what());
     }
   }

@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::uint64_t kMostOwnerBytes = 64 << 10;
 
-// Bytes as a buffer of a collective.
+// Wraps bytes as the buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
-// The text of the writer's owner.json as this rank sees it; empty when it cannot read it. Equal
-// texts mean the same directory.
+// The text of the writer's owner.json as this rank sees it; empty when this rank cannot read it.
+// Ranks that read equal texts see the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
   return to_string(read_plain_file(files, workspace + "/owner.json", kMostOwnerBytes));
 } catch (const Error&) {
@@ -85,7 +85,7 @@ void CheckpointTeam::form_background() {
     is_broken_ = false;
     return;
   }
-  group_->barrier();  // a rank that is missing is found out in the group's own time
+  group_->barrier();  // the group's own timeout detects a missing rank
   GroupOptions options = group_->options();
   options.timeout = patience_;
   background_ = group_->split(0, group_->rank(), options, "checkpoint");
@@ -93,8 +93,8 @@ void CheckpointTeam::form_background() {
 }
 
 // Collective. Waits until no rank is writing, and forms the background group again if it has
-// failed. Returns false on every rank when one of them is still writing. The ranks exchange their
-// states first, which takes no time, so that no rank waits for a disk in the group that was given.
+// failed. Returns false on every rank when one of them is still writing. The ranks first exchange
+// whether they are writing, which is fast, so that no rank waits for a disk in the given group.
 bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
   const auto any_rank = [&] {
     std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};
@@ -131,8 +131,8 @@ ProcessGroup& CheckpointTeam::waiting_group() {
   return *background_;
 }
 
-// Collective. Finds out which ranks see the same directory. Rank 0's path may contain symbolic
-// links that do not exist on other hosts, or point elsewhere there; so the resolved path is used.
+// Collective. Finds out which ranks see the same directory. Other hosts may lack the symbolic links
+// in rank 0's path, or have others, so each rank resolves the path by itself.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -178,7 +178,7 @@ bool CheckpointTeam::reserve() {
   return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
 }
 
-// Collective. Ranks that do not see the directory send rank 0 what they copied.
+// Collective. Ranks that do not see the directory send their copies to rank 0.
 void CheckpointTeam::carry() {
   for (const Staged& one : staged_) {
     if (sees(one.rank) || one.bytes == 0) continue;
@@ -221,16 +221,16 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
 
-// Runs in the background, on all ranks. Rank 0 tells the others which folder of the directory to
-// write into, tells them again after it had to make room on a full disk, and sends an empty name at
-// the end.
+// Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
+// the folder to write into. After it had to make room on a full disk it sends another one, and at
+// the end an empty one.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
   const auto together = [&](const auto& action) {
     try {
       return action();
     } catch (const Error& error) {
       is_broken_ = true;
-      // kAborted would say that another generation of the job has taken over.
+      // kAborted would mean that another generation of the job has taken over.
       const bool is_aborted = error.code() == ErrorCode::kAborted;
       throw Error(is_aborted ? ErrorCode::kSystem : error.code(), error.what());
     }
@@ -320,7 +320,7 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   return bytes;
 }
 
-// Collective. Rank 0 reads box by box what the ranks that do not see the directory want.
+// Collective. Rank 0 reads, box by box, for the ranks that do not see the directory.
 void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
                                      const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
   const int self = group_->rank();
@@ -337,7 +337,7 @@ void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string
     for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
       std::int32_t is_read = 0;
       background_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
-      if (is_read == 0) return;  // rank 0 says why
+      if (is_read == 0) return;  // rank 0 throws the reason
       const std::size_t size =
           static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
       if (size > 0) background_->recv(buffer_of({one.to, size}), 0);

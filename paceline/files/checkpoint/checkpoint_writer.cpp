@@ -33,8 +33,8 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
   if (memory_) {
     // A hint: 512 times fewer pages, in the first copy and in the translation of addresses.
     madvise(memory_.get(), capacity, MADV_HUGEPAGE);
-    // A lack of memory shows here and not as a signal later. Linux before 5.14 cannot, and brings
-    // the pages with the first copy.
+    // Populating the pages reports a lack of memory here, and not as a signal later. Linux before
+    // 5.14 does not support that (EINVAL); there the first copy brings the pages.
     if (madvise(memory_.get(), capacity, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
       memory_.reset();
   }
@@ -46,7 +46,7 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
 
 namespace {
 
-constexpr int kStepsBelow = 10;  // of nice
+constexpr int kStepsBelow = 10;  // added to the nice value
 
 }  // namespace
 
@@ -62,7 +62,7 @@ CheckpointWriter::~CheckpointWriter() {
   std::_Exit(1);
 }
 
-// Requires mutex_, and a save under way.
+// Requires mutex_, and a current save.
 Error CheckpointWriter::overdue() const {
   return Error(ErrorCode::kTimeout,
                fmt::format("the disk has not taken the checkpoint of step {} within {} s", *step_,

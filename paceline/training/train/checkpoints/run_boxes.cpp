@@ -22,7 +22,7 @@ using models::Division;
 
 constexpr const char* kSteps = "optimizer.steps.";
 
-// What a checkpoint calls a parameter, and which part of a whole one it is.
+// A parameter's name in checkpoints, and the part of the whole parameter that this rank has.
 struct Identity {
   std::string name;
   std::optional<Division> division;
@@ -36,15 +36,15 @@ struct Run {
   std::int64_t count = 0;
 };
 
-// The parts of a box along the dimension that is divided, in the coordinates of the whole; with
-// where each begins in the box.
+// The parts of a box along the divided dimension, in the coordinates of the whole tensor, each with
+// its offset in the box.
 std::vector<std::pair<Box, std::int64_t>> in_whole(const Box& box,
                                                    const std::optional<Division>& division) {
   if (!division) return {{box, 0}};
   std::vector<std::pair<Box, std::int64_t>> parts;
   const auto dim = static_cast<std::size_t>(division->dim);
   const std::int64_t begin = box.offsets[dim], end = begin + box.sizes[dim];
-  std::int64_t here = 0, there = 0;  // where the section begins in the part and in the whole
+  std::int64_t here = 0, there = 0;  // the section's offsets in the part and in the whole
   for (const std::int64_t length : division->sections) {
     const std::int64_t own = length / division->parts;
     const std::int64_t first = std::max(begin, here), last = std::min(end, here + own);
@@ -100,7 +100,7 @@ class Collector {
                  division ? division->whole_sizes(like.sizes()) : shape,
                  {}};
     if (boxes.empty() || num_elements(all) == 0) {
-      if (held.shape.empty()) return;  // a scalar of another rank, which knows of it
+      if (held.shape.empty()) return;  // another rank has this scalar and knows of it
       held.box = {std::vector<std::int64_t>(held.shape.size()),
                   std::vector<std::int64_t>(held.shape.size())};
       run_.boxes.push_back({held, {}});
@@ -125,7 +125,7 @@ class Collector {
   std::unordered_map<const void*, Identity> identities_;
 };
 
-// "exp_avg.3": of parameter 3.
+// Splits "exp_avg.3" into the kind of state and the number of the parameter.
 std::pair<std::string, std::size_t> split_name(const std::string& name) {
   const auto dot = name.rfind('.');
   return {name.substr(0, dot), std::stoul(name.substr(dot + 1))};

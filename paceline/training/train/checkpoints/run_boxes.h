@@ -1,13 +1,13 @@
 #pragma once
 
-// What a rank holds of a training run, as boxes of whole tensors, whatever the division: of layers
-// among ranks (models::DividedLayer), of a model into stages whose parameters have the names of the
-// whole (models::GptStage), of the optimizer's state and of the copy of the parameters
-// (optim::Optimizer::shard()). So one checkpoint fits them all. Names:
+// The part of a training run that a rank holds, as boxes of whole tensors. The boxes hide how the
+// run is divided: layers among ranks (models::DividedLayer); a model into stages whose parameters
+// have the names of the whole model (models::GptStage); the optimizer's state and the parameters
+// into shards (optim::Optimizer::shard()). So the same checkpoint fits every division. Names:
 //
 //   model.NAME                    parameters and buffers
 //   optimizer.exp_avg.NAME        the optimizer's state of the parameter NAME, float32
-//   optimizer.steps.NAME          two int64: steps that it has taken; its group
+//   optimizer.steps.NAME          two int64: the steps that NAME has taken, and its group
 //   average.weight.NAME, average.num_updates
 //
 // Local: nothing here is collective. Thread safety: pure functions.
@@ -25,11 +25,11 @@
 
 namespace paceline::train {
 
-// The boxes, and the tensors in whose memory they are.
+// The boxes, and the tensors that own their memory.
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;
-  at::Tensor steps;             // [parameters of the optimizer, 2]: of "optimizer.steps"
+  at::Tensor steps;             // [parameters of the optimizer, 2]: all "optimizer.steps.NAME"
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
 
@@ -46,16 +46,16 @@ enum class RunShare {
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
                        const RunParts& parts, RunShare share);
 
-// Error(kInvalid) that lists parameters which are in another group here than in the checkpoint that
-// `steps` was filled from.
+// Error(kInvalid) that lists the parameters whose group here is not the one in `steps`, which was
+// filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer& optimizer);
-// Once all boxes have been filled: gives optimizer and average what is not in their memory.
+// After all boxes have been filled: passes `steps` to the optimizer and `average` to the average.
 void adopt(const RunBoxes& boxes, optim::Optimizer& optimizer, const RunParts& parts);
 
-// All of a tensor that is one rank's.
+// The box of a whole tensor that only one rank has.
 HeldMemory box_of(const std::string& name, const at::Tensor& tensor);
-// Whether it is of RunBoxes::steps.
+// Whether the name is that of a row of RunBoxes::steps.
 bool is_steps(const std::string& name);
 
 }  // namespace paceline::train

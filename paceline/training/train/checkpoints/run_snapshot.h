@@ -1,11 +1,10 @@
 #pragma once
 
-// What a communication hook keeps between passes, as tensors of a checkpoint, and back
-// (training/parallel/communication_hook.h). What each rank owes is saved with those of all ranks,
-// one after another: a checkpoint has as many times the size of the gradients more as there are
-// ranks.
+// Converts the state of a communication hook (training/parallel/communication_hook.h) to tensors of
+// a checkpoint, and back. The checkpoint contains the residuals of all ranks, which take the size
+// of the gradients once for each rank.
 //
-// All functions are collective.
+// The first two functions are collective.
 
 #include <cstdint>
 #include <map>
@@ -21,46 +20,47 @@
 
 namespace paceline::train {
 
-// "shared.NAME" as it is, and "owed.NAME" with a first dimension for the ranks. On `root`, or, if
-// there is none, on every rank; elsewhere the tensors are there without their values.
+// Returns "shared.NAME" unchanged, and "owed.NAME" with a first dimension for the ranks. `root`
+// gets the values, or every rank if there is no root; other ranks get tensors without values.
 optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& state,
                                       std::optional<int> root);
 
-// This rank's part of what gather_hook_state() gave, which `root` has: with the same number of
-// ranks what it owed, otherwise the mean of what all owed. `words`: the state's.
+// Returns this rank's part of the tensors of gather_hook_state(), which `root` has. A rank gets the
+// residual that it saved, or, if the number of ranks has changed, the mean of all residuals.
+// `words`: the words of the state.
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
                              optim::Words words);
 
-// What a training run says of itself in a checkpoint beside its tensors (run_boxes.h), and whether
-// a checkpoint is one of this run. Local: nothing here is collective.
+// The metadata of a training run's checkpoint, and whether a checkpoint fits this run. The
+// functions below are local.
 
-inline constexpr const char* kRandomStates = "random_states";  // one row a rank
-inline constexpr const char* kHookTensors = "hook.";           // begins the names of a hook's
-// In the metadata of a checkpoint in memory: the launcher's name for the job.
+inline constexpr const char* kRandomStates = "random_states";  // one row for each rank
+inline constexpr const char* kHookTensors = "hook.";           // the prefix of a hook's tensors
+// The key of the launcher's name for the job, in the metadata of a checkpoint in memory.
 inline constexpr const char* kJobWord = "job";
 
-// For the metadata of a checkpoint.
+// The metadata of a checkpoint of this run.
 std::map<std::string, std::string> words_of(const TrainingState& state,
                                             const optim::Optimizer& optimizer,
                                             const RunParts& parts);
 
-// Error(kInvalid) with all that differs when the checkpoint is of another optimizer, or of a
-// schedule, a scaler, an average of the weights, a communication hook or a periodic averager with
-// other parameters, or of no training.
+// Error(kInvalid), with all differences, when the checkpoint is not one of a training run or has
+// another optimizer, or when its schedule, scaler, average of the weights, communication hook or
+// periodic averager has other parameters.
 void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts);
-// Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
-// `wanted`: what all ranks of the run want.
+// Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those that
+// have another shape or type. `wanted`: the boxes that all ranks of the run want.
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
-// Of the metadata of a checkpoint that is this run's.
+// Reads the state from the metadata of a checkpoint that fits this run.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
-// Gives the optimizer its learning rates and the schedule, the scaler and the periodic averager
-// their states.
+// Passes the saved learning rates to the optimizer, and the saved states to the schedule, the
+// scaler and the periodic averager.
 void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
                 const RunParts& parts);
-// Of a communication hook's HookState.
+// The words of the communication hook's HookState.
 optim::Words hook_words_in(const std::map<std::string, std::string>& metadata);
-// Of a checkpoint with this metadata; nothing when it is not one of a training run.
+// The seed in this metadata; nothing when the checkpoint is not one of a training run.
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 
 }  // namespace paceline::train
