@@ -3,7 +3,7 @@
 // The safetensors format: tensors in a file that every framework can read and that cannot contain
 // executable code.
 //
-//   length of the header: u64, little-endian | header: JSON, padded with spaces to a multiple of 8 |
+//   length of the header: u64, little-endian | header: JSON, padded with spaces to 8 bytes |
 //   bytes of the tensors, without gaps or overlaps
 //
 // Everything is validated before it is used: the header has at most 16 MiB (which also limits the

@@ -1,5 +1,5 @@
-// How a run goes on: the newest state is found, read by all ranks at once, and taken over when all
-// of it is there.
+// Checkpointer::restore(): finds the newest state, lets all ranks read it at the same time, and
+// takes it over once all ranks have read their parts.
 
 #include <limits>
 #include <span>
@@ -28,13 +28,13 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 }  // namespace
 
 struct Checkpointer::Staged {
-  std::vector<WantedBox> wanted;  // first the boxes of the run, in their order
-  StagingMemory memory;           // of these
-  at::Tensor random_state;        // this rank's; undefined: the run had no such rank
-  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() gave it
+  std::vector<WantedBox> wanted;  // the boxes of the run come first, in their order
+  StagingMemory memory;           // holds the boxes of the run
+  at::Tensor random_state;        // this rank's; undefined: the saved run had no such rank
+  optim::NamedTensors hook;       // the tensors of gather_hook_state(), on rank 0
 };
 
-// Collective.
+// Collective. Error(kInvalid) on every rank unless the checkpoint fits this run.
 void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
                                const optim::Optimizer& optimizer) const {
   std::vector<HeldBox> mine;
@@ -105,10 +105,10 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
     failure = error;
   }
   throw_first_error(*group_, failure);
-  group_->barrier();  // no rank reads the parameters any more that others write
+  group_->barrier();  // from here on no rank reads parameters that another one writes
   optimizer.begin_loading();
   take(false);
-  group_->barrier();  // with one copy of the parameters others have written parts of them
+  group_->barrier();  // other ranks may have written parts of parameters with one copy for a host
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
@@ -126,7 +126,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   finish();
   ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_of_rank(module, optimizer, parts_, RunShare::kLoad);
-  std::string refused;  // rank 0's: a line for each checkpoint that cannot be used
+  std::string refused;  // on rank 0: a line for each checkpoint that cannot be used
   const auto refuse = [&](std::int64_t step, const std::string& reason) {
     log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
     refused += fmt::format("\n  step {}: {}", step, reason);
@@ -136,11 +136,11 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     return directory != nullptr ? directory->newest_before(step, mark_.run, refuse) : std::nullopt;
   };
   std::optional<Manifest> on_disk = newest_before(std::numeric_limits<std::int64_t>::max());
-  // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
+  // Rank 0 offers the newest checkpoint on the disk, then each older one until one verifies.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
     waiting.broadcast(std::span(&step_on_disk, 1), 0);
-    // Memory is preferred to a disk that has the same step.
+    // If the memory and the disk have the same step, the memory is used.
     auto manifest = memory_ ? memory_->newest(step_on_disk, mark_.run) : std::nullopt;
     const bool in_memory = manifest.has_value();
     if (!in_memory && step_on_disk == kNone) {

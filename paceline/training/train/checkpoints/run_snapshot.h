@@ -14,6 +14,7 @@
 
 #include "paceline/engine/collectives/group/process_group.h"
 #include "paceline/files/checkpoint/box_plan.h"
+#include "paceline/files/checkpoint/manifest.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/parallel/communication_hook.h"
 #include "paceline/training/train/training_state.h"
