@@ -14,7 +14,8 @@
 //   3. Write: each rank writes its file there, at the same time as the others, and reports the
 //      file's digest or its error.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
-//      step makes the checkpoint valid: the rename of the folder, or the header of the slot.
+//      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
+//      the slot. A load passes over a save that lacks files because a memory was not sealed.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).

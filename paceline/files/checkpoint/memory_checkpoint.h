@@ -120,8 +120,8 @@ class MemoryTeam {
   // read.
   void read(const std::vector<WantedBox>& wanted);
 
-  // Local. The manifest of the newest save in this memory, not verified, on the memory's first
-  // rank; nothing on other ranks.
+  // Local. The manifest of the newest save in this memory, on the memory's first rank; nothing on
+  // other ranks. The files are not verified.
   std::optional<Manifest> newest_here() const;
   // Local. Discards the contents of the memory. Requires: this is the memory's first rank.
   void forget() { memory_->forget(); }

@@ -19,7 +19,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "paceline/files/checkpoint/checkpoint_team.h"
+#include "paceline/files/checkpoint/box_plan.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/training_state.h"
 
