@@ -63,7 +63,7 @@ void copy_row(std::byte* to, const std::byte* from, const Dim& row, std::size_t 
   }
 }
 
-// A copy goes past the caches when its rows, and all rows together, have at least so many bytes.
+// A copy bypasses the caches when a row, and all rows together, have at least this many bytes.
 constexpr std::size_t kLongRow = 512;
 constexpr std::size_t kManyBytes = 64 << 10;
 
@@ -114,7 +114,7 @@ std::vector<Box> without(const Box& box, const Box& taken) {
   const auto common = common_part(box, taken);
   if (!common) return {box};
   std::vector<Box> rest;
-  Box left = box;  // what the dimensions so far have not decided
+  Box left = box;  // the elements that may still be in `taken`
   for (std::size_t i = 0; i < box.sizes.size(); ++i) {
     const auto begin = left.offsets[i], end = begin + left.sizes[i];
     const auto inner = common->offsets[i], inner_end = inner + common->sizes[i];
@@ -136,8 +136,8 @@ std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape, std::int64
                               std::int64_t count) {
   std::vector<Box> boxes;
   const auto strides = row_major_strides(shape);
-  // From each position the largest box that begins there and is as whole as possible: rows of the
-  // outermost dimension whose beginning it is and of which it has at least one.
+  // At each position, take the largest box that begins there: whole rows of the outermost dimension
+  // in which the position is the beginning of a row and the run has at least one row left.
   while (count > 0) {
     Box box{std::vector<std::int64_t>(shape.size()), std::vector<std::int64_t>(shape.size(), 1)};
     std::int64_t rest = first;
@@ -164,9 +164,9 @@ std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape, std::int64
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape,
                               std::span<const std::int64_t> strides, std::int64_t first,
                               std::int64_t count) {
-  std::vector<std::size_t> order(shape.size());  // as the dimensions lie in memory
+  std::vector<std::size_t> order(shape.size());  // the dimensions in the order of memory
   std::iota(order.begin(), order.end(), 0);
-  // The stride of a dimension of one element says nothing.
+  // The stride of a dimension with one element is arbitrary.
   std::ranges::stable_sort(order, std::ranges::greater(), [&](std::size_t dim) {
     return shape[dim] == 1 ? std::int64_t{0} : strides[dim];
   });
@@ -234,7 +234,7 @@ CommonRuns common_runs(const Box& part, const Box& a, const Box& b) {
     runs.first_a += (part.offsets[i] - a.offsets[i]) * strides_a[i];
     runs.first_b += (part.offsets[i] - b.offsets[i]) * strides_b[i];
   }
-  // The innermost dimensions that are whole in both follow each other without a gap.
+  // The innermost dimensions that are whole in both boxes are contiguous in both.
   std::size_t outer = part.sizes.size();
   while (outer > 0) {
     --outer;

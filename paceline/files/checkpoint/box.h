@@ -1,8 +1,8 @@
 #pragma once
 
-// A part of a tensor: offsets and sizes, one pair a dimension. Ranks hold boxes of tensors, and
-// files have boxes of them, so that neither the number of ranks nor their division of the model
-// shows in a checkpoint. A box of a scalar has no dimensions and one element.
+// A box is a rectangular part of a tensor: an offset and a size for each dimension. Ranks hold
+// boxes of tensors, and files store boxes of them, so a checkpoint does not depend on the number of
+// ranks or on how they divide the model. A box of a scalar has no dimensions and one element.
 //
 // Thread safety: pure functions.
 
@@ -22,58 +22,59 @@ struct Box {
   auto operator<=>(const Box&) const = default;
 };
 
-// "[0:3, 4:8]", as Python writes it.
+// Returns "[0:3, 4:8]", Python's notation for slices.
 std::string to_string(const Box& box);
 
 std::int64_t num_elements(std::span<const std::int64_t> sizes);
 inline std::int64_t num_elements(const Box& box) { return num_elements(box.sizes); }
 
-// All of a tensor.
+// The box that covers a whole tensor.
 Box whole_box(const std::vector<std::int64_t>& shape);
 
-// Nothing when they have no element in common. Requires: boxes of one tensor.
+// The elements that both boxes have; nothing when there are none. Requires: boxes of one tensor.
 std::optional<Box> common_part(const Box& a, const Box& b);
 
-// What of `box` is not in `taken`, as boxes apart from each other.
+// The elements of `box` that are not in `taken`, as disjoint boxes.
 std::vector<Box> without(const Box& box, const Box& taken);
 
-// Elements [first, first + count) of a tensor in row-major order: at most two boxes a dimension.
+// The boxes of elements [first, first + count) of a tensor in row-major order: at most two for each
+// dimension.
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape, std::int64_t first,
                               std::int64_t count);
-// The same of a tensor whose elements lie in memory in the order that `strides` say. Requires:
-// memory without gaps and overlaps.
+// The same for a tensor whose memory has the order that `strides` describe. Requires: the memory
+// has no gaps and no overlaps.
 std::vector<Box> boxes_of_run(const std::vector<std::int64_t>& shape,
                               std::span<const std::int64_t> strides, std::int64_t first,
                               std::int64_t count);
 
-// In elements.
+// The strides, in elements, of a row-major tensor of these sizes.
 std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& sizes);
 
-// Where the elements of a box lie, and how far apart, in elements.
+// The place of a box in memory.
 struct BoxPlace {
-  std::byte* data = nullptr;  // of its first element
-  std::vector<std::int64_t> strides;
+  std::byte* data = nullptr;          // the first element
+  std::vector<std::int64_t> strides;  // in elements
 };
 
 // The place of a part. Requires: `part` lies within `box`.
 BoxPlace place_of_part(const BoxPlace& place, const Box& box, const Box& part, std::size_t element);
 
-// Copies elements of `element` bytes (1, 2, 4 or 8) from one order to another. Requires: places of
-// boxes of these sizes, which do not overlap.
+// Copies a box of these sizes from one place to another, whatever the order of the elements in
+// each. `element`: the bytes of one, 1, 2, 4 or 8. Requires: the places do not overlap.
 void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std::int64_t> sizes,
                    std::size_t element);
 
-// Calls `run(begin in a, begin in b, count)` for the runs of elements that `part` has both in `a`
-// and in `b`, when each of these lies in row-major order; in the order of `a`. Requires: `part`
-// lies within both.
+// Calls `run(begin in a, begin in b, count)` for each run of elements of `part` that is contiguous
+// both in `a` and in `b`, which are stored in row-major order. The calls follow the order of `a`.
+// Requires: `part` lies within both.
 template <class Visit>
 void for_common_runs(const Box& part, const Box& a, const Box& b, const Visit& run);
 
 // Implementation of for_common_runs(): the outer dimensions of the loop, and the contiguous runs.
 struct CommonRuns {
   std::int64_t count = 1;               // elements of a run
-  std::vector<std::int64_t> sizes;      // of the dimensions outside of a run
-  std::vector<std::int64_t> strides_a;  // of these
+  std::vector<std::int64_t> sizes;      // sizes of the dimensions outside a run
+  std::vector<std::int64_t> strides_a;  // their strides in `a` and in `b`
   std::vector<std::int64_t> strides_b;
   std::int64_t first_a = 0, first_b = 0;
 };

@@ -19,12 +19,9 @@ namespace {
 constexpr std::string_view kBoxMagic = "PLBOXES3";
 constexpr std::size_t kTrailerBytes = 64;
 constexpr std::size_t kRunBytes = 24;
-// The bytes that are summed up and written at a time, in whole chunks: enough to keep the disk
-// busy, and few enough to be still in the caches when the kernel copies them.
+// The number of bytes that are summed up and then written, a multiple of a chunk: enough to keep
+// the disk busy, and few enough that they are still in the caches when the kernel copies them.
 constexpr std::size_t kPieceBytes = 1024 * kChunkBytes;
-// Shorter boxes are written together, so many bytes at a time.
-constexpr std::size_t kShortBox = 64 << 10;
-constexpr std::size_t kBufferBytes = 64 * kChunkBytes;
 
 std::uint64_t num_chunks(std::uint64_t data_bytes) {
   return (data_bytes + kChunkBytes - 1) / kChunkBytes;
@@ -58,23 +55,18 @@ BoxFileWriter::BoxFileWriter(FileSystem& files, const std::string& path, const B
       size_(data_bytes + num_chunks(data_bytes) * sizeof(std::uint32_t) + kTrailerBytes),
       file_(files, path, size_) {
   static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian port must swap here");
-  short_boxes_.reserve(kBufferBytes);
 }
 
 void BoxFileWriter::add(std::span<const std::byte> box) {
-  if (box.size() < kShortBox && short_boxes_.size() + box.size() <= kBufferBytes) {
-    short_boxes_.insert(short_boxes_.end(), box.begin(), box.end());
-    return;
+  for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size()))) {
+    const auto piece = box.first(std::min(kPieceBytes, box.size()));
+    sum_up(piece);
+    file_.write(piece);
   }
-  put(short_boxes_);
-  short_boxes_.clear();
-  for (; !box.empty(); box = box.subspan(std::min(kPieceBytes, box.size())))
-    put(box.first(std::min(kPieceBytes, box.size())));
 }
 
-// Sums up a piece, then writes it.
-void BoxFileWriter::put(std::span<const std::byte> piece) {
-  auto rest = piece;
+// Adds the sums of a piece, which continues the last chunk if that is not whole.
+void BoxFileWriter::sum_up(std::span<const std::byte> rest) {
   if (in_last_sum_ > 0) {
     const auto head = rest.first(std::min(kChunkBytes - in_last_sum_, rest.size()));
     sums_.back() = crc32c(head, sums_.back());
@@ -89,11 +81,9 @@ void BoxFileWriter::put(std::span<const std::byte> piece) {
     sums_.push_back(crc32c(rest));
     in_last_sum_ = rest.size();
   }
-  file_.write(piece);
 }
 
 ManifestFile BoxFileWriter::finish() {
-  put(short_boxes_);
   Digest digest;
   const auto trailer = trailer_of(id_, data_bytes_);
   for (const auto tail : {std::as_bytes(std::span(sums_)), std::span<const std::byte>(trailer)}) {
@@ -113,7 +103,8 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto size = static_cast<std::uint64_t>(status.st_size);
     if (size != entry.size)
       fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
-    // The data determines the size of what follows; nothing is believed before its digest is right.
+    // The sums and the trailer have a size that follows from the file's. Nothing in them is used
+    // before their digest has been checked.
     constexpr std::uint64_t kOfChunk = kChunkBytes + sizeof(std::uint32_t);
     if (size < kTrailerBytes)
       fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);
@@ -126,7 +117,7 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto trailer = std::span(tail).last(kTrailerBytes);
     const auto found = digest_of(tail);
     if (found != entry.digest) {
-      // Of another checkpoint, or damaged.
+      // The file belongs to another checkpoint, or it is damaged.
       ByteReader reader(trailer);
       std::string what = "damaged";
       if (to_string(reader.take(kBoxMagic.size())) == kBoxMagic) {
@@ -237,10 +228,10 @@ void BoxReader::read(std::span<const WantedBox> wanted) {
 void BoxReader::read_runs(BoxFile& from, std::vector<Run>& runs) {
   std::ranges::sort(runs, {}, &Run::position);
   std::vector<std::byte> piece;
-  std::size_t begun = 0;   // runs before it are done
-  std::uint64_t next = 0;  // no chunk before it is needed any more
+  std::size_t begun = 0;   // all runs before this one have been read
+  std::uint64_t next = 0;  // no chunk before this one is needed any more
   while (begun < runs.size()) {
-    // Chunks that follow each other and are all wanted.
+    // Find the contiguous chunks that are all wanted.
     const std::uint64_t first = std::max(next, chunk_of(runs[begun].position));
     std::uint64_t end = first;
     std::size_t last = begun;

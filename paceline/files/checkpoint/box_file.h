@@ -1,12 +1,14 @@
 #pragma once
 
-// The files of a checkpoint that have its bytes: writing one, and reading boxes out of several.
+// The files that hold the bytes of a checkpoint's tensors: writing one file, and reading boxes from
+// several.
 //
-// A file has the bytes of boxes, one after the other; then the CRC-32C of each chunk of them, so
-// that a reader checks what it reads and needs to read nothing else; then a trailer that names the
-// checkpoint to which the file belongs. docs/checkpoint_format.md has the bytes.
+// A file holds the bytes of its boxes, one after another. The CRC-32C of each chunk of these bytes
+// follows, so that a reader can check the chunks that it reads without reading any others. A
+// trailer at the end names the checkpoint that the file belongs to. docs/checkpoint_format.md
+// defines the layout.
 //
-// Cost: a file of N bytes has N / 1024 bytes more.
+// Cost: the sums of N bytes take N / 1024 bytes.
 //
 // Thread safety: one thread at a time for an object.
 
@@ -26,24 +28,24 @@ namespace paceline {
 
 inline constexpr std::size_t kChunkBytes = 4 << 10;
 
-// Which file it is. All of it is in its trailer.
+// Identifies a file. The trailer contains all of these fields.
 struct BoxFileId {
   std::int64_t step = 0;
   std::string run;
-  std::uint32_t number = 0;  // among the checkpoint's files
+  std::uint32_t number = 0;  // index in Manifest::files
 
   bool operator==(const BoxFileId&) const = default;
 };
 
-// "boxes-00000-of-00002.bin"
+// Returns, for instance, "boxes-00000-of-00002.bin".
 std::string box_file_name(std::uint32_t number, std::size_t num_files);
 
-// Writes one file, box by box. The sums are made of each piece while the caches have it; short
-// boxes are collected and written together. Error(kSystem), or DiskFull, names the file, the bytes
-// that it needs and how many were written, which stay for the caller to remove.
+// Writes one file, box by box. Each piece is summed up while it is in the caches. Error(kSystem),
+// or DiskFull, names the file, the bytes that it needs and how many were written. These bytes stay
+// for the caller to remove.
 class BoxFileWriter {
  public:
-  // `data_bytes`: of all boxes. Requires: nothing exists at `path`.
+  // `data_bytes`: the sum of the sizes of all boxes. Requires: nothing exists at `path`.
   BoxFileWriter(FileSystem& files, const std::string& path, const BoxFileId& id,
                 std::uint64_t data_bytes);
 
@@ -52,35 +54,35 @@ class BoxFileWriter {
   ManifestFile finish();
 
  private:
-  void put(std::span<const std::byte> piece);
+  void sum_up(std::span<const std::byte> rest);
 
   const std::string name_;
   const BoxFileId id_;
   const std::uint64_t data_bytes_;
-  const std::uint64_t size_;  // of the file
+  const std::uint64_t size_;  // the file's
   PlainFileWriter file_;
-  std::vector<std::byte> short_boxes_;  // not written yet
   std::vector<std::uint32_t> sums_;
-  std::size_t in_last_sum_ = 0;  // bytes; 0: the last chunk is whole
+  std::size_t in_last_sum_ = 0;  // bytes in the last chunk so far; 0: it is whole
 };
 
-// One file, to read parts of it.
+// One file, open for reading parts of it.
 class BoxFile {
  public:
-  // Reads and checks sums and trailer. `path` is the file that the manifest lists as `entry`.
-  // Error(kCorrupt) with what is expected and found when it is missing, no regular file, of another
-  // size, of another checkpoint or damaged.
+  // Reads and checks the sums and the trailer. `path` is the file that the manifest lists as
+  // `entry`. Error(kCorrupt), with the expected and the found value, when the file is missing, is
+  // not a regular file, has another size, belongs to another checkpoint or is damaged.
   BoxFile(FileSystem& files, const std::string& path, const ManifestFile& entry,
           const BoxFileId& id);
   ~BoxFile();
   BoxFile(const BoxFile&) = delete;
   BoxFile& operator=(const BoxFile&) = delete;
 
-  // The bytes of all boxes.
+  // The sum of the sizes of all boxes.
   std::uint64_t data_bytes() const { return data_bytes_; }
 
-  // Checks whole chunks: `first` is the number of the first one. Error(kCorrupt) with the first
-  // chunk that does not have its sum. Requires: they are in the file; the last one may be short.
+  // Reads and checks whole chunks from chunk `first` on. Error(kCorrupt) names the first chunk
+  // whose sum differs. Requires: the chunks are in the file; only the file's last chunk may be
+  // short.
   void read_chunks(std::uint64_t first, std::span<std::byte> bytes);
 
   std::uint64_t bytes_read() const { return bytes_read_; }
@@ -98,32 +100,32 @@ class BoxFile {
 
 // A box that a rank wants to read.
 struct WantedBox {
-  std::string name;  // of the tensor
+  std::string name;  // the tensor's
   Box box;
-  std::byte* to = nullptr;  // the box's elements, in row-major order
+  std::byte* to = nullptr;  // gets the box's elements in row-major order
 };
 
-// Reads boxes of a checkpoint's tensors, whatever boxes its files have: each wanted box is put
-// together from the stored ones that it has elements in common with. Only the chunks with these
-// elements are read, each once a call, and each is checked before any of it is used. Several
-// readers may read the same files.
+// Reads boxes of a checkpoint's tensors, whichever boxes its files store: the reader assembles each
+// wanted box from the stored boxes that overlap it. It reads only the chunks with these elements,
+// each once in a call, and checks a chunk before it uses any of it. Several readers may read the
+// same files.
 class BoxReader {
  public:
-  // `manifest` is that in `folder` and outlives this.
+  // `manifest` is the one in `folder`, and outlives the reader.
   BoxReader(FileSystem& files, std::string folder, const Manifest& manifest);
 
-  // Error(kCorrupt), with some of the boxes filled, when a file is missing, of another checkpoint
-  // or damaged where it is read; Error(kInvalid) for a tensor or a box that the checkpoint
-  // does not have.
+  // Error(kCorrupt), with some of the boxes filled, when a file is missing, belongs to another
+  // checkpoint or is damaged where it is read. Error(kInvalid) for a tensor or a box that the
+  // checkpoint does not have.
   void read(std::span<const WantedBox> wanted);
-  // Reads every byte of every file. Errors as above.
+  // Reads and checks every byte of every file. Error(kCorrupt) as read().
   void verify();
 
-  // From the disk, so far; the manifest's not counted.
+  // The bytes read from the disk so far, without the manifest's.
   std::uint64_t bytes_read() const;
 
  private:
-  // Bytes that follow each other in a file and in the memory that wants them.
+  // Bytes that are contiguous both in a file and in the memory that they are read into.
   struct Run {
     std::uint64_t position = 0;
     std::uint64_t bytes = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,16 +14,16 @@ namespace paceline {
 
 namespace {
 
-// A box of at least so many bytes and two dimensions is cut into columns, each a box of its own: a
-// rank that wants some columns only, as with tensor parallelism, then finds them together.
+// A box of at least this many bytes and two dimensions is cut into columns, each a box of its own.
+// A rank that wants only some columns, as with tensor parallelism, then reads contiguous bytes.
 constexpr std::uint64_t kCutBytes = 1 << 20;
 constexpr std::uint64_t kBytesOfMany = 8 << 20;
 
-// Everything that the ranks hold of one tensor.
+// All boxes of one tensor that ranks hold.
 struct Held {
   Dtype dtype;
   std::vector<std::int64_t> shape;
-  int rank;  // the first one that knows of it
+  int rank;  // the first rank that knows of the tensor
   std::map<Box, std::vector<BoxHolder>> boxes;
 };
 using HeldByName = std::map<std::string, Held>;
@@ -52,9 +51,9 @@ HeldByName by_name(const std::vector<std::vector<HeldBox>>& held) {
   return tensors;
 }
 
-// Returns boxes that have no element in common. Ranks that divide a tensor differently, such as
-// the stages of a pipeline that both have the embedding, hold some elements in several boxes: they
-// belong to the first.
+// Returns disjoint boxes. Ranks that divide a tensor differently, such as two stages of a pipeline
+// that both have the embedding, hold some elements in several boxes; such an element stays only in
+// the first of them.
 std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
   std::vector<std::pair<Box, std::vector<BoxHolder>>> boxes(tensor.boxes.begin(),
                                                             tensor.boxes.end());
@@ -74,7 +73,7 @@ std::vector<std::pair<Box, std::vector<BoxHolder>>> apart(const Held& tensor) {
   return result;
 }
 
-// The holders that write: the able ones, or the first one when none is able.
+// The holders that can write; the first holder when none can.
 std::vector<BoxHolder> writers_among(const std::vector<BoxHolder>& holders,
                                      const std::vector<bool>& writes) {
   std::vector<BoxHolder> able;
@@ -86,7 +85,7 @@ std::vector<BoxHolder> writers_among(const std::vector<BoxHolder>& holders,
 
 // Common boxes with the same writers.
 struct Share {
-  std::vector<std::size_t> boxes;  // their numbers
+  std::vector<std::size_t> boxes;  // indices in BoxPlan::common
   std::uint64_t bytes = 0;
 };
 
@@ -115,7 +114,7 @@ class BoxPlanner {
     return static_cast<std::uint64_t>(num_elements(box.box)) * element(box);
   }
 
-  // An equal number of bytes to each writer, as nearly as cuts between rows allow.
+  // Gives each writer the same number of bytes, as nearly as cuts between rows allow.
   void divide(const Share& share, std::size_t num_writers) {
     std::uint64_t done = 0;
     std::size_t writer = 0;
@@ -177,12 +176,6 @@ std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one) {
          size_of(plan.tensors[one.tensor].dtype);
 }
 
-std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list) {
-  return std::accumulate(
-      list.begin(), list.end(), std::uint64_t{0},
-      [&](std::uint64_t sum, const BoxToWrite& one) { return sum + bytes_of(plan, one); });
-}
-
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes) {
   BoxPlan plan;
   plan.of_rank.resize(held.size());
@@ -228,7 +221,7 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     for (std::int64_t& number : all) number = reader.get<std::int64_t>();
     return all;
   };
-  // Four lengths and a type.
+  // The least that a box takes: four lengths and a type.
   constexpr std::size_t kLeastBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
   std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kLeastBytes));
   for (HeldBox& one : held) {
@@ -246,12 +239,6 @@ std::vector<HeldBox> decode_held(const std::string& text) {
   return held;
 }
 
-void copy_box(std::byte* to, const BoxPlan& plan, const BoxToWrite& one, const HeldMemory& from) {
-  const std::size_t element = size_of(plan.tensors[one.tensor].dtype);
-  copy_elements({to, row_major_strides(one.box.sizes)},
-                place_of_part(from.place, from.held.box, one.box, element), one.box.sizes, element);
-}
-
 bool AgreedPlan::update(ProcessGroup& group, const std::vector<HeldMemory>& held,
                         const std::vector<bool>& writes) {
   const bool is_same = plan_ && std::ranges::equal(held, held_, {}, &HeldMemory::held);
@@ -266,6 +253,23 @@ bool AgreedPlan::update(ProcessGroup& group, const std::vector<HeldMemory>& held
     all.push_back(decode_held(text));
   plan_ = plan_boxes(all, writes);
   return true;
+}
+
+std::uint64_t AgreedPlan::file_bytes(int rank) const {
+  std::uint64_t bytes = 0;
+  for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(rank)])
+    bytes += bytes_of(*plan_, one);
+  return bytes;
+}
+
+Manifest AgreedPlan::manifest(std::int64_t step, const CheckpointWords& words,
+                              std::vector<ManifestFile> files) const {
+  return {.step = step,
+          .run = words.run,
+          .world_size = static_cast<int>(plan_->of_rank.size()),
+          .files = std::move(files),
+          .tensors = plan_->tensors,
+          .metadata = words.metadata};
 }
 
 }  // namespace paceline

@@ -1,11 +1,12 @@
 #pragma once
 
-// The plan of a save: which rank writes which boxes. All ranks make the same plan of what each of
-// them holds. Where several ranks hold the same elements, each of them writes a share.
+// The plan of a save: which rank writes which boxes. Every rank makes the same plan from the lists
+// of the boxes that the ranks hold. Ranks that hold the same elements share the writing of them.
 //
-// Thread safety: pure functions, but for AgreedPlan.
+// Thread safety: pure functions; AgreedPlan has its own rule.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,79 +22,88 @@ namespace paceline {
 struct HeldBox {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
-  std::vector<std::int64_t> shape;  // of the whole tensor
-  Box box;                          // no elements: the rank only knows of the tensor
+  std::vector<std::int64_t> shape;  // the whole tensor's
+  Box box;                          // without elements: the rank only knows of the tensor
 
   bool operator==(const HeldBox&) const = default;
 };
 
 struct BoxHolder {
   int rank = 0;
-  std::size_t index = 0;  // in the rank's list
+  std::size_t index = 0;  // in the list of the boxes that the rank holds
 };
 
-// A box that a fixed set of ranks all hold; they share the writing of it.
+// A box that several ranks hold; they share the writing of it.
 struct CommonBox {
-  std::size_t tensor = 0;  // its number in BoxPlan::tensors
+  std::size_t tensor = 0;  // index in BoxPlan::tensors
   Box box;
-  std::vector<BoxHolder> holders;  // by rank; at least one
+  std::vector<BoxHolder> holders;  // in the order of ranks; at least one
 };
 
-// What one rank writes, in the order of its file.
+// A box that a rank writes into its file.
 struct BoxToWrite {
   std::size_t tensor = 0;
   Box box;
-  std::size_t index = 0;   // in the list of what the rank holds: the box lies within that one
-  std::size_t common = 0;  // its number in BoxPlan::common: the box lies within that one, too
+  std::size_t index = 0;   // the held box that contains it, in the rank's list
+  std::size_t common = 0;  // the common box that contains it, in BoxPlan::common
 };
 
 struct BoxPlan {
-  std::vector<StoredTensor> tensors;             // by name; their boxes as they will be stored
-  std::vector<CommonBox> common;                 // all elements of all tensors, each once
-  std::vector<std::vector<BoxToWrite>> of_rank;  // [rank]
-  std::vector<std::uint32_t> file_of_rank;       // the number of its file
-  std::size_t num_files = 0;                     // of ranks that write something
+  std::vector<StoredTensor> tensors;             // by name; with the boxes as they will be stored
+  std::vector<CommonBox> common;                 // each element of each tensor is in one of them
+  std::vector<std::vector<BoxToWrite>> of_rank;  // [rank], in the order of the rank's file
+  std::vector<std::uint32_t> file_of_rank;       // [rank]: the number of the rank's file
+  std::size_t num_files = 0;                     // one for each rank that writes something
 };
 
 std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
-std::uint64_t bytes_of(const BoxPlan& plan, const std::vector<BoxToWrite>& list);
 
-// `held`: by rank. `writes`: the ranks that can write; the others do only what no other one holds.
-// Error(kInvalid) naming the tensor when ranks disagree on it, or hold too little or more of it
-// than there is.
+// `held`: by rank. `writes`: which ranks can write; the others are given only boxes that no rank
+// which can write holds. Error(kInvalid) names the tensor when ranks disagree on its type or shape,
+// or when their boxes leave out elements of it or reach beyond it.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
-// What a rank holds, as text for the other ranks. Local. decode_held(): Error(kCorrupt) for a text
-// that was cut or makes no sense; it takes no memory that such a text only claims to fill.
+// The list of boxes that a rank holds, as text for the other ranks. Local. decode_held() throws
+// Error(kCorrupt) for a text that was cut or makes no sense, and allocates nothing for elements
+// that such a text only announces.
 std::string encode(const std::vector<HeldBox>& held);
 std::vector<HeldBox> decode_held(const std::string& text);
 
-// A box that this rank holds, and where.
+// A box that this rank holds, and its place in memory.
 struct HeldMemory {
   HeldBox held;
   BoxPlace place;
 };
 
-// Copies a box of the plan out of the held one in which it lies, as row-major elements.
-void copy_box(std::byte* to, const BoxPlan& plan, const BoxToWrite& one, const HeldMemory& from);
+// The part of a manifest that the caller of a save provides.
+struct CheckpointWords {
+  std::string run;  // empty: unknown
+  std::map<std::string, std::string> metadata;
+};
 
-// The plan that the ranks of a group have made of what they hold: made again only when some rank
-// holds something else than before.
+// The plan that the ranks of a group have agreed on. They make it again only when some rank holds
+// other boxes than before.
 //
-// Thread safety: none; while no thread updates it, threads may read it.
+// Thread safety: none; several threads may read it while none updates it.
 class AgreedPlan {
  public:
-  // Collective. True when the plan is another one than before. Errors of plan_boxes(), on every
-  // rank.
+  // Collective. Returns true when the plan has been made again. Errors are those of plan_boxes(),
+  // on every rank.
   bool update(ProcessGroup& group, const std::vector<HeldMemory>& held,
               const std::vector<bool>& writes);
 
-  // Requires: it was updated.
+  // Everything below requires that the plan was updated.
   const BoxPlan& operator*() const { return *plan_; }
   const BoxPlan* operator->() const { return &*plan_; }
 
+  // The size of the boxes in the file that a rank writes; 0 when it writes none.
+  std::uint64_t file_bytes(int rank) const;
+  // The manifest of a checkpoint that was written by this plan. `files`: by number.
+  Manifest manifest(std::int64_t step, const CheckpointWords& words,
+                    std::vector<ManifestFile> files) const;
+
  private:
-  std::vector<HeldBox> held_;  // of the plan
+  std::vector<HeldBox> held_;  // what this rank held when the plan was made
   std::optional<BoxPlan> plan_;
 };
 

@@ -17,7 +17,7 @@
 namespace paceline {
 namespace {
 
-// Beside the checkpoint's own metadata, in that of a safetensors file.
+// The keys that an export adds to the checkpoint's own metadata.
 constexpr const char* kStepKey = "paceline_step";
 constexpr const char* kRunKey = "paceline_run";
 constexpr const char* kRanksKey = "paceline_world_size";
@@ -43,8 +43,8 @@ std::vector<std::byte> read_tensor(BoxReader& reader, const StoredTensor& tensor
   return bytes;
 }
 
-// One file with whole tensors in the order of the manifest, whose boxes it sets. `read` gives the
-// bytes of each.
+// Writes one file with whole tensors in the order of the manifest, and returns the manifest with
+// their boxes. `read` returns the bytes of a tensor.
 using ReadTensor = std::function<std::vector<std::byte>(const StoredTensor& tensor)>;
 Manifest write_whole(FileSystem& files, const std::string& folder, Manifest manifest,
                      const ReadTensor& read) {

@@ -47,7 +47,7 @@ void write_run_mark(const std::string& directory, const std::string& workspace, 
   nlohmann::json json = {{"run", mark.run}};
   if (mark.job) json["job"] = *mark.job;
   if (mark.seed) json["seed"] = *mark.seed;
-  // A launcher's name for its job need not be UTF-8.
+  // The launcher's name for a job may be invalid UTF-8.
   const auto text = json_text(json) + "\n";
   const auto path = directory + kMarkName;
   const auto temporary = workspace + kMarkName;
@@ -112,25 +112,28 @@ std::string CheckpointDirectory::folder_of(std::int64_t step) const {
   return fmt::format("{}/{}", path_, step_name(step));
 }
 
-// A rename out of this folder, or into it, fails once another writer has taken over.
+// A new name in the workspace. A rename to or from it fails once another writer has taken over.
 std::string CheckpointDirectory::temporary_folder(std::int64_t step) const {
   return fmt::format("{}/{}.tmp-{}", claim_->workspace(), step_name(step), random_hex(8));
 }
 
-// Runs an action of the writer. When it fails because another writer has taken over, that is the
-// error.
-void CheckpointDirectory::change(const std::function<void()>& action) {
+// Error(kInvalid) when the directory was opened for reading only.
+const WriterClaim& CheckpointDirectory::claim() const {
   check(claim_.has_value(), "checkpoint directory {}: it was opened for reading only", path_);
-  try {
-    action();
-  } catch (const Error&) {
-    claim_->check_held();
-    throw;
-  }
+  return *claim_;
 }
 
-void CheckpointDirectory::set_mark(const RunMark& mark) {
-  change([&] { write_run_mark(path_, claim_->workspace(), mark, files_); });
+// Rethrows the current Error of a change to the directory. If another writer has taken over, that
+// is the cause, and Error(kAborted) is thrown in its place.
+void CheckpointDirectory::rethrow() const {
+  if (claim_) claim_->check_held();
+  throw;
+}
+
+void CheckpointDirectory::set_mark(const RunMark& mark) try {
+  write_run_mark(path_, claim().workspace(), mark, files_);
+} catch (const Error&) {
+  rethrow();
 }
 
 // The commit, and why one checkpoint can be loaded at any moment
@@ -139,7 +142,7 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 // DIR/step-N. A save takes these steps, each of which ends before the next begins:
 //
 //   1. Every rank writes its file into the temporary folder and syncs it (PlainFileWriter::finish),
-//      then reports its digest to rank 0.
+//      then reports its digest to rank 0 (CheckpointTeam::write_together).
 //   2. Rank 0 writes the manifest, which has these digests, and syncs it.
 //   3. Rank 0 syncs the temporary folder: the names of the files are on the disk.
 //   4. Rank 0 renames the folder to DIR/step-N. This is the commit.
@@ -148,9 +151,9 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 //
 // Invariants:
 //
-//   (a) A committed folder is complete. It gets its name in step 4, after everything in it is on
-//       the disk by steps 1 to 3, and nothing in it changes afterwards. A kill before step 4 leaves
-//       a temporary folder only, which the next writer removes and no reader looks at.
+//   (a) A committed folder is complete. It gets its name in step 4, after steps 1 to 3 have put
+//       everything in it on the disk, and nothing in it changes afterwards. A kill before step 4
+//       leaves only a temporary folder, which the next writer removes and no reader looks at.
 //   (b) A reader sees the old set of checkpoints or the new one, because a rename is one step. The
 //       one exception: a checkpoint of the same step is to be replaced on a file system that cannot
 //       swap two names. The old one then steps aside by a rename of its own, and a kill between the
@@ -168,46 +171,37 @@ void CheckpointDirectory::set_mark(const RunMark& mark) {
 //       workspace or into it, and its successor takes the whole workspace away first
 //       (writer_claim.h). A writer that was frozen at any moment then fails in its next rename;
 //       there is no moment between a check and a change.
-//   (g) What the disk did to the bytes is found out: the manifest has its own digest and that of
-//       each file's sums, and these have the CRC of each chunk. A load verifies what it reads
-//       before it uses it, and otherwise takes an older checkpoint.
-void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) {
+//   (g) Damage on the disk is detected. The manifest contains its own digest and the digest of each
+//       file's sums, and the sums are the CRCs of the chunks. A load verifies all that it reads
+//       before it uses any of it; if that fails, it takes an older checkpoint.
+void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write) try {
   check(step >= 0, "checkpoint directory {}: step {} is negative", path_, step);
-  change([&] {
-    claim_->check_held();
-    if (room_) prune(step, std::max(1, *room_ - 1));
-    bool was_full = false;
-    for (bool saved = false; !saved;) {
-      try {
-        write_and_commit(step, write);
-        saved = true;
-      } catch (const DiskFull&) {
-        if (!make_room(step)) throw;
-        was_full = true;
-      }
+  claim().check_held();
+  if (room_) prune(step, std::max(1, *room_ - 1));
+  bool was_full = false;
+  for (bool is_saved = false; !is_saved;) {
+    const auto temporary = temporary_folder(step);
+    try {
+      if (files_.mkdir(temporary, 0755) != 0) refuse(fmt::format("{}: cannot create", temporary));
+      commit(temporary, step, write(temporary));
+      is_saved = true;
+    } catch (const DiskFull&) {
+      remove_folder(temporary);
+      if (!make_room(step)) throw;
+      was_full = true;
+    } catch (...) {
+      remove_folder(temporary);
+      throw;
     }
-    if (was_full) note_room(step);
-  });
-  prune(step, options_.keep);
-}
-
-void CheckpointDirectory::write_and_commit(std::int64_t step, const WriteFiles& write) {
-  const auto temporary = temporary_folder(step);
-  try {
-    if (files_.mkdir(temporary, 0755) != 0) refuse(fmt::format("{}: cannot create", temporary));
-    const std::string text = to_json(write(temporary));
-    const std::array parts = {as_bytes(text)};
-    write_plain_file(files_, temporary + "/" + kManifestFile, parts);
-    sync_directory(files_, temporary);
-    commit(temporary, step);
-  } catch (...) {
-    remove_folder(temporary);
-    throw;
   }
+  if (was_full) note_room(step);
+  prune(step, options_.keep);
+} catch (const Error&) {
+  rethrow();
 }
 
-// Removes the oldest checkpoint but never the newest one that verifies. Returns false when there is
-// none to remove.
+// Removes the oldest checkpoint, but never the newest one that verifies. Returns false when there
+// is no other.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
@@ -217,7 +211,7 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
       steps, [&](std::int64_t step) { return step != *whole && remove_checkpoint(step); });
 }
 
-// Notes after a save that had to make room how many checkpoints the disk holds.
+// After a save that had to make room: notes how many checkpoints the disk holds.
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
   log::warning(fmt::format(
@@ -226,7 +220,13 @@ void CheckpointDirectory::note_room(std::int64_t newest) {
       path_, *room_, options_.keep, newest));
 }
 
-void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step) {
+// Steps 2 to 5 of the protocol above.
+void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step,
+                                 const Manifest& manifest) {
+  const std::string text = to_json(manifest);
+  const std::array parts = {as_bytes(text)};
+  write_plain_file(files_, temporary + "/" + kManifestFile, parts);
+  sync_directory(files_, temporary);
   const auto folder = folder_of(step);
   if (!fs::exists(fs::symlink_status(folder))) {
     if (files_.rename(temporary, folder) != 0) {
@@ -235,7 +235,7 @@ void CheckpointDirectory::commit(const std::string& temporary, std::int64_t step
     sync_directory(files_, path_);
     return;
   }
-  // The old one of this step leaves in the same instant, or steps aside: invariant (b).
+  // The old checkpoint of this step is swapped out, or renamed first: invariant (b).
   auto replaced = temporary;
   if (files_.exchange(temporary, folder) != 0) {
     if (errno != EINVAL && errno != ENOSYS) {
@@ -265,33 +265,33 @@ void CheckpointDirectory::prune(std::int64_t newest, int keep) noexcept try {
   log::warning(error.what());
 }
 
-std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) {
+std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) try {
   check(keep >= 1, "checkpoint directory {}: keep is {}, it must be at least 1", path_, keep);
+  claim().check_held();
+  const auto steps = list();
+  const auto surplus = std::span(steps).first(
+      static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
+  // If none of the kept checkpoints can be loaded, the newest one that can be is spared as well.
+  const auto verified = [&](std::int64_t step) { return verifies(step); };
+  std::optional<std::int64_t> spared;
+  if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
+    const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
+    if (whole != surplus.rend()) spared = *whole;
+  }
   std::vector<std::int64_t> removed;
-  change([&] {
-    claim_->check_held();
-    const auto steps = list();
-    const auto surplus = std::span(steps).first(
-        static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-    // If none of the kept checkpoints can be loaded, the newest one that can is spared, too.
-    const auto verified = [&](std::int64_t step) { return verifies(step); };
-    std::optional<std::int64_t> spared;
-    if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
-      const auto whole = std::find_if(surplus.rbegin(), surplus.rend(), verified);
-      if (whole != surplus.rend()) spared = *whole;
-    }
-    for (const std::int64_t step : surplus) {
-      if (step != spared && remove_checkpoint(step)) removed.push_back(step);
-    }
-  });
+  for (const std::int64_t step : surplus) {
+    if (step != spared && remove_checkpoint(step)) removed.push_back(step);
+  }
   return removed;
+} catch (const Error&) {
+  rethrow();
 }
 
 void CheckpointDirectory::remove_folder(const std::string& folder) noexcept {
   if (!remove_tree(files_, folder)) log::warning(system_error(folder + ": cannot remove").what());
 }
 
-// Leaves out later steps, which are from before an older step was loaded.
+// The steps up to this one. Later steps exist when an older one was loaded.
 std::vector<std::int64_t> CheckpointDirectory::list_up_to(std::int64_t newest) const {
   auto steps = list();
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
@@ -356,7 +356,7 @@ std::optional<Manifest> CheckpointDirectory::newest_before(std::int64_t before,
       if (run.empty() || manifest.run.empty() || manifest.run == run) return manifest;
       on_refused(*step,
                  fmt::format("{}: of run {}, expected {}", folder_of(*step), manifest.run, run));
-    } catch (const std::exception& error) {  // also bad_alloc: sizes come from an untrusted file
+    } catch (const std::exception& error) {  // bad_alloc as well: sizes come from an untrusted file
       on_refused(*step, error.what());
     }
   }

@@ -20,13 +20,13 @@ namespace {
 
 constexpr std::uint64_t kMostOwnerBytes = 64 << 10;
 
-// Bytes as a buffer of a collective.
+// Wraps bytes as the buffer of a collective.
 Buffer buffer_of(std::span<std::byte> bytes) {
   return Buffer(bytes.data(), bytes.size(), Dtype::kUint8);
 }
 
-// The text of the writer's owner.json as this rank sees it; empty when it cannot read it. Equal
-// texts mean the same directory.
+// The text of the writer's owner.json as this rank sees it; empty when this rank cannot read it.
+// Ranks that read equal texts see the same directory.
 std::string owner_of(FileSystem& files, const std::string& workspace) try {
   return to_string(read_plain_file(files, workspace + "/owner.json", kMostOwnerBytes));
 } catch (const Error&) {
@@ -76,7 +76,6 @@ CheckpointTeam::CheckpointTeam(std::shared_ptr<ProcessGroup> group, const std::s
   form_background();
   on_rank(0, *background_, [&] { directory_.emplace(path, options, files_); });
   find_who_sees(path);
-  staging_.resize(group_->rank() == 0 ? static_cast<std::size_t>(group_->world_size()) : 1);
 }
 
 // Collective.
@@ -86,7 +85,7 @@ void CheckpointTeam::form_background() {
     is_broken_ = false;
     return;
   }
-  group_->barrier();  // a rank that is missing is found out in the group's own time
+  group_->barrier();  // the group's own timeout detects a missing rank
   GroupOptions options = group_->options();
   options.timeout = patience_;
   background_ = group_->split(0, group_->rank(), options, "checkpoint");
@@ -94,8 +93,8 @@ void CheckpointTeam::form_background() {
 }
 
 // Collective. Waits until no rank is writing, and forms the background group again if it has
-// failed. Returns false on every rank when one of them is still writing. The ranks exchange their
-// states first, which takes no time, so that no rank waits for a disk in the group that was given.
+// failed. Returns false on every rank when one of them is still writing. The ranks first exchange
+// whether they are writing, which is fast, so that no rank waits for a disk in the given group.
 bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
   const auto any_rank = [&] {
     std::array<std::int32_t, 2> any = {writer_.is_busy() ? 1 : 0, is_broken_ ? 1 : 0};
@@ -132,8 +131,8 @@ ProcessGroup& CheckpointTeam::waiting_group() {
   return *background_;
 }
 
-// Collective. Finds out which ranks see the same directory. Rank 0's path may contain symbolic
-// links that do not exist on other hosts, or point elsewhere there; so the resolved path is used.
+// Collective. Finds out which ranks see the same directory. Other hosts may lack the symbolic links
+// in rank 0's path, or have others, so each rank resolves the path by itself.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -162,12 +161,15 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
 // when some rank has none.
 bool CheckpointTeam::reserve() {
   std::optional<Error> failure;
+  const auto stage = [&](int rank) {
+    staged_.push_back({rank, plan_.file_bytes(rank), {}});
+    staged_.back().memory.reserve(staged_.back().bytes);
+  };
+  staged_.clear();
   try {
-    for (int rank = 0; rank < group_->world_size(); ++rank) {
-      const bool is_own = rank == group_->rank();
-      if (!is_own && (group_->rank() != 0 || sees(rank))) continue;
-      const auto& list = plan_->of_rank[static_cast<std::size_t>(rank)];
-      staging_[is_own ? 0 : static_cast<std::size_t>(rank)].reserve(bytes_of(*plan_, list));
+    stage(group_->rank());
+    for (int rank = 0; group_->rank() == 0 && rank < group_->world_size(); ++rank) {
+      if (!sees(rank)) stage(rank);
     }
   } catch (const Error& error) {
     failure = error;
@@ -176,14 +178,16 @@ bool CheckpointTeam::reserve() {
   return all_reduce_value(*group_, failure ? 0 : 1, ReduceOp::kMin) == 1;
 }
 
-// Collective. Ranks that do not see the directory send rank 0 what they copied.
+// Collective. Ranks that do not see the directory send their copies to rank 0.
 void CheckpointTeam::carry() {
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    const auto number = static_cast<std::size_t>(rank);
-    const std::uint64_t bytes = bytes_of(*plan_, plan_->of_rank[number]);
-    if (sees(rank) || bytes == 0) continue;
-    if (group_->rank() == rank) group_->send(buffer_of({staging_[0].data(), bytes}), 0);
-    if (group_->rank() == 0) group_->recv(buffer_of({staging_[number].data(), bytes}), rank);
+  for (const Staged& one : staged_) {
+    if (sees(one.rank) || one.bytes == 0) continue;
+    const Buffer buffer = buffer_of({one.memory.data(), one.bytes});
+    if (group_->rank() == 0) {
+      group_->recv(buffer, one.rank);
+    } else {
+      group_->send(buffer, 0);
+    }
   }
 }
 
@@ -205,25 +209,28 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
     });
     return;
   }
-  std::byte* place = staging_[0].data();
+  std::byte* place = staged_.front().memory.data();
   for (const BoxToWrite& one : plan_->of_rank[static_cast<std::size_t>(group_->rank())]) {
-    copy_box(place, *plan_, one, held[one.index]);
+    const auto& [what, where] = held[one.index];
+    const std::size_t element = size_of(what.dtype);
+    copy_elements({place, row_major_strides(one.box.sizes)},
+                  place_of_part(where, what.box, one.box, element), one.box.sizes, element);
     place += bytes_of(*plan_, one);
   }
   carry();
   writer_.start(step, [this, step, words] { write_together(step, words); });
 }
 
-// Runs in the background, on all ranks. Rank 0 tells the others which folder of the directory to
-// write into, tells them again after it had to make room on a full disk, and sends an empty name at
-// the end.
+// Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
+// the folder to write into. After it had to make room on a full disk it sends another one, and at
+// the end an empty one.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
   const auto together = [&](const auto& action) {
     try {
       return action();
     } catch (const Error& error) {
       is_broken_ = true;
-      // kAborted would say that another generation of the job has taken over.
+      // kAborted would mean that another generation of the job has taken over.
       const bool is_aborted = error.code() == ErrorCode::kAborted;
       throw Error(is_aborted ? ErrorCode::kSystem : error.code(), error.what());
     }
@@ -231,13 +238,27 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
   const auto order = [&](const std::string& folder) {
     return together([&] { return broadcast_object(*background_, folder, 0); });
   };
-  const auto write = [&](const std::string& folder, const std::string& run) {
-    const Report own = write_own(path_ + folder, {step, run, 0});
-    return together([&] { return gather_objects(*background_, own.encode(), 0); });
-  };
   const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
+  // Writes what this rank has staged into the folder. Returns the reports of all ranks on rank 0.
+  const auto write = [&](const std::string& folder) {
+    Report report;
+    try {
+      for (const Staged& one : staged_) {
+        if (one.bytes == 0 || !sees(group_->rank())) continue;
+        const auto number = plan_->file_of_rank[static_cast<std::size_t>(one.rank)];
+        const auto path = path_ + folder + "/" + box_file_name(number, plan_->num_files);
+        BoxFileWriter file(files_, path, {step, run, number}, one.bytes);
+        file.add({one.memory.data(), one.bytes});
+        report.files.emplace(number, file.finish());
+      }
+    } catch (const Error& error) {
+      report.error = error;
+      report.is_full = dynamic_cast<const DiskFull*>(&error) != nullptr;
+    }
+    return together([&] { return gather_objects(*background_, report.encode(), 0); });
+  };
   if (!directory_) {
-    for (std::string folder = order(""); !folder.empty(); folder = order("")) write(folder, run);
+    for (std::string folder = order(""); !folder.empty(); folder = order("")) write(folder);
     return;
   }
   const auto end = [&] {
@@ -251,59 +272,22 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
     directory_->save_files(step, [&](const std::string& whole_path) {
       const std::string folder = whole_path.substr(path_.size());
       order(folder);
-      Manifest manifest{.step = step,
-                        .run = run,
-                        .world_size = group_->world_size(),
-                        .files = std::vector<ManifestFile>(plan_->num_files),
-                        .tensors = plan_->tensors,
-                        .metadata = words.metadata};
+      std::vector<ManifestFile> files(plan_->num_files);
       std::optional<Error> full;
-      for (const std::string& text : write(folder, run)) {
+      for (const std::string& text : write(folder)) {
         const Report report = Report::decode(text);
         if (report.error && !report.is_full) throw *report.error;
         if (report.error && !full) full = report.error;
-        for (const auto& [number, file] : report.files) manifest.files.at(number) = file;
+        for (const auto& [number, file] : report.files) files.at(number) = file;
       }
       if (full) throw DiskFull(full->code(), full->what());
-      return manifest;
+      return plan_.manifest(step, {run, words.metadata}, std::move(files));
     });
   } catch (...) {
     end();
     throw;
   }
   end();
-}
-
-// Writes this rank's file, and on rank 0 those of ranks that do not see the directory. `id` lacks
-// the number.
-CheckpointTeam::Report CheckpointTeam::write_own(const std::string& folder, const BoxFileId& id) {
-  Report report;
-  for (int rank = 0; rank < group_->world_size(); ++rank) {
-    const bool is_own = rank == group_->rank();
-    if (is_own ? !sees(rank) : group_->rank() != 0 || sees(rank)) continue;
-    const auto number = static_cast<std::size_t>(rank);
-    const auto& list = plan_->of_rank[number];
-    if (list.empty()) continue;
-    const std::span<const std::byte> bytes(staging_[is_own ? 0 : number].data(),
-                                           bytes_of(*plan_, list));
-    BoxFileId own = id;
-    own.number = plan_->file_of_rank[number];
-    try {
-      const std::string path = folder + "/" + box_file_name(own.number, plan_->num_files);
-      BoxFileWriter file(files_, path, own, bytes.size());
-      file.add(bytes);
-      report.files.emplace(own.number, file.finish());
-    } catch (const DiskFull& error) {
-      report.error = error;
-      report.is_full = true;
-      break;
-    } catch (const Error& error) {
-      report.error = error;
-      report.is_full = false;
-      break;
-    }
-  }
-  return report;
 }
 
 std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<WantedBox>& wanted) {
@@ -336,7 +320,7 @@ std::uint64_t CheckpointTeam::read(const Manifest& manifest, const std::vector<W
   return bytes;
 }
 
-// Collective. Rank 0 reads box by box what the ranks that do not see the directory want.
+// Collective. Rank 0 reads, box by box, for the ranks that do not see the directory.
 void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string& folder,
                                      const std::vector<WantedBox>& wanted, std::uint64_t& bytes) {
   const int self = group_->rank();
@@ -353,7 +337,7 @@ void CheckpointTeam::read_for_others(const Manifest& manifest, const std::string
     for (const WantedBox& one : sees(self) ? std::vector<WantedBox>() : wanted) {
       std::int32_t is_read = 0;
       background_->recv(buffer_of(std::as_writable_bytes(std::span(&is_read, 1))), 0);
-      if (is_read == 0) return;  // rank 0 says why
+      if (is_read == 0) return;  // rank 0 throws the reason
       const std::size_t size =
           static_cast<std::size_t>(num_elements(one.box)) * size_of(manifest.find(one.name)->dtype);
       if (size > 0) background_->recv(buffer_of({one.to, size}), 0);

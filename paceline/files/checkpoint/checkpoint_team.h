@@ -1,27 +1,41 @@
 #pragma once
 
-// The ranks of a group that save and load a checkpoint together, each rank the part that it holds:
-// the one way in which checkpoints are written. A save copies on every rank the boxes that this
-// rank writes, and returns; then each rank writes its own file, all at the same time, and rank 0
-// gives the checkpoint its name when all files are on the disk. A load reads what the rank wants,
-// and nothing else: it may hold other parts than any rank that saved, in any number of ranks. One
-// process alone saves in a group of one rank.
+// The ranks of a group that save and load checkpoints together, each rank the part that it holds.
+// Every checkpoint of a run is written in this way; a process without other ranks forms a group of
+// one. A load reads only the boxes that the rank wants. These may be other boxes than any rank
+// saved, and the number of ranks may differ.
+//
+// A save follows the same protocol on disks (here) and in the memories of hosts
+// (memory_checkpoint.h):
+//
+//   1. Agree: all ranks agree on the plan, and that the save before this one has ended.
+//   2. Open: choose a place that no reader looks at: a temporary folder, or the slot of the older
+//      save after its seal has been broken.
+//   3. Write: each rank writes its file there, at the same time as the others, and reports the
+//      file's digest or its error.
+//   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
+//      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
+//      the slot. A load passes over a save that lacks files because a memory was not sealed.
+//
+// A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
+// this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
 //
 //   CheckpointTeam team(group, "run", {.keep = 3});
 //   team.save(step, held, {.run = run, .metadata = words});
 //   ...
 //   if (const auto error = team.finish()) ...
 //
-// A slow disk is not treated as an error. Ranks wait for each other's disks in a group of their
-// own, for up to CheckpointDirectoryOptions::disk_timeout, and never in the group that was given,
-// whose time limit is made for computing. When even that passes, saves are left out (an error,
-// which is logged) until the disk is back; the group of the disks is then made anew.
+// A slow disk is not an error. Ranks wait for each other's disks in a background group with a limit
+// of its own, CheckpointDirectoryOptions::disk_timeout. They never wait for disks in the group that
+// was given, because its timeout is meant for computing. When the disk takes longer, saves are
+// skipped, each with an error in the log, until the disk responds; then the ranks form a new
+// background group.
 //
-// Ranks whose host does not have the directory, because its hosts share no file system, send what
-// they hold to rank 0, which writes it, and get from it what they want.
+// A rank that does not see the directory, because the hosts share no file system, sends its boxes
+// to rank 0, which writes them, and receives the boxes that it wants from rank 0.
 //
-// Cost: memory for one copy of what the rank writes. The first save, and each save after the ranks
-// hold other boxes than before, exchanges lists of boxes; every other save exchanges one number.
+// Cost: memory for one copy of the boxes that the rank writes. The ranks exchange lists of boxes in
+// the first save and in each save after they hold other boxes; other saves exchange one number.
 //
 // Thread safety: none.
 
@@ -41,12 +55,6 @@
 
 namespace paceline {
 
-// What rank 0 writes into the manifest, beside tensors.
-struct CheckpointWords {
-  std::string run;
-  std::map<std::string, std::string> metadata;
-};
-
 class CheckpointTeam {
  public:
   // Collective. Errors are those of CheckpointDirectory, on every rank.
@@ -55,29 +63,35 @@ class CheckpointTeam {
   CheckpointTeam(const CheckpointTeam&) = delete;
   CheckpointTeam& operator=(const CheckpointTeam&) = delete;
 
-  // Rank 0's; null elsewhere.
+  // The directory on rank 0; null on other ranks.
   CheckpointDirectory* directory() { return directory_ ? &*directory_ : nullptr; }
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
-  // Collective. Returns once this rank has copied what it writes; before that it waits for the rest
-  // of the previous save. What goes wrong later is logged and given by take_error() and finish(),
-  // on rank 0 all of it. Error(kInvalid) on every rank when what the ranks hold does not make whole
-  // tensors.
+  // Collective. Waits for the previous save, copies the boxes that this rank writes, and returns.
+  // Later errors are logged and returned by take_error() and finish(); rank 0 gets those of all
+  // ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
-  // Waits until what was saved is on the disk, for at most the disks' time.
+  // Waits until the last save is on the disk, for at most disk_timeout.
   std::optional<Error> finish() { return writer_.finish(); }
 
-  // Collective. Waits until nothing is being written, and gives a group of the same ranks in which
-  // they may wait for each other's disks. Error(kTimeout) on every rank after the disks' time.
+  // Collective. Waits until no rank is writing, and returns a group of the same ranks in which they
+  // may wait for each other's disks. Error(kTimeout) on every rank after disk_timeout.
   ProcessGroup& waiting_group();
 
-  // Collective. Fills what this rank wants of a checkpoint of `directory()`; returns the bytes read
-  // from the disk. Error(kCorrupt) on every rank, with some filled, when any of it is damaged.
+  // Collective. Fills the boxes that this rank wants from a checkpoint of `directory()`; returns
+  // the bytes read from the disk. Error(kCorrupt) on every rank, with some boxes filled, when a
+  // chunk that a rank reads is damaged.
   std::uint64_t read(const Manifest& manifest, const std::vector<WantedBox>& wanted);
 
  private:
-  // The files that a rank wrote, or the error that stopped it.
+  // The contents of a file of the current save.
+  struct Staged {
+    int rank = 0;  // the one that holds its boxes
+    std::uint64_t bytes = 0;
+    StagingMemory memory;
+  };
+  // The files that a rank has written, or the error that stopped it.
   struct Report;
 
   bool sees(int rank) const { return sees_[static_cast<std::size_t>(rank)]; }
@@ -87,23 +101,22 @@ class CheckpointTeam {
   bool reserve();
   void carry();
   void write_together(std::int64_t step, const CheckpointWords& words);
-  Report write_own(const std::string& folder, const BoxFileId& id);
   void read_for_others(const Manifest& manifest, const std::string& folder,
                        const std::vector<WantedBox>& wanted, std::uint64_t& bytes);
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
   FileSystem& files_;
-  const std::chrono::milliseconds patience_;      // with disks
-  std::shared_ptr<ProcessGroup> background_;      // the same ranks; here they wait for disks
+  const std::chrono::milliseconds patience_;      // how long to wait for disks
+  std::shared_ptr<ProcessGroup> background_;      // the same ranks wait for disks here
   std::atomic<bool> is_broken_ = false;           // background_ has failed
   std::optional<CheckpointDirectory> directory_;  // rank 0's
   std::string path_;                              // of the directory, as this rank sees it
-  std::vector<bool> sees_;                        // by rank: whether it can write there
+  std::vector<bool> sees_;                        // [rank]: whether it sees the directory
   AgreedPlan plan_;
-  bool has_room_ = false;               // for what the plan says; the same on all ranks
-  std::vector<StagingMemory> staging_;  // first its own; on rank 0 then, by rank, what it writes
-                                        // for those that do not see the directory
-  CheckpointWriter writer_;             // ends first: it reads the others
+  bool has_room_ = false;       // `staged_` fits the plan; the same on all ranks
+  std::vector<Staged> staged_;  // first this rank's own file; on rank 0 then those that it writes
+                                // for ranks that do not see the directory
+  CheckpointWriter writer_;     // destroyed first, because its thread reads the other members
 };
 
 }  // namespace paceline

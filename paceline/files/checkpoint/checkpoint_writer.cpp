@@ -33,8 +33,8 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
   if (memory_) {
     // A hint: 512 times fewer pages, in the first copy and in the translation of addresses.
     madvise(memory_.get(), capacity, MADV_HUGEPAGE);
-    // A lack of memory shows here and not as a signal later. Linux before 5.14 cannot, and brings
-    // the pages with the first copy.
+    // Populating the pages reports a lack of memory here, and not as a signal later. Linux before
+    // 5.14 does not support that (EINVAL); there the first copy brings the pages.
     if (madvise(memory_.get(), capacity, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
       memory_.reset();
   }
@@ -46,7 +46,7 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
 
 namespace {
 
-constexpr int kStepsBelow = 10;  // of nice
+constexpr int kStepsBelow = 10;  // added to the nice value
 
 }  // namespace
 
@@ -62,7 +62,7 @@ CheckpointWriter::~CheckpointWriter() {
   std::_Exit(1);
 }
 
-// Requires mutex_, and a save under way.
+// Requires mutex_, and a current save.
 Error CheckpointWriter::overdue() const {
   return Error(ErrorCode::kTimeout,
                fmt::format("the disk has not taken the checkpoint of step {} within {} s", *step_,
@@ -99,11 +99,23 @@ void CheckpointWriter::start(std::int64_t step, std::function<void()> write) {
   if (!wait_until_idle(lock, Deadline::after(patience_))) throw overdue();
   step_ = step;
   lock.unlock();
-  // A thread for each save: one that waited at a lower priority would be the last to end of a
-  // process that is killed, and give its memory back at that priority.
+  const auto work = [this, step, write = std::move(write)] {
+    begin_below();
+    const auto begin = Timeline::Clock::now();
+    std::optional<Error> error;
+    try {
+      write();
+    } catch (const Error& problem) {
+      error = problem;
+    } catch (...) {
+      error = Error(ErrorCode::kSystem, describe_current_exception());
+    }
+    end(step, begin, error);
+  };
+  // Each save has a thread of its own. When a process is killed, a thread that waited at a lower
+  // priority would end last, and release the process's memory at that priority.
   try {
-    thread_ = start_thread("paceline-ckpt",
-                           [this, step, write = std::move(write)] { work(step, write); });
+    thread_ = start_thread("paceline-ckpt", work);
   } catch (const std::system_error& problem) {
     lock.lock();
     step_.reset();
@@ -148,17 +160,9 @@ void CheckpointWriter::keep(std::int64_t step, const Error& error) {
   if (!error_) error_ = error;
 }
 
-void CheckpointWriter::work(std::int64_t step, const std::function<void()>& write) {
-  begin_below();
-  const auto begin = Timeline::Clock::now();
-  std::optional<Error> error;
-  try {
-    write();
-  } catch (const Error& problem) {
-    error = problem;
-  } catch (...) {
-    error = Error(ErrorCode::kSystem, describe_current_exception());
-  }
+// On the thread that writes.
+void CheckpointWriter::end(std::int64_t step, Timeline::Clock::time_point begin,
+                           const std::optional<Error>& error) {
   if (timeline_) timeline_->add(SpanKind::kCheckpoint, 0, step, begin, Timeline::Clock::now());
   {
     const std::lock_guard lock(mutex_);

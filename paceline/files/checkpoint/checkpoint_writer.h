@@ -1,7 +1,7 @@
 #pragma once
 
-// Writing a checkpoint while the training goes on: the memory that it is copied into, and the
-// thread that writes it.
+// Writing a checkpoint while the training goes on: the memory that a save copies the boxes into,
+// and the thread that writes them.
 
 #include <chrono>
 #include <condition_variable>
@@ -25,8 +25,8 @@ namespace paceline {
 // The buffer that a save copies its bytes into. It is kept for the next save. Thread safety: none.
 class StagingMemory {
  public:
-  // Makes it at least so large, with its pages present; its former content is lost. Error(kSystem)
-  // when there is no memory.
+  // Enlarges the buffer to at least this size, with its pages present; the former content is lost.
+  // Error(kSystem) when there is not enough memory.
   std::byte* reserve(std::size_t bytes);
   std::byte* data() const { return memory_.get(); }
 
@@ -38,55 +38,58 @@ class StagingMemory {
   std::size_t capacity_ = 0;
 };
 
-// Writes checkpoints one after another on a background thread. The thread runs niced, so that it
-// does not slow training; while someone waits for it, it gets the waiter's priority back, if the
-// system permits. An error is logged at once and given later: a checkpoint that cannot be written
-// costs nothing else.
+// Writes checkpoints one after another on a background thread. The thread runs at a lower priority,
+// so that it does not slow the training; while another thread waits for it, it has that thread's
+// priority, if the system permits. An error is logged at once and returned later: a checkpoint that
+// cannot be written costs nothing else.
 //
 // Thread safety: none; one thread at a time.
 class CheckpointWriter {
  public:
-  // `timeline` gets a span for each write; may be null. `patience`: with the disk, at the end.
+  // `timeline` gets a span for each write; it may be null. `patience`: how long start(), finish()
+  // and the destructor wait for the disk.
   explicit CheckpointWriter(std::shared_ptr<Timeline> timeline = nullptr,
                             std::chrono::milliseconds patience = std::chrono::hours(1));
-  // Waits for the save under way. When the disk takes longer than `patience`, the process ends with
-  // exit code 1 and a line that says so, because its thread cannot be ended and uses the memory.
+  // Waits for the current save. When the disk takes longer than `patience`, the process logs this
+  // and exits with code 1, because the thread cannot be ended and still uses the memory.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   bool is_busy() const;
-  // Waits until what was started before has ended: the memory that it reads may change then. False
-  // when it has not at the deadline. `step` is what waits, for a warning; nothing: no save does.
+  // Waits until the current save has ended; the memory that it reads may change afterwards. Returns
+  // false at the deadline. `step`: the save that waits, for a warning; nothing: no save is waiting.
   bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
-  // The save of `step` does not start, because of this error, which is logged and given later.
+  // The save of `step` does not start because of this error, which is logged and returned later.
   void refuse(std::int64_t step, const Error& error);
-  // Waits as take_turn(), for `patience`, and returns while `write` runs; an error is what it
-  // throws. Error(kSystem) when no thread can be started, Error(kTimeout) after `patience`.
+  // Waits until the current save has ended, for at most `patience`; then starts `write` and returns
+  // while it runs. An exception of `write` is the error of the save. Error(kSystem) when no thread
+  // can be started, Error(kTimeout) after `patience`.
   void start(std::int64_t step, std::function<void()> write);
 
-  // The first error since it was last asked; does not wait.
+  // The first error since the last take_error() or finish(); does not wait.
   std::optional<Error> take_error();
-  // Waits as take_turn(), then as take_error(); Error(kTimeout) after `patience`.
+  // Waits until the current save has ended, then acts as take_error(). Returns Error(kTimeout)
+  // after `patience`.
   std::optional<Error> finish();
 
  private:
   bool wait_until_idle(std::unique_lock<std::mutex>& lock, Deadline deadline);
   Error overdue() const;
   void begin_below();
-  void work(std::int64_t step, const std::function<void()>& write);
+  void end(std::int64_t step, Timeline::Clock::time_point begin, const std::optional<Error>& error);
   void keep(std::int64_t step, const Error& error);
 
   const std::shared_ptr<Timeline> timeline_;  // owners: the groups of this rank, and this
   const std::chrono::milliseconds patience_;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
-  std::optional<std::int64_t> step_;  // of the save under way
-  pid_t writer_ = 0;                  // its thread, once it has a lower priority
+  std::optional<std::int64_t> step_;  // the current save's
+  pid_t writer_ = 0;                  // the save's thread once it has a lower priority
   bool is_awaited_ = false;
-  bool has_given_up_ = false;  // finish() has waited long enough for all
+  bool has_given_up_ = false;  // finish() has waited in vain; the destructor does not wait again
   std::optional<Error> error_;
-  std::jthread thread_;  // of the last save
+  std::jthread thread_;  // the last save's
 };
 
 }  // namespace paceline

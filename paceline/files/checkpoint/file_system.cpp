@@ -20,7 +20,7 @@ namespace paceline {
 
 namespace {
 
-// The folder that a path lies in, open, and the path's name there.
+// The opened parent folder of a path, and the path's last component.
 struct Place {
   Fd folder;
   std::string name;
@@ -94,9 +94,10 @@ FileSystem& FileSystem::real() {
 namespace {
 
 constexpr std::size_t kLargestCall = std::size_t{64} << 20;
-// Only whole blocks go past the kernel's cache, aligned in memory and in the file.
+// A write that bypasses the kernel's cache consists of whole blocks, aligned in memory and in the
+// file.
 constexpr std::size_t kBlock = 4 << 10;
-// With fewer bytes, waiting for the disk costs more than the copy.
+// For fewer bytes, waiting for the disk costs more than the copy into the cache.
 constexpr std::size_t kLeastPast = 1 << 20;
 
 // A descriptor closed through the interface.
@@ -183,8 +184,8 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
-// Returns how many of these bytes the next call writes, and switches to or from writing past the
-// cache for them.
+// Returns how many of these bytes the next call shall write, and switches the bypass of the cache
+// on or off for them.
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);
   const std::uint64_t place = reinterpret_cast<std::uintptr_t>(bytes.data()) | written_;
@@ -205,11 +206,11 @@ void PlainFileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = files_.write(fd_, bytes.first(prepare(bytes)));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && errno == EINVAL && passes_) {  // larger blocks than these are wanted
+    if (count < 0 && errno == EINVAL && passes_) {  // the file system needs larger blocks
       can_pass_ = false;
       continue;
     }
-    if (count == 0) errno = EIO;  // no progress and no reason: never try forever
+    if (count == 0) errno = EIO;  // no progress and no reason: do not retry for ever
     if (count <= 0) give_up("write");
     written_ += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
@@ -247,7 +248,7 @@ int list(const std::string& folder, std::vector<std::string>& names) {
   if (!opened) return errno;
   const Listing listing(::fdopendir(opened.get()), ::closedir);
   if (!listing) return errno;
-  opened.release();  // the listing's now
+  opened.release();  // the listing owns it now
   for (;;) {
     errno = 0;
     const dirent* const entry = ::readdir(listing.get());

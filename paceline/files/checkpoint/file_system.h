@@ -1,13 +1,13 @@
 #pragma once
 
-// The disk below checkpoints: the system calls as an interface, so that a test can make the Nth of
-// them fail; whole regular files; whole folders.
+// Access to the disk for checkpoints: the system calls as an interface, so that a test can make the
+// Nth call fail; regular files as wholes; folders as wholes.
 //
-// Each call behaves as the system call of the same name: -1 and errno on failure, and a write may
-// be short. None follows a symbolic link, neither at the end of a path nor on the way: ELOOP.
-// Otherwise anyone who can write to a checkpoint folder could plant a link and make this process
-// overwrite or delete other files. So callers first resolve a path that a user gave
-// (without_links()).
+// Each call behaves as the system call of the same name: it returns -1 and sets errno on failure,
+// and a write may be short. No call follows a symbolic link, whether it is the last component of a
+// path or an earlier one; the call fails with ELOOP. Otherwise anyone who can write to a checkpoint
+// folder could plant a link and make this process overwrite or delete other files. So callers first
+// resolve a path from a user (without_links()).
 //
 // Thread safety: the real one keeps no state; every function may be called from any thread.
 
@@ -30,7 +30,7 @@ class DiskFull : public Error {
   using Error::Error;
 };
 
-// Throws the error of a call that failed: DiskFull, or Error(kSystem) as system_error() makes it.
+// Throws the error of a failed call: DiskFull, or the Error(kSystem) that system_error() makes.
 [[noreturn]] void refuse(const std::string& what, int error_number = errno);
 
 class FileSystem {
@@ -48,24 +48,25 @@ class FileSystem {
   virtual int exchange(const std::string& a, const std::string& b) = 0;
   virtual int unlink(const std::string& path) = 0;
   virtual int rmdir(const std::string& path) = 0;
-  // Whether what is written to this descriptor goes past the kernel's cache from now on (O_DIRECT).
-  // False where the file system has no such way.
+  // Sets whether later writes to this descriptor bypass the kernel's cache (O_DIRECT). Returns
+  // false where the file system does not support that.
   virtual bool pass_cache(int fd, bool passes);
 
-  // The machine's own. Never destroyed.
+  // The file system of this machine. Never destroyed.
   static FileSystem& real();
 };
 
-// Whole regular files: read into memory, or written and on the disk when the call returns. Symbolic
-// links, FIFOs and devices are refused, so a planted file can neither redirect a read
-// nor block it.
+// Regular files as wholes: read into memory, or written so that they are on the disk when the call
+// returns. Symbolic links, FIFOs and devices are refused, so a planted file can neither redirect a
+// read nor block it.
 
 // Error(kCorrupt) when the path is missing, is not a regular file, is larger than `max_bytes`, or
 // changes its size while it is read; Error(kSystem) when the operating system refuses.
 std::vector<std::byte> read_plain_file(FileSystem& files, const std::string& path,
                                        std::uint64_t max_bytes);
 
-// A descriptor that reads a regular file; the caller closes it. Errors as above.
+// Opens a regular file for reading; the caller closes the descriptor. Errors as read_plain_file(),
+// except those of the size.
 int open_plain_file(FileSystem& files, const std::string& path);
 
 // Fills `bytes` from `position` on. Error(kCorrupt) when the file ends earlier.
@@ -73,10 +74,10 @@ void read_plain_file_at(FileSystem& files, int fd, const std::string& path, std:
                         std::span<std::byte> bytes);
 
 // A file that is written from its beginning to its end. Large page-aligned buffers are written with
-// O_DIRECT where the file system supports it: no copy, and the page cache keeps what is read from
-// there. Errors are Error(kSystem), or DiskFull;
-// they name the file, the bytes that it needs and how many were written, which stay for the caller
-// to remove. Requires: nothing exists at `path`.
+// O_DIRECT where the file system supports it: nothing is copied, and the page cache keeps its
+// contents. Errors are Error(kSystem) or DiskFull. They name the file, the bytes that it needs and
+// how many were written; these bytes stay for the caller to remove. Requires: nothing exists at
+// `path`.
 class PlainFileWriter {
  public:
   PlainFileWriter(FileSystem& files, const std::string& path, std::uint64_t size);
@@ -85,7 +86,8 @@ class PlainFileWriter {
   PlainFileWriter& operator=(const PlainFileWriter&) = delete;
 
   void write(std::span<const std::byte> bytes);
-  // All of it is on the disk when this returns. Without it the file is closed as it is.
+  // The whole file is on the disk when this returns. Without this call the destructor closes the
+  // file without a sync.
   void finish();
 
  private:
@@ -96,28 +98,28 @@ class PlainFileWriter {
   const std::string path_;
   const std::uint64_t size_;
   std::uint64_t written_ = 0;
-  bool can_pass_ = true;  // the cache
-  bool passes_ = false;   // now
+  bool can_pass_ = true;  // writes may bypass the cache
+  bool passes_ = false;   // writes now bypass it
   int fd_ = -1;
 };
 
-// Creates `path`, writes the parts one after another and syncs. Error(kSystem) names the file, the
-// bytes it needs and how many were written; what was written stays for the caller to remove.
-// Requires: nothing exists at `path`.
+// Creates `path`, writes the parts one after another and syncs the file. Errors and what the caller
+// has to do are those of PlainFileWriter. Requires: nothing exists at `path`.
 void write_plain_file(FileSystem& files, const std::string& path,
                       std::span<const std::span<const std::byte>> parts);
 
 // Makes the entries of a directory durable.
 void sync_directory(FileSystem& files, const std::string& path);
 
-// Whole folders: what is in them, and removing them.
+// Folders as wholes.
 
-// Error(kSystem) when it cannot be listed, or when a component of its path is a symbolic link.
+// The names in a folder. Error(kSystem) when the folder cannot be listed, or when a component of
+// its path is a symbolic link.
 std::vector<std::string> names_in(const std::string& folder);
 
-// Removes a path and everything under it. It removes a symbolic link but never what the link points
-// to, even if the link replaces a folder meanwhile. False, with errno, when something stays. A path
-// that does not exist counts as removed.
+// Removes a path and everything below it. A symbolic link is removed, but never the target of the
+// link, even if the link replaces a folder meanwhile. Returns false, and sets errno, when something
+// is left. A path that does not exist counts as removed.
 bool remove_tree(FileSystem& files, const std::string& path);
 
 }  // namespace paceline

@@ -52,7 +52,7 @@ std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::in
   std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
   for (const auto size : shape) {
     if (size < 0) return std::nullopt;
-    // A zero anywhere empties the tensor, but must not hide an overflow beside it.
+    // A dimension of zero makes the tensor empty, but must not hide an overflow of the others.
     if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) return std::nullopt;
   }
   return std::ranges::count(shape, 0) > 0 ? 0 : static_cast<std::uint64_t>(bytes);
@@ -79,7 +79,7 @@ bool is_plain_name(const std::string& name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
-// "0 4096 0+3,4+4": file, position, offset and size of each dimension.
+// A box as text, such as "0 4096 0+3,4+4": file, position, then offset+size for each dimension.
 std::string to_text(const StoredBox& stored) {
   std::string text = fmt::format("{} {} ", stored.file, stored.position);
   for (std::size_t i = 0; i < stored.box.sizes.size(); ++i)
@@ -130,7 +130,7 @@ bool is_inside(const Box& box, const std::vector<std::int64_t>& shape) {
   return true;
 }
 
-// What is wrong with a tensor's boxes; empty: nothing.
+// Describes what is wrong with a tensor's boxes; empty if nothing is.
 std::string fault_of(const StoredTensor& tensor) {
   const auto bytes = tensor_bytes(tensor.dtype, tensor.shape);
   if (!bytes) return fmt::format("it cannot have the shape [{}]", fmt::join(tensor.shape, ", "));
@@ -234,8 +234,8 @@ Manifest from_json(const json& value, const std::string& where) {
   return manifest;
 }
 
-// The digest is checked before a field is believed, so what remains to be refused was sealed by
-// another writer.
+// The digest is checked before any field is used. So a text that is refused after that was sealed
+// by another program.
 void check_seal(json value, std::string_view text, const std::string& where) {
   const auto found = value.find(kDigestKey);
   if (found == value.end() || !found->is_string()) {
@@ -307,7 +307,7 @@ std::string to_json(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   constexpr int kDepth = 4;  // the manifest, its tensors, a tensor, its boxes
   const auto value = parse_strict_json(text, where, kDepth);
-  const auto version = value.find("version");  // first: another one has another form
+  const auto version = value.find("version");  // checked first: other versions have other fields
   if (version != value.end() && version->is_number_integer() && *version != kManifestVersion) {
     fail(ErrorCode::kUnsupported, "{}: format version {}; this release reads version {}", where,
          version->get<std::int64_t>(), kManifestVersion);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The table of contents of one checkpoint: which tensors it has, of which boxes they consist and in
-// which file each lies; and the digest that seals it.
+// The table of contents of a checkpoint: its tensors, the boxes that each tensor consists of, and
+// the file of each box. A digest of the text seals it.
 //
 // Thread safety: values and pure functions.
 
@@ -20,8 +20,9 @@
 
 namespace paceline {
 
-// XXH3-128 of bytes that come in pieces, at memory speed. It finds accidents (bit rot, truncation,
-// a foreign file), not forgers: a program that can write the file can write the digest.
+// The XXH3-128 digest of bytes that are given in pieces, at memory speed. It detects accidents (bit
+// rot, truncation, another file), not forgery: a program that can write the file can also write the
+// digest.
 class Digest {
  public:
   Digest();
@@ -30,7 +31,7 @@ class Digest {
   Digest& operator=(const Digest&) = delete;
 
   void update(std::span<const std::byte> bytes);
-  // 32 lower-case hexadecimal digits, the canonical (big-endian) form that `xxhsum -H2` prints.
+  // The 32 lower-case hexadecimal digits in canonical (big-endian) form that `xxhsum -H2` prints.
   std::string hex() const;
 
  private:
@@ -45,18 +46,18 @@ inline constexpr int kManifestVersion = 3;
 inline constexpr std::uint64_t kManifestLimit = std::uint64_t{64} << 20;
 
 struct ManifestFile {
-  std::string name;  // in the checkpoint's own folder: no slash, not "." or ".."
+  std::string name;  // in the checkpoint's folder: without a slash, not "." or ".."
   std::uint64_t size = 0;
-  std::string digest;  // XXH3-128 in hexadecimal of what follows the boxes: sums and trailer
+  std::string digest;  // the XXH3-128 of sums and trailer, which follow the boxes, in hexadecimal
 
   bool operator==(const ManifestFile&) const = default;
 };
 
-// A box in row-major order.
+// A box that a file stores in row-major order.
 struct StoredBox {
   Box box;
-  std::uint32_t file = 0;      // its number in `files`
-  std::uint64_t position = 0;  // of the box's first byte in the file
+  std::uint32_t file = 0;      // index in Manifest::files
+  std::uint64_t position = 0;  // the offset of the box's first byte in the file
 
   bool operator==(const StoredBox&) const = default;
 };
@@ -65,46 +66,46 @@ struct StoredTensor {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
   std::vector<std::int64_t> shape;
-  std::vector<StoredBox> boxes;  // each element in one; none when it has no elements
+  std::vector<StoredBox> boxes;  // each element is in exactly one; none for an empty tensor
 
   bool operator==(const StoredTensor&) const = default;
   std::uint64_t bytes() const;
 };
 
-// Its text is JSON in one canonical form that ends with the digest of the rest, so that a manifest
-// cannot change unnoticed. It has the digest of each file's sums (box_file.h), and these are sums
-// of the bytes.
+// The text of a manifest is JSON in one canonical form. It ends with the digest of the rest, so
+// that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), which are
+// those of the file's bytes.
 struct Manifest {
   std::int64_t step = 0;
-  std::string run;  // that saved it; empty: unknown
+  std::string run;  // the run that saved it; empty: unknown
   int world_size = 1;
   std::vector<ManifestFile> files;
   std::vector<StoredTensor> tensors;  // by name
   std::map<std::string, std::string> metadata;
 
   bool operator==(const Manifest&) const = default;
-  // Null when there is none.
+  // The tensor of this name; null when there is none.
   const StoredTensor* find(std::string_view name) const;
-  // The bytes of all tensors.
+  // The sum of the sizes of all tensors.
   std::uint64_t bytes() const;
 };
 
 // The size of a tensor in bytes; nothing for a negative dimension, or when it overflows 63 bits.
 std::optional<std::uint64_t> tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape);
 
-// "float32 [64, 3]"
+// Returns, for instance, "float32 [64, 3]".
 std::string describe(Dtype dtype, const std::vector<std::int64_t>& shape);
 
-// Error(kInvalid) naming it unless its boxes are all of it, each element once.
+// Error(kInvalid), with the tensor's name, unless each of its elements is in exactly one box.
 void require_whole(const StoredTensor& tensor);
 
-// Error(kInvalid) when a name or the metadata are not UTF-8, a name is taken or empty, or a
-// tensor's boxes are not all of it, each element once.
+// Error(kInvalid) when a name or the metadata are not UTF-8, when a name is used twice or empty, or
+// when an element of a tensor is not in exactly one box.
 std::string to_json(const Manifest& manifest);
 
-// Error(kCorrupt) as `where: …` for anything that to_json did not write: a tensor with an element
-// in no box or in two, boxes that share bytes of a file or lie outside of it. Error(kUnsupported)
-// for another version.
+// Error(kCorrupt), which begins with `where`, for any text that to_json() cannot have written: for
+// instance when an element is in no box or in two, or when boxes share bytes of a file or lie
+// outside it. Error(kUnsupported) for another version.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace paceline

@@ -40,7 +40,7 @@ void write_at(int fd, off_t offset, std::span<const std::byte> bytes, const std:
   throw system_error(fmt::format("{}: cannot keep {} more bytes", path, bytes.size()));
 }
 
-// /proc/PID/fd/N is a link that the kernel made; no other is followed.
+// Follows a link only in /proc/PID/fd/N, which the kernel made.
 Fd open_memory(const std::string& path) {
   constexpr mode_t kOwnersAlone = S_IRUSR | S_IWUSR;
   Fd file = path.starts_with("/proc/") ? Fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC))
@@ -49,24 +49,24 @@ Fd open_memory(const std::string& path) {
   fail(ErrorCode::kSystem, "memory checkpoint {}: cannot open: {}", path, describe_refusal(errno));
 }
 
-// False when the file ends earlier.
+// Returns false when the file ends earlier.
 bool read_at(int fd, off_t offset, std::span<std::byte> bytes) {
   return read_whole_at(fd, offset, bytes) == static_cast<ssize_t>(bytes.size());
 }
 
 }  // namespace
 
-// The first bytes of a slot; little-endian. The files follow at byte 4096, then the list: u32, how
-// many files; u32, the number of each; the manifest.
+// The first bytes of a slot, little-endian. The files follow at byte 4096, then the list: the count
+// of files (u32), the number of each (u32), and the manifest.
 struct MemoryCheckpoint::Seal {
   std::array<char, 8> magic = kMagic;
   std::uint32_t version = kVersion;
   std::uint32_t reserved = 0;
-  std::uint64_t number = 0;  // of the save: the larger is the newer
+  std::uint64_t number = 0;  // the save's; a larger number is a newer save
   std::uint64_t file_bytes = 0;
   std::uint64_t list_bytes = 0;
   std::array<char, 32> list_digest{};
-  std::array<char, 32> own{};  // of all before it
+  std::array<char, 32> own{};  // the digest of all fields before it
 
   std::string digest_of_fields() const {
     return digest_of(std::as_bytes(std::span(this, 1)).first(offsetof(Seal, own)));

@@ -1,18 +1,18 @@
 #pragma once
 
-// The newest checkpoints of a run in memory that outlives the processes which saved them: after the
-// death of a rank the job continues from there and reads nothing from a disk. MemoryCheckpoint is
-// the memory of one host, with some files of each checkpoint (manifest.h); MemoryTeam decides
-// which, and saves and loads with all ranks.
+// The newest checkpoints of a run, in memory that outlives the processes which saved them: after a
+// rank has crashed, the job continues from there and reads nothing from a disk. MemoryCheckpoint is
+// the memory of one host, with some of the files of each checkpoint (manifest.h). MemoryTeam
+// chooses the files of each memory, and saves and loads with all ranks.
 //
-// The memory is a file: a memfd that the launcher holds and passes on as /proc/PID/fd/N, or one in
-// /dev/shm. It has two slots, used in turn. A save invalidates the header of the older slot,
-// writes the data, then writes a valid header (the seal), so that a death at any moment leaves the
-// other slot whole.
-// docs/checkpoint_format.md has the bytes.
+// The memory is a file: a memfd that the launcher holds and passes on as /proc/PID/fd/N, or a file
+// in /dev/shm. It has two slots, which are used in turn. A save follows the protocol of
+// checkpoint_team.h: it invalidates the header of the older slot, writes the data, then writes a
+// valid header (the seal). So a crash at any moment leaves the other slot whole.
+// docs/checkpoint_format.md defines the layout.
 //
-// Thread safety: none for an object. Processes may write different bytes of a slot at once; only
-// one, which has the lock, breaks seals and sets them.
+// Thread safety: none for an object. Several processes may write different bytes of a slot at the
+// same time; only the one that has the lock breaks and sets seals.
 
 #include <array>
 #include <cstdint>
@@ -26,7 +26,6 @@
 #include "paceline/engine/core/system/fd.h"
 #include "paceline/files/checkpoint/box_file.h"
 #include "paceline/files/checkpoint/box_plan.h"
-#include "paceline/files/checkpoint/checkpoint_team.h"
 #include "paceline/files/checkpoint/manifest.h"
 
 namespace paceline {
@@ -34,45 +33,47 @@ namespace paceline {
 // A sealed slot.
 struct SealedSlot {
   int slot = 0;
-  std::uint64_t number = 0;  // of the save: the larger is the newer
-  Manifest manifest;         // of the whole checkpoint; digests are those of the files' bytes
-  std::string id;            // the same for the same checkpoint
-  std::vector<std::uint32_t> files;  // those of it that are here, one after the other
+  std::uint64_t number = 0;  // the save's; a larger number is a newer save
+  Manifest manifest;         // the whole checkpoint's; its digests are those of the files' bytes
+  std::string id;            // equal for equal manifests
+  std::vector<std::uint32_t> files;  // the files that the slot holds, in their order there
 };
 
-// A slot that has no seal, to be written.
+// A slot without a seal, for the next save.
 struct OpenSlot {
   int slot = 0;
-  std::uint64_t newest = 0;  // the number of the newest save here, also when that was this slot's
+  std::uint64_t newest = 0;  // the number of the newest save here, including the one in this slot
 };
 
 class MemoryCheckpoint {
  public:
-  // Makes the file if it is missing. Error(kSystem) when it cannot be opened.
+  // Creates the file if it is missing. Error(kSystem) when it cannot be opened.
   explicit MemoryCheckpoint(std::string path);
-  // Until this object ends. Error(kInvalid) when another one has the lock.
+  // Takes the lock for as long as this object exists. Error(kInvalid) when another object has it.
   void lock();
-  // Device and inode: the same for two objects of the same memory.
+  // Device and inode, which are equal for two objects of the same memory.
   std::array<std::int64_t, 2> identity() const;
 
-  // The sealed slots, the newest first. Seal and list are verified, the files are not. A damaged
-  // slot is left out, with a line in the log.
+  // The sealed slots, the newest first. The seal and the list of each are verified, the files are
+  // not. A damaged slot is logged and left out.
   std::vector<SealedSlot> sealed() const;
 
-  // Takes the seal from the older slot. Error(kSystem), here and below, when it cannot be written.
+  // Breaks the seal of the older slot. Error(kSystem) when the header cannot be written; likewise
+  // seal(), unseal() and forget().
   OpenSlot open_older();
   // Error(kSystem) when the memory does not suffice.
   void write(int slot, std::uint64_t position, std::span<const std::byte> bytes);
-  // When it returns, the slot survives this process. `files`: what was written, in this order.
+  // When this returns, the slot survives the process. `files`: the files that were written, in
+  // their order.
   void seal(int slot, std::uint64_t number, const std::vector<std::uint32_t>& files,
             const Manifest& manifest);
   void unseal(int slot);
-  // Discards what it holds.
+  // Breaks all seals.
   void forget();
 
-  // Reads all of a file that the slot has.
+  // Reads and checks all of a file that the slot holds.
   bool is_whole(const SealedSlot& sealed, std::uint32_t file) const;
-  // Bytes of a file that the slot has; Error(kCorrupt) when it ends before them.
+  // Reads bytes of a file that the slot holds. Error(kCorrupt) when the memory ends before them.
   void read(const SealedSlot& sealed, std::uint32_t file, std::uint64_t position,
             std::span<std::byte> bytes) const;
 
@@ -87,50 +88,54 @@ class MemoryCheckpoint {
 };
 
 // The ranks of a group that keep checkpoints in the memories of their hosts together. Each rank has
-// a file of the checkpoint, as on a disk (box_plan.h); a memory has the files of its own ranks and
-// those of the memory before it, in a ring. So H of them keep 2/H of the checkpoint each, and
-// whichever is lost, the others have all of it; with one or two, each has all.
+// a file of the checkpoint, as on a disk (box_plan.h). The memories form a ring; each holds the
+// files of its own ranks and those of the memory before it. So each of H memories holds 2/H of the
+// checkpoint, and if any one is lost, the others have all of it. With one or two memories, each has
+// all of it.
 //
-// A rank writes its file into its own memory, and a rank of the next one writes it there: from what
-// it holds itself, where it holds the same elements, else as it gets it. All do that at the same
-// time, a piece of a few MiB after the other, so that no rank needs memory of its own for more.
+// A rank writes its file into its own memory. A rank of the next memory writes the same file there:
+// from the elements that it holds itself, or, where it does not hold them, from those that the
+// first rank sends. All ranks do this at the same time, in pieces of a few MiB, so that no rank
+// needs a larger buffer.
 //
 // Thread safety: none.
 class MemoryTeam {
  public:
-  // Collective. `path` is that of MemoryCheckpoint on this rank's host; ranks that have the same
-  // memory share it. Its errors, on every rank.
+  // Collective. `path`: the path for MemoryCheckpoint on this rank's host; ranks with the same
+  // memory share it. Errors are those of MemoryCheckpoint, on every rank.
   MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path);
 
-  // Collective. Overwrites the older one of two. False on every rank, with a line in the log the
-  // first time, when the memory of some host does not suffice; the one saved before is intact.
-  // Error(kInvalid) on every rank when what the ranks hold does not make whole tensors.
+  // Collective. Overwrites the older of the two saves. Returns false on every rank, with a line in
+  // the log the first time, when some memory cannot be written; the previous save is intact.
+  // Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
   bool save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
 
-  // Collective. The checkpoint saved last that is complete and whole, all its bytes verified, with
-  // a line in the log for each newer one that is not; one that is known to be of another run than
-  // `run` does not count. Nothing when there is none, or its step is below `at_least`; it is not
+  // Collective. The newest save that is complete and whose bytes have all been verified, with a
+  // line in the log for each newer one that is not. A save that names another run than `run` is
+  // ignored. Nothing when there is none, or when its step is below `at_least`; its bytes are not
   // read then.
   std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);
-  // Collective. Fills what this rank wants of what newest() gave. What was saved after that is
-  // forgotten. Error(kCorrupt) on every rank when a memory cannot be read.
+  // Collective. Fills the boxes that this rank wants from the checkpoint that newest() returned,
+  // and breaks the seals of newer saves. Error(kCorrupt) on every rank when a memory cannot be
+  // read.
   void read(const std::vector<WantedBox>& wanted);
 
-  // Local: what the memory says that was saved last, on its first rank; nothing elsewhere.
+  // Local. The manifest of the newest save in this memory, on the memory's first rank; nothing on
+  // other ranks. The files are not verified.
   std::optional<Manifest> newest_here() const;
-  // Local: discards what the memory holds. Requires: its first rank.
+  // Local. Discards the contents of the memory. Requires: this is the memory's first rank.
   void forget() { memory_->forget(); }
   const std::string& path() const { return memory_->path(); }
 
  private:
   // A file that this rank writes into its memory.
   struct Stream;
-  // What newest() has chosen.
+  // The checkpoint that newest() has chosen.
   struct Chosen {
     std::uint64_t number = 0;
     Manifest manifest;
-    std::vector<int> roots;          // of each file: the rank that reads it
-    std::optional<SealedSlot> here;  // on a memory's first rank, where that has some of it
+    std::vector<int> roots;          // [file]: the rank that reads it
+    std::optional<SealedSlot> here;  // on a memory's first rank, if the memory has files of it
   };
 
   int memory_of(int rank) const { return memories_.host_of[static_cast<std::size_t>(rank)]; }
@@ -142,13 +147,12 @@ class MemoryTeam {
   std::vector<std::unique_ptr<Stream>> streams() const;
   std::optional<Error> write(int slot, const std::vector<HeldMemory>& held,
                              const std::vector<std::unique_ptr<Stream>>& streams);
-  Manifest manifest_of(std::int64_t step, const CheckpointWords& words,
-                       const std::vector<std::string>& digests) const;
+  std::vector<ManifestFile> files_with(const std::vector<std::string>& digests) const;
   bool all_have(std::int64_t step, const std::optional<Error>& failure);
 
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
-  std::optional<MemoryCheckpoint> memory_;     // once opened: always
-  Hosts memories_;                             // as if each memory were a host
+  std::optional<MemoryCheckpoint> memory_;     // always set after the constructor
+  Hosts memories_;                             // each memory counts as a host
   AgreedPlan plan_;
   std::optional<Chosen> chosen_;
   bool said_ = false;

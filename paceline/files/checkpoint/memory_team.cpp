@@ -18,19 +18,18 @@
 
 namespace paceline {
 
-// Bytes of a file: boxes, one after the other.
+// A contiguous part of a file: boxes, one after another.
 struct MemoryPiece {
   std::vector<BoxToWrite> boxes;
   std::uint64_t bytes = 0;
-  bool travels = false;  // to the second writer, which does not hold them
+  bool travels = false;  // sent to the second writer, which does not hold these boxes
 };
 
 namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// The pieces of a file with these boxes. Large boxes are cut; a piece ends where travelling begins
-// or ends.
+// The pieces of a file with these boxes. Large boxes are cut. All boxes of a piece travel, or none.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -55,25 +54,25 @@ std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
   return pieces;
 }
 
-// The box's number in that rank's list; nothing when it does not hold it.
+// The box's index in the list of that rank; nothing when the rank does not hold the box.
 std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, int rank) {
   const auto& holders = plan.common[one.common].holders;
   const auto found = std::ranges::find(holders, rank, &BoxHolder::rank);
   return found == holders.end() ? std::nullopt : std::optional(found->index);
 }
 
-// A checkpoint that some memories say they have.
+// A checkpoint of which some memories have files.
 struct Offer {
   std::int64_t step = 0;
   std::string run;
   std::size_t num_files = 0;
-  std::set<std::uint32_t> files;  // that some memory has
-  int rank = 0;                   // the first that offers it
+  std::set<std::uint32_t> files;  // the files that some memory has
+  int rank = 0;                   // the first rank that offers it
 };
-// By number and id, the newest first.
+// The key is the number and the id; the newest is the first.
 using Offers = std::map<std::pair<std::uint64_t, std::string>, Offer, std::greater<>>;
 
-// An error of the action becomes `failure`.
+// Runs the action. Its error becomes `failure`.
 void attempt(std::optional<Error>& failure, const std::function<void()>& action) {
   try {
     action();
@@ -82,7 +81,7 @@ void attempt(std::optional<Error>& failure, const std::function<void()>& action)
   }
 }
 
-// Collective.
+// Collective. All offers of all ranks.
 Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed) {
   auto mine = nlohmann::json::array();
   for (const SealedSlot& one : sealed) {
@@ -102,7 +101,7 @@ Offers gather_offers(ProcessGroup& group, const std::vector<SealedSlot>& sealed)
   return offers;
 }
 
-// What a rank wants of each tensor, by the tensor's number. Error(kInvalid) when there is no such
+// The boxes that a rank wants, by the index of their tensor. Error(kInvalid) when there is no such
 // tensor.
 std::vector<std::vector<const WantedBox*>> by_tensor(const Manifest& manifest,
                                                      const std::vector<WantedBox>& wanted) {
@@ -115,7 +114,7 @@ std::vector<std::vector<const WantedBox*>> by_tensor(const Manifest& manifest,
   return wants;
 }
 
-// The boxes of each file, in its order.
+// The boxes of each file, in the order of their positions.
 std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   std::vector<std::map<std::uint64_t, BoxToWrite>> by_position(manifest.files.size());
   for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
@@ -129,7 +128,7 @@ std::vector<std::vector<BoxToWrite>> boxes_by_file(const Manifest& manifest) {
   return files;
 }
 
-// Gives each rank that wants some of a piece its part.
+// Copies the wanted parts of a piece to where this rank wants them.
 void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manifest,
               const std::vector<std::vector<const WantedBox*>>& wants) {
   for (const BoxToWrite& one : piece.boxes) {
@@ -149,10 +148,10 @@ void hand_out(const MemoryPiece& piece, std::byte* bytes, const Manifest& manife
 }  // namespace
 
 struct MemoryTeam::Stream {
-  int from = 0;                // whose file it is
-  std::uint64_t position = 0;  // in this rank's memory, of what comes next
+  int from = 0;                // the rank whose file it is
+  std::uint64_t position = 0;  // where the next piece belongs in this rank's memory
   std::vector<MemoryPiece> pieces;
-  std::vector<std::byte> bytes;  // of one
+  std::vector<std::byte> bytes;  // the current piece
   Digest digest;
 };
 
@@ -164,7 +163,7 @@ MemoryTeam::MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& p
     throw_first_error(*group_, failure);
   };
   on_all([&] { memory_.emplace(path); });
-  // Ranks of one host may have several memories, those of several launchers.
+  // The ranks of a host may have several memories, one for each launcher.
   const auto self = static_cast<std::size_t>(group_->rank());
   const auto [device, inode] = memory_->identity();
   using Name = std::array<std::int64_t, 3>;
@@ -187,14 +186,15 @@ const std::vector<int>& MemoryTeam::ranks_of(int memory) const {
   return memories_.members[static_cast<std::size_t>(memory)];
 }
 
-// Who writes the rank's file into the next memory; none when there is no other.
+// The rank that writes this rank's file into the next memory; nothing when there is only one
+// memory.
 std::optional<int> MemoryTeam::second_writer(int rank) const {
   if (memories_.size() == 1) return std::nullopt;
   const auto& ranks = ranks_of(memory_after(memory_of(rank)));
   return ranks[memories_.local_index(rank) % ranks.size()];
 }
 
-// The ranks whose files this rank's memory has, in the order of these.
+// The ranks whose files this rank's memory holds, in the order of the files.
 std::vector<int> MemoryTeam::writers_here() const {
   std::vector<int> writers;
   const int here = memory_of(group_->rank());
@@ -224,7 +224,7 @@ std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   std::uint64_t position = 0;
   for (const int rank : writers_here()) {
     positions[rank] = position;
-    position += bytes_of(*plan_, plan_->of_rank[static_cast<std::size_t>(rank)]);
+    position += plan_.file_bytes(rank);
   }
   add(self, positions[self]);
   for (const auto& [rank, begin] : positions) {
@@ -233,7 +233,7 @@ std::vector<std::unique_ptr<MemoryTeam::Stream>> MemoryTeam::streams() const {
   return streams;
 }
 
-// Collective. A rank that cannot write does not hold up the others.
+// Collective. A rank that cannot write still sends and receives, so that the others can go on.
 std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& held,
                                        const std::vector<std::unique_ptr<Stream>>& streams) {
   const int self = group_->rank();
@@ -260,7 +260,10 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
       }
       std::byte* to = stream->bytes.data();
       for (const BoxToWrite& one : piece.boxes) {
-        copy_box(to, *plan_, one, held[*index_on(*plan_, one, self)]);
+        const auto& [what, where] = held[*index_on(*plan_, one, self)];
+        const std::size_t element = size_of(what.dtype);
+        copy_elements({to, row_major_strides(one.box.sizes)},
+                      place_of_part(where, what.box, one.box, element), one.box.sizes, element);
         to += bytes_of(*plan_, one);
       }
       if (piece.travels) {
@@ -280,26 +283,19 @@ std::optional<Error> MemoryTeam::write(int slot, const std::vector<HeldMemory>& 
   return failure;
 }
 
-// `digests`: of each rank's file.
-Manifest MemoryTeam::manifest_of(std::int64_t step, const CheckpointWords& words,
-                                 const std::vector<std::string>& digests) const {
-  Manifest manifest{.step = step,
-                    .run = words.run,
-                    .world_size = group_->world_size(),
-                    .files = std::vector<ManifestFile>(plan_->num_files),
-                    .tensors = plan_->tensors,
-                    .metadata = words.metadata};
+// The files of the checkpoint. `digests`: by rank.
+std::vector<ManifestFile> MemoryTeam::files_with(const std::vector<std::string>& digests) const {
+  std::vector<ManifestFile> files(plan_->num_files);
   for (std::size_t rank = 0; rank < digests.size(); ++rank) {
-    const auto& list = plan_->of_rank[rank];
-    if (list.empty()) continue;
+    const std::uint64_t bytes = plan_.file_bytes(static_cast<int>(rank));
+    if (bytes == 0) continue;
     const std::uint32_t number = plan_->file_of_rank[rank];
-    manifest.files[number] = {box_file_name(number, plan_->num_files), bytes_of(*plan_, list),
-                              digests[rank]};
+    files[number] = {box_file_name(number, plan_->num_files), bytes, digests[rank]};
   }
-  return manifest;
+  return files;
 }
 
-// Collective: whether no rank has failed.
+// Collective. Returns whether no rank has failed.
 bool MemoryTeam::all_have(std::int64_t step, const std::optional<Error>& failure) {
   if (failure && !std::exchange(said_, true)) {
     log::error(fmt::format("step {}: the in-memory checkpoint failed: {}; not reported again", step,
@@ -323,7 +319,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   group_->all_gather(std::span(mine), std::span(all));
   const auto keeper = static_cast<std::size_t>(memories_.neighbours(group_->rank()).front());
   const int slot = static_cast<int>(all[2 * keeper]);
-  std::int64_t newest = 0;  // in any memory
+  std::int64_t newest = 0;  // the newest save in any memory
   for (std::size_t rank = 0; rank < world; ++rank) newest = std::max(newest, all[2 * rank + 1]);
 
   const auto streams = this->streams();
@@ -331,7 +327,7 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   if (!all_have(step, failure)) return false;
 
   const auto digests = all_gather_object(*group_, streams.front()->digest.hex());
-  // A launcher's name for its job need not be UTF-8.
+  // The launcher's name for a job may be invalid UTF-8.
   const auto own_words = json_text(nlohmann::json::array({words.run, words.metadata}));
   const auto said = parse_json(broadcast_object(*group_, own_words, 0));
   attempt(failure, [&] {
@@ -345,10 +341,10 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
     for (const int rank : writers_here())
       files.push_back(plan_->file_of_rank[static_cast<std::size_t>(rank)]);
     memory_->seal(slot, static_cast<std::uint64_t>(newest) + 1, files,
-                  manifest_of(step, {said[0], said[1]}, digests));
+                  plan_.manifest(step, {said[0], said[1]}, files_with(digests)));
   });
   if (all_have(step, failure)) return true;
-  // Otherwise this save would count as the newer one, although one memory has nothing of it.
+  // If this slot stayed sealed, this save would count as the newest, although one memory lacks it.
   if (is_keeper()) attempt(failure, [&] { memory_->unseal(slot); });
   return false;
 }
@@ -412,7 +408,7 @@ void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
   check(chosen_.has_value(), "memory checkpoint: newest() has found none to read");
   const Manifest& manifest = chosen_->manifest;
   std::optional<Error> failure;
-  // What is newer is not complete. The next save must overwrite that and not this one.
+  // A newer save is not complete. The next save must overwrite that one and not the chosen one.
   attempt(failure, [&] {
     if (!is_keeper()) return;
     for (const SealedSlot& one : memory_->sealed()) {

@@ -146,8 +146,7 @@ class HeaderReader {
   ForeignTypes foreign_;
 };
 
-// Recognises a file of another format by its first bytes. Returns an empty text when they show
-// nothing.
+// Names the format that the first bytes of a file show; empty when they show none that is known.
 std::string_view other_format(std::span<const std::byte> head) {
   if (const std::string_view mistaken = mistaken_file(head); !mistaken.empty()) return mistaken;
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
@@ -161,8 +160,8 @@ std::string_view other_format(std::span<const std::byte> head) {
   return {};
 }
 
-// The ranges, sorted, must cover the data exactly: bytes in a hole could carry anything, an overlap
-// could alias two tensors.
+// The sorted ranges must cover the data exactly: a gap could contain anything, and an overlap would
+// make two tensors share bytes.
 void check_cover(const std::vector<Entry>& entries, std::uint64_t data_size,
                  const std::string& where) {
   std::uint64_t expected = 0;
@@ -268,7 +267,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, std:
 
 namespace {
 
-// Enough to recognise what stands in the place of a safetensors file.
+// Enough bytes to recognise a file of another format.
 constexpr std::uint64_t kFirstBytes = 256;
 
 }  // namespace

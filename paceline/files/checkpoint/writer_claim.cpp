@@ -37,7 +37,7 @@ constexpr std::uint64_t kOwnerLimit = 64 << 10;
 
 std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
-// The number of a workspace; 0: the name is not a writer's.
+// The number of a workspace; 0 if the name is not that of one.
 std::int64_t number_of(const std::string& name) {
   if (!name.starts_with(kClaimPrefix)) return 0;
   std::int64_t number = 0;
@@ -50,8 +50,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path));
 }
 
-// Returns no descriptor when the file is missing, or when something that is not a regular file is
-// there.
+// Returns no descriptor when the file is missing or is not a regular file.
 Fd open_owner(const std::string& folder, int flags) {
   const auto path = folder + kOwnerFile;
   Fd file = open_without_links(path, O_RDWR | O_NONBLOCK | flags, 0644);
@@ -70,8 +69,8 @@ bool try_lock(const Fd& file, int kind, const std::string& folder) {
   return false;
 }
 
-// Whether the owner of a workspace lives: it holds the lock. The test takes the lock shared, so
-// that processes that test at the same time do not see each other.
+// Whether the owner of a workspace is alive: a live owner holds the lock. The test takes a shared
+// lock, so that processes that test at the same time do not mistake each other for the owner.
 bool lives(const std::string& folder) {
   const Fd file = open_owner(folder, 0);
   return file && !try_lock(file, LOCK_SH, folder);
@@ -112,7 +111,7 @@ struct WriterClaim::Owner {
                                  {"generation", id.generation},
                                  {"process", ::getpid()},
                                  {"host", host_name()}};
-    // A launcher's name for its job need not be UTF-8.
+    // The launcher's name for a job may be invalid UTF-8.
     return json_text(json) + "\n";
   }
 };
@@ -134,8 +133,8 @@ std::int64_t WriterClaim::last_number() const {
   return last;
 }
 
-// Returns false when the caller has to try again: the writer still lives, or another process was
-// faster.
+// Returns false when the caller has to try again, because the writer is still alive or another
+// process was faster.
 bool WriterClaim::take_next(Deadline deadline) {
   const auto last = last_number();
   if (last > 0 && !may_follow(last, deadline)) return false;
@@ -183,21 +182,21 @@ bool WriterClaim::may_follow(std::int64_t last, Deadline deadline) {
   }
   const Owner owner = Owner::in(folder, files_);
   if (may_depose(owner, folder)) return true;
-  if (last_number() != last) return false;  // a later one has taken it away meanwhile
+  if (last_number() != last) return false;  // a later writer has removed it meanwhile
   if (deadline.expired()) refuse(owner, folder);
   std::this_thread::sleep_for(kPause);  // there is no signal when a lock becomes free
   return false;
 }
 
-// Removes what a dead writer left, before the claim, because a full disk may have no room for the
-// next workspace.
+// Removes the leftovers of a dead writer before the claim, because a full disk may have no room for
+// the next workspace.
 void WriterClaim::remove_leftovers(const std::string& folder) {
   try {
     for (const auto& name : names_in(folder)) {
       if ("/" + name != kOwnerFile) remove_tree(files_, folder + "/" + name);
     }
   } catch (const Error&) {
-    if (exists(folder)) throw;  // otherwise a competitor has followed and taken it away
+    if (exists(folder)) throw;  // otherwise a competitor has removed it
   }
 }
 
@@ -224,7 +223,8 @@ void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
        directory_, owner.process, owner.host);
 }
 
-// Returns false when a competitor has taken the workspace for a dead one's, or is testing it.
+// Returns false when a competitor is testing the lock, or has removed the workspace as a dead
+// one's.
 bool WriterClaim::write_owner() {
   lock_ = open_owner(workspace_, O_CREAT | O_EXCL);
   if (!lock_ || !try_lock(lock_, LOCK_EX, workspace_)) return false;
@@ -248,8 +248,8 @@ bool WriterClaim::publish(std::int64_t number) {
   return last_number() == number;
 }
 
-// Removes a workspace that its process did not live to publish. The lock is held until the
-// workspace is removed, so that a process which is about to take it notices.
+// Removes a prepared workspace whose process ended before it published it. This process holds the
+// lock until the workspace has been removed, so that a process which is about to lock it notices.
 void WriterClaim::remove_if_dead(const std::string& prepared) {
   if (!is_workspace(prepared)) {
     files_.unlink(prepared);
@@ -271,7 +271,7 @@ void WriterClaim::take_away_others() {
     if (number == 0 || number >= number_) continue;
     const auto former = fmt::format("{}/former-{}", workspace_, random_hex(8));
     if (files_.rename(path, former) != 0) {
-      if (errno == ENOENT) continue;  // removed by another process, or this one's own workspace is
+      if (errno == ENOENT) continue;  // another process has removed it, or this process's workspace
       throw system_error(fmt::format("{}: cannot rename to {}", path, former));
     }
     if (!remove_tree(files_, former)) log::warning(system_error(former + ": cannot remove").what());

@@ -1,16 +1,16 @@
 #pragma once
 
-// Which process writes into a directory of checkpoints. Writers follow one another: each has a
-// number and a workspace, and the highest number is the writer.
+// Decides which process writes into a directory of checkpoints. Each writer has a number and a
+// workspace; the one with the highest number is the writer.
 //
-//   DIR/.writer-00000007/owner.json   names the writer, which holds its flock as long as it lives
-//   DIR/.writer-00000007/...          what the writer is writing or removing
+//   DIR/.writer-00000007/owner.json   names the writer, which holds its flock while it is alive
+//   DIR/.writer-00000007/...          files that the writer is writing or removing
 //
-// A writer changes the checkpoints by nothing but renames out of its workspace and into it. Its
-// successor takes the whole workspace away, after which each of these renames fails: a writer that
-// was frozen anywhere on its way, and wakes up, can neither commit nor remove anything, because no
-// moment lies between a check and a commit. The next number is taken by renaming a prepared
-// workspace, which succeeds for one of those that try; none waits for a lock on the way.
+// A writer changes the checkpoints only by renames out of its workspace and into it. Its successor
+// first moves the whole workspace away, after which each of these renames fails. So a writer that
+// was frozen at any point and wakes up can neither commit nor remove anything; there is no moment
+// between a check and a commit. A process takes the next number by renaming a prepared workspace.
+// That rename succeeds for only one of several competitors, and none of them waits for a lock.
 //
 // Thread safety: none; one thread at a time.
 
@@ -26,31 +26,30 @@ namespace paceline {
 
 // The job that a writer belongs to, and its generation.
 struct WriterId {
-  std::string job;  // the launcher's name for it; empty: not known
+  std::string job;  // the launcher's name for the job; empty: not known
   int generation = 0;
 };
 
 class WriterClaim {
  public:
-  // Follows a writer that has ended, and at once one that is an older generation of the same job,
-  // whether it lives, is frozen or has vanished with its host. Any other one that lives is waited
-  // for. At the deadline, Error(kInvalid) that names it; Error(kAborted) when it is a newer
-  // generation of this job. Two live writers of the same job and generation
-  // mean that two jobs share a name. The one that is refused marks the other's workspace as
-  // contested; from then on no process takes over from that writer while it lives.
-  // A link or a file that stands in a workspace's place is removed, whatever it points to stays; a
-  // workspace of another user is Error(kInvalid). Requires: no component of `directory` is a
-  // symbolic link.
+  // Takes over from a writer that has ended, and at once from an older generation of the same job,
+  // whether that is alive, frozen or has vanished with its host. Waits for any other writer that is
+  // alive. At the timeout, Error(kInvalid) names that writer; Error(kAborted) when it is a newer
+  // generation of this job. Two live writers of the same job and generation mean that two jobs
+  // share a name. The process that is refused marks the other's workspace as contested; from then
+  // on no process takes over from that writer while it is alive. A link or a file in the place of a
+  // workspace is removed, but not the target of the link. Error(kInvalid) for a workspace of
+  // another user. Requires: no component of `directory` is a symbolic link.
   WriterClaim(std::string directory, WriterId who, std::chrono::milliseconds timeout,
               FileSystem& files);
-  // What is in the workspace stays for the next writer to remove.
+  // Leaves the contents of the workspace for the next writer to remove.
   ~WriterClaim() = default;
   WriterClaim(const WriterClaim&) = delete;
   WriterClaim& operator=(const WriterClaim&) = delete;
 
   const std::string& workspace() const { return workspace_; }
 
-  // Error(kAborted) with the successor, when there is one.
+  // Error(kAborted), which names the successor, when another writer has taken over.
   void check_held() const;
 
  private:

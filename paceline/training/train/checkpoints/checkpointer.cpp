@@ -26,7 +26,7 @@ constexpr std::chrono::minutes kLongestLock{2};
 
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
-// As on_rank(), with rank 0's answer on every rank.
+// Collective. Only rank 0 does the action; its answer or error goes to every rank.
 bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   std::int32_t answer = 0;
   on_rank(0, group, [&] { answer = action() ? 1 : 0; });
@@ -34,14 +34,14 @@ bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   return answer != 0;
 }
 
-// Whether the last checkpoint was written. Throws if another generation has replaced this job,
-// which then has nothing to continue for.
+// Whether no save has failed. Throws kAborted: a job that another generation has replaced must end.
 bool is_written(const std::optional<Error>& error) {
   if (error && error->code() == ErrorCode::kAborted) throw *error;
   return !error;
 }
 
-// After a restart, the older generation's writer may still hold the lock, on a host that is gone.
+// After a restart, the writer of the older generation may hold the lock on a host that has
+// vanished.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
   if (group.launch_environment().restart_count == 0) return {};
   return kLongestLock;
@@ -69,7 +69,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const Checkpoint
   if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
-// Collective: a problem that any rank finds is thrown on all. A damaged state is not saved.
+// Collective. Throws the problems that any rank has found on every rank, before anything is saved.
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                  const optim::Optimizer& optimizer) const {
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
@@ -94,7 +94,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
     problem = error.what();
   }
   throw_any(problem, false);
-  // If hosts divide the parameters, there is no second copy of any.
+  // If hosts divide the parameters, no parameter has a second copy to compare with.
   if (!options_.compare_replicas || optimizer.divides_hosts()) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
@@ -108,12 +108,15 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   if (is_divided()) throw_any(problem, true);
 }
 
-// Collective.
-RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
-                                const optim::Optimizer& optimizer) const {
-  const bool is_first = replicas_->rank() == 0;
-  RunBoxes run =
-      boxes_to_save(module, optimizer, parts_, is_first, options_.compare_replicas || is_first);
+// The boxes that this rank saves.
+RunShare Checkpointer::own_share() const {
+  if (replicas_->rank() == 0) return RunShare::kFirst;
+  return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;
+}
+
+// Collective. Adds what the ranks have beside module, optimizer and average: their random states
+// and what a communication hook keeps. Rank 0 holds all of it.
+void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
     run.tensors.push_back(tensor);
@@ -121,7 +124,7 @@ RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
   };
   const auto states = gather(*group_, random_generator().get_state(), 0);
   if (group_->rank() == 0) add_of_rank_0(kRandomStates, at::stack(states));
-  if (parts_.reducer == nullptr) return run;
+  if (parts_.reducer == nullptr) return;
   const HookState hook = parts_.reducer->hook_state();
   if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
     fail(ErrorCode::kUnsupported,
@@ -131,13 +134,13 @@ RunBoxes Checkpointer::held_run(const torch::nn::Module& module,
   }
   for (const auto& [name, tensor] : gather_hook_state(*group_, hook, 0))
     add_of_rank_0(kHookTensors + name, tensor.contiguous());
-  return run;
 }
 
 bool Checkpointer::save(const TrainingState& state, const torch::nn::Module& module,
                         const optim::Optimizer& optimizer) {
   require_sound(state, module, optimizer);
-  const RunBoxes run = held_run(module, optimizer);
+  RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
+  add_states_of_ranks(run);
   team_.save(state.step, run.boxes,
              {.run = mark_.run, .metadata = words_of(state, optimizer, parts_)});
   return ask_rank_0(*group_, [&] { return is_written(team_.take_error()); });
@@ -156,7 +159,8 @@ bool Checkpointer::save_to_memory(const TrainingState& state, const torch::nn::M
                                   const optim::Optimizer& optimizer) {
   check(memory_.has_value(), "{}: this checkpointer was given no memory", group_->self());
   require_sound(state, module, optimizer);
-  const RunBoxes run = held_run(module, optimizer);
+  RunBoxes run = boxes_of_rank(module, optimizer, parts_, own_share());
+  add_states_of_ranks(run);
   CheckpointWords words{.run = mark_.run, .metadata = words_of(state, optimizer, parts_)};
   if (mark_.job) words.metadata[kJobWord] = *mark_.job;
   return memory_->save(state.step, run.boxes, words);
@@ -199,8 +203,7 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  // Otherwise finish() tries again, because it is unknown whether this save or an earlier one
-  // failed.
+  // If this save or an earlier one has failed, which is not known, finish() saves again.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }
 

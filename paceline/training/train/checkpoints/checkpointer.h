@@ -1,7 +1,8 @@
 #pragma once
 
-// Checkpoints of a whole training run: find_ownership() decides whose state a starting job may
-// continue, Checkpointer saves and restores, and RunCheckpoints decides when a run saves and stops.
+// Checkpoints of a whole training run: decides whose state a starting job may continue
+// (find_ownership()), saves and restores (Checkpointer), and chooses when a run saves and stops
+// (RunCheckpoints).
 
 #include <cstdint>
 #include <map>
@@ -25,77 +26,78 @@
 
 namespace paceline::train {
 
-// The origin of the newest checkpoint of a directory, as far as it can be read.
+// The origin of the newest checkpoint in a directory, as far as it can be read.
 struct FoundOrigin {
   std::int64_t step = 0;
-  std::string run;  // empty: unknown
+  std::string run;  // empty: not known
   std::optional<std::uint64_t> seed;
 };
 
-// The state that was found in one place.
+// The state that a directory or a memory holds.
 struct FoundState {
-  std::optional<std::int64_t> step;        // the newest; nothing: no state
-  std::optional<RunMark> mark;             // whose state it is, if known
-  std::optional<FoundOrigin> newest = {};  // of a directory
+  std::optional<std::int64_t> step;        // the newest; nothing: there is no state
+  std::optional<RunMark> mark;             // the run it belongs to, if that is known
+  std::optional<FoundOrigin> newest = {};  // only in a directory
 };
 
 struct FoundStates {
-  std::string directory;  // its name
+  std::string directory;  // the path, for messages
   FoundState on_disk;
-  std::vector<FoundState> in_memory;  // [rank]; one rank of each host may have some
+  std::vector<FoundState> in_memory;  // [rank]; only the first rank of a memory has some
 };
 
 struct JobStart {
   std::string job;         // the launcher's name for the job
-  bool restarted = false;  // by the launcher, after a failure
+  bool restarted = false;  // the launcher restarted it after a failure
   bool resume = false;     // the user asked to continue
-  bool other_run = false;  // also if the newest checkpoint is another run's
+  bool other_run = false;  // and to continue the newest checkpoint even if it is another run's
 };
 
 struct Ownership {
-  std::string run;  // the run that the job continues; empty: it begins a run, or takes over a
-                    // directory without a known run
-  std::optional<std::uint64_t> seed;  // the seed of that run, if known
-  std::vector<int> stale_memory;  // ranks of hosts that joined later, whose memory has another run,
-                                  // to be forgotten
+  std::string run;                    // the run that the job continues; empty: the job begins a
+                                      // run, or continues a directory that names none
+  std::optional<std::uint64_t> seed;  // that run's, if it is known
+  std::vector<int> stale_memory;      // ranks whose memory holds another run, because their hosts
+                                      // joined later; they have to discard it
 };
 
-// Decides whether the state that a starting job finds is its own to continue. The newest step alone
-// does not tell: a directory, or a memory that the user named, may hold an older job's state.
+// Decides whether a starting job may continue the state that it finds. The newest step alone does
+// not answer that: a directory, or a memory that the user named, may hold the state of an older
+// job.
 //
-//   a first start               needs places without any state: state there belongs to another job
-//   a first start that resumes  continues the run of the directory or, without one, that of the
+//   a first start               requires that there is no state: it would belong to another job
+//   a first start that resumes  continues the run of the directory, or, without one, the run of the
 //                               newest memory; refuses a newest checkpoint of another run, unless
-//                               it was told to take that one
-//   a restart by the launcher   continues the run that its own job began, or begins it
+//                               `other_run` is set
+//   a restart by the launcher   continues the run that its own job began, or begins one
 //
-// Error(kInvalid), with advice, when the state is not this job's. Pure: all ranks get the same
-// answer from the same facts.
+// Error(kInvalid), with advice, when the state is not this job's. Pure: all ranks reach the same
+// decision from the same facts.
 Ownership find_ownership(const JobStart& start, const FoundStates& found);
 
-// The checkpoint options of a run. Checkpointer alone ignores the fields of RunCheckpoints.
+// A run's options for checkpoints. Checkpointer ignores the fields of RunCheckpoints.
 struct CheckpointOptions {
-  std::string folder;             // empty: RunCheckpoints makes none
-  int keep = 3;                   // checkpoints on the disk
+  std::string folder;             // empty: RunCheckpoints makes no checkpoints
+  int keep = 3;                   // the number of checkpoints on the disk
   std::int64_t every = 0;         // RunCheckpoints: steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: none
-  // MemoryTeam's path, the same for the ranks of a host; empty: none. RunCheckpoints uses
-  // memory_path() if it needs a path and none is given.
+  // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory.
+  // RunCheckpoints takes memory_path() when it needs a path and none is given.
   std::string memory;
-  // Compares all replicas' parameters before each save. Set it to false for replicas that differ on
-  // purpose; the first replica's parameters are saved then.
+  // Compares the parameters of all replicas before each save. Set it to false for replicas that
+  // differ on purpose; then those of the first replica are saved.
   bool compare_replicas = true;
-  // The ranks that hold the same parts of a model that is divided among the others
-  // (DeviceMesh::group("dp")); null: all.
+  // The ranks that hold the same parts as this one, if the model is divided among ranks
+  // (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   bool resume = false;            // begin() continues the state that it finds
-  bool resume_other_run = false;  // also if the newest checkpoint is of another run than the
-                                  // directory's; the directory then belongs to that run
+  bool resume_other_run = false;  // even if the newest checkpoint is of another run than the
+                                  // directory, which then takes the checkpoint's run
   std::string stop_file;          // RunCheckpoints: AgreedStopOptions::file
 };
 
-// Where the launcher keeps a job's state in memory (PACELINE_MEMORY_CHECKPOINT). Error(kInvalid)
-// under a launcher that keeps none.
+// The path of the memory that the launcher keeps for a job (PACELINE_MEMORY_CHECKPOINT).
+// Error(kInvalid) under a launcher that keeps none.
 std::string memory_path();
 
 struct RestoredRun {
@@ -103,96 +105,96 @@ struct RestoredRun {
   bool from_memory = false;
 };
 
-// Saves and restores a whole training run: parameters, buffers, optimizer with its learning rates,
-// schedule, loss scaler, average of the weights and communication hook (attach()), position in the
-// data, and every rank's random state. A run that was interrupted and resumed ends with the same
-// bits as an uninterrupted one, if the number of ranks is the same. With another number, a hook's
-// residuals become their mean on every rank (training/parallel/communication_hook.h), and ranks
-// that the saved run did not have keep the random state of their seed. If buffers differ between
-// replicas (BatchNorm's statistics), those of the first replica are saved, because all ranks
-// evaluate and continue with them (DistributedDataParallel).
+// Saves and restores a whole training run: parameters, buffers, the optimizer with its learning
+// rates, the schedule, loss scaler, average of the weights and communication hook (attach()), the
+// position in the data, and the random state of every rank. With the same number of ranks, a run
+// that was interrupted and resumed ends with the same bits as one that was not. With another number
+// of ranks, every rank gets the mean of a hook's residuals
+// (training/parallel/communication_hook.h), and ranks that the saved run did not have keep the
+// random state of their seed. Buffers that differ between replicas (BatchNorm's statistics) are
+// those of the first replica, with which all ranks evaluate and continue (DistributedDataParallel).
 //
-// A checkpoint consists of boxes of whole tensors (run_boxes.h), so the run can continue with any
-// number of ranks and hosts and any division of model and optimizer. Each rank writes, in the
-// background, and reads the boxes that it holds; all ranks do so at the same time
-// (checkpoint_team.h). The memory of a host keeps what its own ranks and those of one other host
-// write, so nothing is lost with a host (memory_checkpoint.h). No rank needs memory for more of the
-// run than it holds.
+// A checkpoint consists of boxes of whole tensors (run_boxes.h), so a run can continue with any
+// number of ranks and hosts and any division of model and optimizer. All ranks write at the same
+// time, in the background, and read the boxes that they hold (checkpoint_team.h). The memory of a
+// host holds the files of its own ranks and those of another host, so that the loss of one host
+// loses nothing (memory_checkpoint.h). No rank needs memory for more of the run than it holds.
 //
-// Training starts with begin(), which makes sure that the state that it continues is its own.
+// A training begins with begin(), which ensures that the state it continues is its own.
 //
 // Thread safety: none.
 class Checkpointer {
  public:
   // Collective. Error(kInvalid) on every rank when another job writes to the folder, kAborted when
-  // a newer generation of this job does, kSystem when the folder cannot be made.
+  // a newer generation of this job does, kSystem when the folder cannot be created.
   Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options);
 
-  // Attaches the other parts of the run. Call it once, before begin() or restore(), with the same
-  // kinds of parts on every rank.
+  // Adds the other parts of the run. Call it once, before begin() or restore(), with the same kinds
+  // of parts on every rank.
   void attach(const RunParts& parts) { parts_ = parts; }
 
-  // Collective. Begins a job, before its first step. A first start restores nothing, and throws
-  // Error(kInvalid) on every rank if there is a state already, which would be lost or taken for
-  // this run's. With `resume` it restores that state; Error(kInvalid) if the newest checkpoint is
-  // of another run than its directory, unless `resume_other_run` is set. A restart by the launcher
-  // restores the state that its own job has left, if any; Error(kInvalid) if the state is another
-  // job's (find_ownership()). Errors of restore(); kSystem when the directory cannot be marked as
-  // this run's. A program that calls restore() instead makes these decisions itself. `seed`: that
-  // of a run that begins here; it is saved, and shown when two runs are confused.
+  // Collective. Begins a job, before its first step (find_ownership()). A first start restores
+  // nothing; Error(kInvalid) on every rank when there is a state already, which would be lost or
+  // taken for this run's. With `resume` it restores that state; Error(kInvalid) when the newest
+  // checkpoint is of another run than its directory, unless `resume_other_run` is set. A restart by
+  // the launcher restores the state that its own job saved, if any; Error(kInvalid) when the state
+  // is another job's. Errors of restore(); kSystem when the directory cannot be marked as this
+  // run's. A program that calls restore() instead has to decide all this by itself. `seed`: the
+  // seed of a run that begins here; it is noted for messages that tell two runs apart.
   std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
                                    std::uint64_t seed);
 
   // Collective. Returns once the state has been copied; it is written in the background
-  // (checkpoint_writer.h). A checkpoint that cannot be written (disk full) is logged and has no
-  // other effect: the older ones stay. DamagedState on every rank, and nothing is written, when the
-  // ranks' parameters differ or the memory of a rank's optimizer state is damaged
-  // (Optimizer::verify_state()). False, on every rank, when an earlier checkpoint could not be
-  // written; Error(kAborted) on every rank when a newer generation of the job writes there now.
+  // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
+  // older ones stay. Returns false on every rank when an earlier checkpoint could not be written.
+  // DamagedState on every rank, and nothing is written, when the parameters of replicas differ or
+  // when the optimizer's state of a rank was changed by something other than the optimizer
+  // (Optimizer::verify_state()). Error(kAborted) on every rank when a newer generation of the job
+  // writes to the folder now.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
   // The bytes that the last restore() of this rank read from the disk, without manifests.
   std::uint64_t bytes_read() const { return bytes_read_; }
 
-  // Collective. Waits until everything that was saved is on the disk; false, on every rank, when
-  // something since the last answer of save() or finish() is not. Error(kAborted) as in save().
+  // Collective. Waits until the last save is on the disk. Returns false on every rank when a save
+  // has failed since save() or finish() last returned. Error(kAborted) as save().
   bool finish();
 
-  // The number of checkpoints that the disk has room for, if it is too small for one more than are
-  // kept: the oldest is then removed before each save. Rank 0 knows it; ask after finish().
+  // The number of checkpoints that the disk has room for, if a save has found it full; from then on
+  // the oldest is removed before each save. Only on rank 0, and only after finish().
   std::optional<int> room_on_disk() const;
 
-  // Collective. Keeps the state in memory that outlives the ranks' processes. If the memory does
-  // not suffice, this is logged and has no other effect; false then, on every rank. Error(kCorrupt)
-  // as in save().
+  // Collective. Keeps the state in memory that outlives the processes of the ranks. Returns false
+  // on every rank, and logs the reason, when the memory does not suffice. DamagedState as save().
   bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                       const optim::Optimizer& optimizer);
 
-  // Collective. Restores the newest state, in place: from the memory of hosts, or from the disk if
-  // that has a newer state that verifies; nothing if there is none at all. The learning rates
-  // become the saved ones: set others afterwards. Throws on every rank, and leaves module and
-  // optimizer as they are: Error(kCorrupt) when no state verifies, Error(kInvalid) that lists the
-  // differences when it is of another model or optimizer, or has other parts than were attached.
+  // Collective. Restores the newest state in place: from the memory of hosts, or from the disk if
+  // that has a newer one that verifies. Returns nothing when there is no state. The learning rates
+  // become the saved ones; set others afterwards. Errors are thrown on every rank and leave module
+  // and optimizer as they are: kCorrupt when no state verifies; kInvalid, with the differences,
+  // when the state is of another model or optimizer, or has other parts than were attached.
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  // The part of a saved run that a rank has read and not taken over yet.
+  // A rank's part of a saved run, read but not yet taken over.
   struct Staged;
 
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
                      const optim::Optimizer& optimizer) const;
-  RunBoxes held_run(const torch::nn::Module& module, const optim::Optimizer& optimizer) const;
+  RunShare own_share() const;
+  void add_states_of_ranks(RunBoxes& run) const;
   bool is_divided() const { return replicas_->world_size() < group_->world_size(); }
   FoundStates find_states();
   void disown(const JobStart& start, const FoundStates& found);
   FoundState find_on_disk() const;
   void take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                 std::uint64_t seed);
-  void require_run(const SavedRun& saved, const RunBoxes& boxes,
+  void require_run(const Manifest& saved, const RunBoxes& boxes,
                    const optim::Optimizer& optimizer) const;
-  Staged stage(const SavedRun& saved, const RunBoxes& boxes) const;
-  void take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+  Staged stage(const Manifest& saved, const RunBoxes& boxes) const;
+  void take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                  torch::nn::Module& module, optim::Optimizer& optimizer);
 
   const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
@@ -205,32 +207,32 @@ class Checkpointer {
   std::uint64_t bytes_read_ = 0;
 };
 
-// Decides when a training run saves its state, and how it is asked to stop: checkpoints after a
-// number of steps or after each epoch, copies in memory, an agreed stop (group/agreed_stop.h).
-// Without a folder it does nothing.
+// Chooses when a training run saves its state and when it stops: checkpoints after a number of
+// steps or each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Without a folder it
+// does nothing.
 //
-// Ownership: it refers to the module, the optimizer and the times, which outlive it. Thread safety:
-// none.
+// Ownership: the module, the optimizer and the times must outlive it. Thread safety: none.
 class RunCheckpoints {
  public:
-  // Collective. `replicas`, if given, is used as CheckpointOptions::replicas. Errors: those of
-  // Checkpointer and memory_path().
+  // Collective. `replicas`, if given, replaces CheckpointOptions::replicas. Errors of Checkpointer
+  // and memory_path().
   RunCheckpoints(std::shared_ptr<ProcessGroup> group, CheckpointOptions options,
                  torch::nn::Module& module, optim::Optimizer& optimizer, PhaseTimes& times,
                  const std::shared_ptr<ProcessGroup>& replicas = nullptr);
 
   bool are_made() const { return checkpointer_.has_value(); }
-  // As Checkpointer::attach() and begin(): collective, before the first step, if are_made().
+  // Collective. Calls Checkpointer::attach() and begin(), before the first step. Requires:
+  // are_made().
   std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
 
-  // Save what is due; both functions are collective.
+  // Collective, both. Save if a checkpoint or a copy in memory is due.
   void after_step(const TrainingState& state);
   void after_epoch(const TrainingState& state);
-  // Collective. Saves this state too, unless it is saved already, and waits until everything is on
-  // the disk; false, on every rank, when something is not.
+  // Collective. Saves this state unless it has been saved, and waits until it is on the disk.
+  // Returns false on every rank when a save has failed.
   bool finish(const TrainingState& state);
 
-  // Collective: whether the ranks are to stop after this step. stop_reason() has the cause.
+  // Collective. Whether the ranks shall stop after this step; then stop_reason() says why.
   bool stop_requested() { return stop_ && stop_->requested(*group_); }
   std::string stop_reason() const { return stop_ ? stop_->reason() : std::string(); }
   // As Checkpointer::room_on_disk().
@@ -245,8 +247,8 @@ class RunCheckpoints {
   optim::Optimizer& optimizer_;
   PhaseTimes& times_;
   std::optional<Checkpointer> checkpointer_;
-  std::optional<AgreedStop> stop_;  // if there is a place to save to
-  std::int64_t saved_step_ = -1;    // the last step that was saved to the disk
+  std::optional<AgreedStop> stop_;  // set by begin()
+  std::int64_t saved_step_ = -1;    // the last step that is on the disk, or will be
 };
 
 }  // namespace paceline::train

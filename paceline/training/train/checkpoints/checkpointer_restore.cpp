@@ -1,5 +1,5 @@
-// Restores a run: finds the newest state, reads it on all ranks at once, and takes it over once all
-// of it is there.
+// Checkpointer::restore(): finds the newest state, lets all ranks read it at the same time, and
+// takes it over once all ranks have read their parts.
 
 #include <limits>
 #include <span>
@@ -23,33 +23,19 @@ namespace {
 
 constexpr std::int64_t kNone = -1;  // no step
 
-SavedRun saved_in(const Manifest& manifest) {
-  SavedRun saved{.step = manifest.step, .tensors = {}, .metadata = manifest.metadata};
-  for (const StoredTensor& tensor : manifest.tensors)
-    saved.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
-  return saved;
-}
-
-const HeldBox* find(const SavedRun& saved, const std::string& name) {
-  for (const HeldBox& tensor : saved.tensors) {
-    if (tensor.name == name) return &tensor;
-  }
-  return nullptr;
-}
-
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
 }  // namespace
 
 struct Checkpointer::Staged {
-  std::vector<WantedBox> wanted;  // first the boxes of the run, in their order
-  StagingMemory memory;           // for these boxes
+  std::vector<WantedBox> wanted;  // the boxes of the run come first, in their order
+  StagingMemory memory;           // holds the boxes of the run
   at::Tensor random_state;        // this rank's; undefined: the saved run had no such rank
-  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() returned it
+  optim::NamedTensors hook;       // the tensors of gather_hook_state(), on rank 0
 };
 
-// Collective.
-void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
+// Collective. Error(kInvalid) on every rank unless the checkpoint fits this run.
+void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
                                const optim::Optimizer& optimizer) const {
   std::vector<HeldBox> mine;
   for (const HeldMemory& one : boxes.boxes) {
@@ -72,7 +58,7 @@ void Checkpointer::require_run(const SavedRun& saved, const RunBoxes& boxes,
   throw_first_error(*group_, failure);
 }
 
-Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& boxes) const {
+Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& boxes) const {
   Staged staged;
   std::size_t bytes = 0;
   for (const HeldMemory& one : boxes.boxes)
@@ -82,7 +68,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
     staged.wanted.push_back({one.held.name, one.held.box, place});
     place += static_cast<std::size_t>(num_elements(one.held.box)) * size_of(one.held.dtype);
   }
-  if (const HeldBox* const states = find(saved, kRandomStates);
+  if (const StoredTensor* const states = saved.find(kRandomStates);
       states != nullptr && states->shape.size() == 2 && group_->rank() < states->shape[0]) {
     staged.random_state = at::empty({states->shape[1]}, at::kByte);
     staged.wanted.push_back({kRandomStates,
@@ -90,7 +76,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
                              bytes_of(staged.random_state)});
   }
   if (group_->rank() != 0) return staged;
-  for (const HeldBox& tensor : saved.tensors) {
+  for (const StoredTensor& tensor : saved.tensors) {
     if (!tensor.name.starts_with(kHookTensors)) continue;
     const at::Tensor values =
         at::empty(tensor.shape, at::TensorOptions(to_scalar_type(tensor.dtype)));
@@ -101,7 +87,7 @@ Checkpointer::Staged Checkpointer::stage(const SavedRun& saved, const RunBoxes& 
 }
 
 // Collective.
-void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const RunBoxes& boxes,
+void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
   const auto take = [&](bool takes_steps) {
     for (std::size_t i = 0; i < boxes.boxes.size(); ++i) {
@@ -119,10 +105,10 @@ void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const 
     failure = error;
   }
   throw_first_error(*group_, failure);
-  group_->barrier();  // no rank still reads parameters that others are about to write
+  group_->barrier();  // from here on no rank reads parameters that another one writes
   optimizer.begin_loading();
   take(false);
-  group_->barrier();  // with one copy of the parameters, other ranks have written parts of it
+  group_->barrier();  // other ranks may have written parts of parameters with one copy for a host
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
@@ -139,8 +125,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
                                                  optim::Optimizer& optimizer) {
   finish();
   ProcessGroup& waiting = team_.waiting_group();
-  const RunBoxes boxes = boxes_to_load(module, optimizer, parts_);
-  std::string refused;  // rank 0's: a line for each checkpoint that cannot be used
+  const RunBoxes boxes = boxes_of_rank(module, optimizer, parts_, RunShare::kLoad);
+  std::string refused;  // on rank 0: a line for each checkpoint that cannot be used
   const auto refuse = [&](std::int64_t step, const std::string& reason) {
     log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
     refused += fmt::format("\n  step {}: {}", step, reason);
@@ -150,11 +136,11 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     return directory != nullptr ? directory->newest_before(step, mark_.run, refuse) : std::nullopt;
   };
   std::optional<Manifest> on_disk = newest_before(std::numeric_limits<std::int64_t>::max());
-  // Rank 0 offers the newest checkpoint on the disk; if that does not verify, the one before it.
+  // Rank 0 offers the newest checkpoint on the disk, then each older one until one verifies.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
     waiting.broadcast(std::span(&step_on_disk, 1), 0);
-    // Memory is preferred to a disk that has the same step.
+    // If the memory and the disk have the same step, the memory is used.
     auto manifest = memory_ ? memory_->newest(step_on_disk, mark_.run) : std::nullopt;
     const bool in_memory = manifest.has_value();
     if (!in_memory && step_on_disk == kNone) {
@@ -172,9 +158,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
           broadcast_object(*group_, on_disk ? to_json(*on_disk) : std::string(), 0);
       manifest = parse_manifest(text, "the manifest from rank 0");
     }
-    const SavedRun saved = saved_in(*manifest);
-    require_run(saved, boxes, optimizer);
-    Staged staged = stage(saved, boxes);
+    require_run(*manifest, boxes, optimizer);
+    Staged staged = stage(*manifest, boxes);
     try {
       if (in_memory) {
         memory_->read(staged.wanted);
@@ -189,8 +174,8 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       on_disk = newest_before(step_on_disk);
       continue;
     }
-    take_over(saved, staged, boxes, module, optimizer);
-    return RestoredRun{state_in(saved.metadata), in_memory};
+    take_over(*manifest, staged, boxes, module, optimizer);
+    return RestoredRun{state_in(manifest->metadata), in_memory};
   }
 }
 

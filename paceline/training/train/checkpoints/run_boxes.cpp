@@ -1,7 +1,6 @@
 #include "paceline/training/train/checkpoints/run_boxes.h"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -23,21 +22,29 @@ using models::Division;
 
 constexpr const char* kSteps = "optimizer.steps.";
 
-// A parameter's name in a checkpoint, and its part of the whole parameter.
+// A parameter's name in checkpoints, and the part of the whole parameter that this rank has.
 struct Identity {
   std::string name;
   std::optional<Division> division;
 };
 
-// Returns the parts of a box in the coordinates of the whole tensor, along the dimension that is
-// divided, each with its beginning in the box.
+// Elements [first, first + count) of a dense tensor, in the order of its memory.
+struct Run {
+  at::Tensor like;            // has the tensor's shape and strides
+  std::byte* data = nullptr;  // the first of these elements
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// The parts of a box along the divided dimension, in the coordinates of the whole tensor, each with
+// its offset in the box.
 std::vector<std::pair<Box, std::int64_t>> in_whole(const Box& box,
                                                    const std::optional<Division>& division) {
   if (!division) return {{box, 0}};
   std::vector<std::pair<Box, std::int64_t>> parts;
   const auto dim = static_cast<std::size_t>(division->dim);
   const std::int64_t begin = box.offsets[dim], end = begin + box.sizes[dim];
-  std::int64_t here = 0, there = 0;  // where the section begins in the part and in the whole
+  std::int64_t here = 0, there = 0;  // the section's offsets in the part and in the whole
   for (const std::int64_t length : division->sections) {
     const std::int64_t own = length / division->parts;
     const std::int64_t first = std::max(begin, here), last = std::min(end, here + own);
@@ -68,42 +75,32 @@ class Collector {
                                       : found->second;
   }
 
-  void add_whole(const std::string& name, const at::Tensor& tensor,
-                 const std::optional<Division>& division = {}) {
-    const Box box = whole_box(tensor.sizes().vec());
-    add(name, tensor, tensor.sizes(), division, {box},
-        {static_cast<std::byte*>(tensor.data_ptr()), tensor.strides().vec()}, box);
-  }
-  // Elements [first, first + count) of a dense tensor in the order of its memory; `data`: the
-  // address of the first of them.
-  void add_run(const std::string& name, const at::Tensor& memory, std::byte* data,
-               const at::Tensor& like, std::int64_t first, std::int64_t count,
-               const std::optional<Division>& division) {
-    const auto shape = like.sizes().vec();
-    const auto boxes =
-        count == 0 ? std::vector<Box>() : boxes_of_run(shape, like.strides(), first, count);
-    const auto element = static_cast<std::int64_t>(memory.element_size());
-    add(name, memory, shape, division, boxes, {data - first * element, like.strides().vec()},
-        whole_box(shape));
-  }
-
- private:
-  // `boxes` are parts of `all`, whose place in memory is `place`.
-  void add(const std::string& name, const at::Tensor& memory, at::IntArrayRef sizes,
-           const std::optional<Division>& division, const std::vector<Box>& boxes,
-           const BoxPlace& place, const Box& all) {
+  // Adds a tensor, or the run of its elements that lies in `memory`.
+  void add(const std::string& name, const at::Tensor& memory,
+           const std::optional<Division>& division = {}, const std::optional<Run>& run = {}) {
     if (!memory.device().is_cpu()) {
       fail(ErrorCode::kUnsupported,
            "checkpoint: \"{}\" is on {}; only tensors on the CPU are saved", name,
            memory.device().str());
     }
     run_.tensors.push_back(memory);
+    const at::Tensor& like = run ? run->like : memory;
+    const auto shape = like.sizes().vec();
+    const Box all = whole_box(shape);
+    BoxPlace place{static_cast<std::byte*>(memory.data_ptr()), like.strides().vec()};
+    std::vector<Box> boxes;
+    if (!run) {
+      boxes.push_back(all);
+    } else if (run->count > 0) {
+      place.data = run->data - run->first * static_cast<std::int64_t>(memory.element_size());
+      boxes = boxes_of_run(shape, place.strides, run->first, run->count);
+    }
     HeldBox held{name,
                  to_dtype(memory.scalar_type()),
-                 division ? division->whole_sizes(sizes) : sizes.vec(),
+                 division ? division->whole_sizes(like.sizes()) : shape,
                  {}};
     if (boxes.empty() || num_elements(all) == 0) {
-      if (held.shape.empty()) return;  // a scalar that another rank holds
+      if (held.shape.empty()) return;  // another rank has this scalar and knows of it
       held.box = {std::vector<std::int64_t>(held.shape.size()),
                   std::vector<std::int64_t>(held.shape.size())};
       run_.boxes.push_back({held, {}});
@@ -123,24 +120,26 @@ class Collector {
     }
   }
 
+ private:
   RunBoxes& run_;
   std::unordered_map<const void*, Identity> identities_;
 };
 
-// Splits "exp_avg.3" into the name and the number of the parameter.
+// Splits "exp_avg.3" into the kind of state and the number of the parameter.
 std::pair<std::string, std::size_t> split_name(const std::string& name) {
   const auto dot = name.rfind('.');
   return {name.substr(0, dot), std::stoul(name.substr(dot + 1))};
 }
 
-// Adds the state of the optimizer that this rank keeps.
+// The state of the optimizer that this rank keeps.
 void add_state(Collector& collector, const optim::Optimizer& optimizer) {
   for (const optim::StatePart& part : optimizer.state_parts()) {
     const auto [kind, number] = split_name(part.name);
     const Identity identity = collector.identity(optimizer.parameters()[number], number);
-    collector.add_run(fmt::format("optimizer.{}.{}", kind, identity.name), part.elements,
-                      static_cast<std::byte*>(part.elements.data_ptr()), part.like, part.first,
-                      part.elements.numel(), identity.division);
+    collector.add(fmt::format("optimizer.{}.{}", kind, identity.name), part.elements,
+                  identity.division,
+                  Run{part.like, static_cast<std::byte*>(part.elements.data_ptr()), part.first,
+                      part.elements.numel()});
   }
 }
 
@@ -151,8 +150,8 @@ void add_steps(Collector& collector, RunBoxes& run, const optim::Optimizer& opti
   for (std::int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<std::size_t>(i);
     run.steps[i][1] = static_cast<std::int64_t>(optimizer.group_of(number));
-    collector.add_whole(kSteps + collector.identity(optimizer.parameters()[number], number).name,
-                        run.steps[i]);
+    collector.add(kSteps + collector.identity(optimizer.parameters()[number], number).name,
+                  run.steps[i]);
   }
 }
 
@@ -161,73 +160,47 @@ void add_average(Collector& collector, RunBoxes& run, const RunParts& parts) {
   run.average = parts.average->state();
   for (std::size_t i = 0; i + 1 < run.average.size(); ++i) {
     const Identity identity = collector.identity(parts.average->parameters()[i], i);
-    collector.add_whole("average.weight." + identity.name, run.average[i].second,
-                        identity.division);
+    collector.add("average.weight." + identity.name, run.average[i].second, identity.division);
   }
-  collector.add_whole("average." + run.average.back().first, run.average.back().second);
-}
-
-void add_buffers(Collector& collector, const torch::nn::Module& module) {
-  for (const auto& item : module.named_buffers())
-    collector.add_whole("model." + item.key(), item.value().detach());
-}
-
-// The runs of elements that this rank has to save or to load.
-using Runs = std::vector<std::pair<std::int64_t, std::int64_t>>;
-using RunsOf = std::function<Runs(std::size_t number)>;
-
-void add_parameters(Collector& collector, const torch::nn::Module& module,
-                    const optim::Optimizer& optimizer, const RunsOf& runs_of) {
-  const auto numbers = numbers_by_tensor(optimizer.parameters());
-  models::visit_parameters(
-      module, [&](const std::string& parameter_name, at::Tensor& parameter, const auto& division) {
-        const std::string name = "model." + parameter_name;
-        const at::Tensor memory = parameter.detach();
-        const auto number = numbers.find(parameter.unsafeGetTensorImpl());
-        if (number == numbers.end() || !optimizer.has_one_copy())
-          return collector.add_whole(name, memory, division);
-        const Runs runs = runs_of(number->second);
-        std::byte* const data = optimizer.parameter_to_write(number->second);
-        const auto element = static_cast<std::int64_t>(memory.element_size());
-        for (const auto& [first, last] : runs) {
-          collector.add_run(name, memory, data + first * element, memory, first, last - first,
-                            division);
-        }
-        if (runs.empty()) collector.add_run(name, memory, data, memory, 0, 0, division);
-      });
+  collector.add("average." + run.average.back().first, run.average.back().second);
 }
 
 }  // namespace
 
-RunBoxes boxes_to_save(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts, bool is_first_replica, bool has_replicas) {
+RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
+                       const RunParts& parts, RunShare share) {
   const at::NoGradGuard no_grad;
-  RunBoxes run;
-  Collector collector(run, module);
-  if (has_replicas) {
-    add_parameters(collector, module, optimizer,
-                   [&](std::size_t number) { return optimizer.elements_to_save(number); });
+  RunBoxes boxes;
+  Collector collector(boxes, module);
+  const bool has_alike = share != RunShare::kOwnState;
+  if (has_alike) {
+    const auto numbers = numbers_by_tensor(optimizer.parameters());
+    models::visit_parameters(module, [&](const std::string& parameter_name, at::Tensor& parameter,
+                                         const auto& division) {
+      const std::string name = "model." + parameter_name;
+      const at::Tensor memory = parameter.detach();
+      const auto number = numbers.find(parameter.unsafeGetTensorImpl());
+      if (number == numbers.end() || !optimizer.has_one_copy())
+        return collector.add(name, memory, division);
+      auto runs = share == RunShare::kLoad ? optimizer.elements_to_load(number->second)
+                                           : optimizer.elements_to_save(number->second);
+      if (runs.empty()) runs.emplace_back(0, 0);  // the rank only knows of the tensor
+      std::byte* const data = optimizer.parameter_to_write(number->second);
+      const auto element = static_cast<std::int64_t>(memory.element_size());
+      for (const auto& [first, last] : runs)
+        collector.add(name, memory, division,
+                      Run{memory, data + first * element, first, last - first});
+    });
   }
-  if (is_first_replica) add_buffers(collector, module);
-  if (has_replicas || optimizer.shard_group() != nullptr) add_state(collector, optimizer);
-  if (!has_replicas) return run;
-  add_steps(collector, run, optimizer);
-  add_average(collector, run, parts);
-  return run;
-}
-
-RunBoxes boxes_to_load(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts) {
-  const at::NoGradGuard no_grad;
-  RunBoxes run;
-  Collector collector(run, module);
-  add_parameters(collector, module, optimizer,
-                 [&](std::size_t number) { return optimizer.elements_to_load(number); });
-  add_buffers(collector, module);
-  add_state(collector, optimizer);
-  add_steps(collector, run, optimizer);
-  add_average(collector, run, parts);
-  return run;
+  if (share == RunShare::kLoad || share == RunShare::kFirst) {
+    for (const auto& item : module.named_buffers())
+      collector.add("model." + item.key(), item.value().detach());
+  }
+  if (has_alike || optimizer.shard_group() != nullptr) add_state(collector, optimizer);
+  if (!has_alike) return boxes;
+  add_steps(collector, boxes, optimizer);
+  add_average(collector, boxes, parts);
+  return boxes;
 }
 
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,

@@ -1,13 +1,13 @@
 #pragma once
 
-// The tensors that a rank holds of a training run, as boxes of whole tensors, whatever the
-// division: of layers among ranks (models::DividedLayer), of a model into stages whose parameters
-// have the names of the whole (models::GptStage), of the optimizer's state and of the copy of the
-// parameters (optim::Optimizer::shard()). So one checkpoint fits all divisions. Names:
+// The part of a training run that a rank holds, as boxes of whole tensors. The boxes hide how the
+// run is divided: layers among ranks (models::DividedLayer); a model into stages whose parameters
+// have the names of the whole model (models::GptStage); the optimizer's state and the parameters
+// into shards (optim::Optimizer::shard()). So the same checkpoint fits every division. Names:
 //
 //   model.NAME                    parameters and buffers
 //   optimizer.exp_avg.NAME        the optimizer's state of the parameter NAME, float32
-//   optimizer.steps.NAME          two int64: steps that it has taken; its group
+//   optimizer.steps.NAME          two int64: the steps that NAME has taken, and its group
 //   average.weight.NAME, average.num_updates
 //
 // Local: nothing here is collective. Thread safety: pure functions.
@@ -19,42 +19,43 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "paceline/files/checkpoint/checkpoint_team.h"
+#include "paceline/files/checkpoint/box_plan.h"
 #include "paceline/training/optim/optimizer.h"
 #include "paceline/training/train/training_state.h"
 
 namespace paceline::train {
 
-// Boxes, and the tensors that hold them.
+// The boxes, and the tensors that own their memory.
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;
-  at::Tensor steps;             // [parameters of the optimizer, 2]: "optimizer.steps"
+  at::Tensor steps;             // [parameters of the optimizer, 2]: all "optimizer.steps.NAME"
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
 
-// `is_first_replica`: also returns buffers, which may differ between replicas. `has_replicas`: also
-// returns tensors that are the same on all replicas. Error(kUnsupported) for tensors that are not
-// on the CPU.
-RunBoxes boxes_to_save(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts, bool is_first_replica, bool has_replicas);
+// Which boxes a rank needs, or saves of what it has.
+enum class RunShare {
+  kLoad,      // everything that the rank needs, in the place where it belongs
+  kFirst,     // the first replica saves everything, with the buffers, which may differ by replica
+  kAlike,     // another replica helps to save what all replicas have alike
+  kOwnState,  // another replica saves only the optimizer's state that no other rank has
+};
 
-// The boxes that a rank needs, placed in the memory of module, optimizer and average, and in
-// `steps` and `average`.
-RunBoxes boxes_to_load(const torch::nn::Module& module, const optim::Optimizer& optimizer,
-                       const RunParts& parts);
+// The boxes lie in the memory of module, optimizer and average, and in `steps` and `average`.
+// Error(kUnsupported) for tensors that are not on the CPU.
+RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
+                       const RunParts& parts, RunShare share);
 
-// Throws Error(kInvalid) that lists the parameters which are in another group here than in the
-// checkpoint that `steps` was filled from.
+// Error(kInvalid) that lists the parameters whose group here is not the one in `steps`, which was
+// filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer& optimizer);
-// Once all boxes have been filled: gives optimizer and average the values that are not in their
-// memory.
+// After all boxes have been filled: passes `steps` to the optimizer and `average` to the average.
 void adopt(const RunBoxes& boxes, optim::Optimizer& optimizer, const RunParts& parts);
 
-// Returns the box of a whole tensor that only this rank has.
+// The box of a whole tensor that only one rank has.
 HeldMemory box_of(const std::string& name, const at::Tensor& tensor);
-// Whether the name belongs to RunBoxes::steps.
+// Whether the name is that of a row of RunBoxes::steps.
 bool is_steps(const std::string& name);
 
 }  // namespace paceline::train

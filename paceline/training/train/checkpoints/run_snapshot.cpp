@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kShared = "shared.";
 constexpr std::string_view kOwed = "owed.";
 
-// Returns tensors without values that have the names and sizes of those on `root`.
+// Collective. Empty tensors with the names and sizes of those that `root` has.
 optim::NamedTensors empty_like_those_of(ProcessGroup& group, const optim::NamedTensors& saved,
                                         int root) {
   auto list = nlohmann::json::array();
@@ -78,9 +78,9 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
-constexpr std::string_view kModelTensors = "model.";  // their names begin with this (run_boxes.cpp)
+constexpr std::string_view kModelTensors = "model.";  // the prefix of their names (run_boxes.cpp)
 
-// A hook in the form of the other parts: null if the reducer has no hook.
+// The hook of a reducer, with the interface of the other parts.
 struct Hook {
   const Reducer& reducer;
   void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
@@ -119,8 +119,8 @@ void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer&
         optimizer.num_groups());
 }
 
-// Describes what is wrong with a part of the run; empty: nothing. `part`: null when the run has
-// none.
+// Describes how a part of the run differs from the saved one; empty if it does not. `part`: null
+// when the run has none.
 template <class Part>
 std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
   if (saved.contains(key) != (part != nullptr)) {
@@ -146,7 +146,7 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
-// Tensors that differ from the checkpoint's in one way; the first one is shown as an example.
+// The tensors that differ from the checkpoint's in one way. The message shows only the first.
 struct Differences {
   void add(const std::string& name, const std::string& what) {
     of_model = of_model || name.starts_with(kModelTensors);
@@ -155,7 +155,7 @@ struct Differences {
     if (is_better) first = fmt::format("{}: {}", name, what);
     ++count;
   }
-  // Returns one line; empty if there are no such tensors.
+  // One line of a message; empty if there are no such tensors.
   std::string text(const char* how) const {
     if (count == 0) return "";
     return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,
@@ -164,7 +164,7 @@ struct Differences {
 
   std::size_t count = 0;
   std::string first;
-  bool of_model = false;  // some of them belong to the model
+  bool of_model = false;  // some are the model's
 };
 
 nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {
@@ -179,16 +179,16 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
   return {{kWords, encode(state, optimizer, parts)}};
 }
 
-void require_own(const SavedRun& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
+void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts) {
   check(saved.metadata.contains(kWords), "the checkpoint is not one of a training run");
   const auto words = json_in(saved.metadata);
   require_same_optimizer(words, optimizer);
   require_same_parts(words, parts);
 }
 
-void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wanted) {
+void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted) {
   std::map<std::string, std::string> rest;
-  for (const HeldBox& tensor : saved.tensors) {
+  for (const StoredTensor& tensor : saved.tensors) {
     if (tensor.name != kRandomStates && !tensor.name.starts_with(kHookTensors))
       rest[tensor.name] = describe(tensor.dtype, tensor.shape);
   }

@@ -26,7 +26,7 @@ namespace paceline {
 
 namespace {
 
-// Converts a float of 8 bits: the sign, the exponent, then `mantissa` bits.
+// An 8-bit float: the sign, the exponent, then `mantissa` bits.
 float small_float(std::uint8_t bits, int mantissa, int bias) {
   const int exponent = (bits & 0x7F) >> mantissa;
   const int fraction = bits & ((1 << mantissa) - 1);
@@ -43,7 +43,7 @@ float from_e4m3(std::uint8_t bits) {
   return small_float(bits, 3, 7);
 }
 
-// E5M2 is the upper half of IEEE's half.
+// E5M2 is the upper byte of an IEEE half-precision number.
 float from_e5m2(std::uint8_t bits) {
   if ((bits & 0x7F) > 0x7C) return std::numeric_limits<float>::quiet_NaN();
   if ((bits & 0x7F) == 0x7C) {
@@ -104,7 +104,7 @@ constexpr const char* kIndexEnd = ".index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 constexpr int kIndexDepth = 8;  // "metadata" may hold anything
 
-// Returns the path without links. Error(kCorrupt) when there is no such file.
+// The path without links. Error(kCorrupt) when there is no such file.
 std::string resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -115,7 +115,7 @@ std::string resolved(const fs::path& path) {
        fs::is_symlink(fs::symlink_status(path, error)) ? ": the link points to nothing" : "");
 }
 
-// Finds the file with the weights in a folder.
+// Finds the file with the weights of a folder.
 fs::path weights_in(const fs::path& folder) {
   std::vector<std::string> others;
   for (const std::string& name : {std::string(kOneFile), kOneFile + std::string(kIndexEnd)}) {
@@ -136,7 +136,7 @@ fs::path weights_in(const fs::path& folder) {
        others.empty() ? "" : fmt::format(" (it has {})", fmt::join(others, ", ")));
 }
 
-// Returns the files of the index, by name, with their tensors.
+// The files of the index, by name, with their tensors.
 std::map<std::string, std::set<std::string>> parse_index(const std::string& path) {
   const auto bytes = read_plain_file(FileSystem::real(), resolved(path), kMaxIndexBytes);
   const std::string_view mistaken = mistaken_file(bytes);
@@ -185,7 +185,7 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path) {
 
 namespace {
 
-// Error(kCorrupt) unless the shard has exactly the tensors that the index lists for it.
+// Error(kCorrupt) unless the shard has exactly the tensors that the index lists.
 void require_promised(const WeightsShard& shard, const SafetensorsHeader& header) {
   if (!shard.tensors) return;
   std::set<std::string> missing = *shard.tensors;
@@ -279,7 +279,7 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   for (const std::size_t index : layout.order)
     parts.emplace_back(static_cast<const std::byte*>(kept[index].data_ptr()), kept[index].nbytes());
   FileSystem& files = FileSystem::real();
-  // A name of its own: ranks that all save to one path must not write into each other's file.
+  // A random name: ranks that all save to one path must not write into each other's file.
   const std::string place = in_folder_without_links(path);
   const std::string partial = place + ".partial-" + random_hex(8);
   try {
