@@ -1,7 +1,7 @@
 #pragma once
 
 // The wing that connects ranks: groups and their collectives, rendezvous, calls between workers.
-// Needs no LibTorch, as files.h, launcher.h and planning.h.
+// Like files.h, launcher.h and planning.h, it needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

@@ -1,6 +1,6 @@
 #pragma once
 
-// Bytes on a disk: checkpoints, images, texts. Needs no LibTorch.
+// Files on a disk: checkpoints, images, texts. Needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks from inside a program. Needs no LibTorch.
+// Starting ranks from inside a program. Needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

@@ -1,6 +1,6 @@
 #pragma once
 
-// A pipeline's schedules: named, searched, checked, simulated, drawn. Needs no LibTorch.
+// The schedules of a pipeline: named or searched for, checked, simulated, drawn. Needs no LibTorch.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

@@ -1,6 +1,6 @@
 #pragma once
 
-// Everything on tensors: models, data, optimizers, strategies, the training loop.
+// The wing that works on tensors: models, data, optimizers, strategies, the training loop.
 
 #if __cplusplus < 202002L
 #error "Paceline needs C++20: compile with -std=c++20"

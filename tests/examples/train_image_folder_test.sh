@@ -83,7 +83,7 @@ expect size_in_memory 2 '--image-size: needs --dataset folder' "$train_image" --
 expect unknown_model 2 "'resnet19' is not one of .*; did you mean resnet18" "$train_image" --model resnet19
 expect odd_size 2 'cnn: the image size 30x30 does not divide by 4' "$train_image" "${folder[@]}" --image-size 30
 expect no_folder 2 'needs --data-dir' "$train_image" --dataset folder
-expect no_val 2 "folder/train/val: there is no such folder" "$train_image" --dataset folder --data-dir "$work/folder/train"
+expect no_val 2 "folder/train/val: no such folder" "$train_image" --dataset folder --data-dir "$work/folder/train"
 cp -r "$work/folder" "$work/other"
 mv "$work/other/val/red" "$work/other/val/violet"
 expect other_classes 2 'red: only in train' "$train_image" --dataset folder --data-dir "$work/other"

@@ -39,7 +39,7 @@ done
 expect on_4_first 0 ' s, 15 steps' "${run[@]}" 4 "${job[@]}" --max-steps 15 --checkpoint-dir "$work/changing"
 expect then_on_1 0 'resumed at step 15' "${run[@]}" 1 "${job[@]}" --max-steps 30 --checkpoint-dir "$work/changing" --resume
 expect then_on_2 0 'resumed at step 30' "${run[@]}" 2 "${job[@]}" --max-steps $steps --checkpoint-dir "$work/changing" --resume
-expect another_number_of_shards 2 'has 8 logical shards, this job 4' \
+expect another_number_of_shards 2 'has 8 logical shards, this job has 4' \
   "$paceline" run --logical-shards 4 --nproc-per-node 2 "${job[@]}" --max-steps 60 --checkpoint-dir "$work/changing" --resume
 
 # Two agents with two ranks each; the second is killed once there is a checkpoint.

@@ -37,8 +37,8 @@ constexpr Message kMessages[] = {
      "unknown command '{}'; to start a program: paceline run {}; see paceline --help"},
     {"cli.no_program", "no program given: {} [options] {}PROGRAM"},
     {"cli.no_shell_reads",
-     "{}: '{}': no shell reads this, so '{}' has no meaning here; put it in single quotes if it "
-     "belongs to a word"},
+     "{}: '{}': no shell reads this text, so '{}' has no meaning here; put it in single quotes if "
+     "it belongs to a word"},
     {"cli.directory_gone",
      "the working directory {} cannot be used: {}. It was removed, perhaps created again since; "
      "change to an existing one (cd) and start again"},
@@ -54,10 +54,10 @@ constexpr Message kMessages[] = {
      "{}: '{}': where do the machines meet? Give each of them the same --rdzv-endpoint HOST:{} (or "
      "--master-addr HOST), a host that all reach; or let one launcher start all of them: --hosts"},
     {"usage.not_an_endpoint", "{}: '{}' is not HOST:PORT with a port from {} to 65535"},
-    {"usage.ipv6_without_brackets", "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT"},
+    {"usage.ipv6_without_brackets", "{}: '{}': an IPv6 address needs brackets: [ADDRESS]:PORT"},
     {"usage.any_address",
-     "{}: '{}' is every address of any host; write the name or an address of one"},
-    {"usage.not_an_address", "{}: '{}' is neither a name nor an address of a host"},
+     "{}: '{}' stands for all addresses of any host; write the name or address of one host"},
+    {"usage.not_an_address", "{}: '{}' is neither a host name nor a host address"},
     {"usage.no_etcd",
      "{}: '{}': the machines meet at an agent of the job here, no etcd is needed; leave the option "
      "out"},
@@ -355,7 +355,7 @@ constexpr Message kMessages[] = {
      "the descriptor of PACELINE_SECRET_FD={} is closed: something between the launcher and this "
      "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, or "
      "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
-     "PACELINE_SECRET_FILE, which the ranks read then"},
+     "PACELINE_SECRET_FILE, which the ranks then read"},
     // --timeline
     {"timeline.made", "paceline: timeline: {} ({}); open it in https://ui.perfetto.dev"},
     {"timeline.spans_of_hosts", "spans of {} ranks; clocks of hosts agree to {} us"},
@@ -376,7 +376,7 @@ constexpr Message kMessages[] = {
     {"topo.given", "; given to this process: {}, cpus {}"},
     {"topo.not_a_machine",
      "topology: '{}' is neither an lstopo file (FILE.xml) nor a description like"},
-    {"topo.no_cpu_left", "topology: none of the chosen cpus was given to this process"},
+    {"topo.no_cpu_left", "topology: this process may use none of the chosen cpus"},
     {"cli.not_expected", "'{}' was not expected"},
     // What other commands of a job say.
     {"dry_run.hosts", "{} hosts, world size {}"},
@@ -486,8 +486,8 @@ constexpr Message kMessages[] = {
     {"mesh.program", "{}: {} parameters, {} layers; {}"},
     {"mesh.global_batch", "global batch: {} samples; costs: {}"},
     {"mesh.step_spent",
-     "because: of a step of {} ms {}% are passes, {}% bubble, {}% exchange within layers, {}% "
-     "exchange of gradients that nothing hides, {}% the optimizer"},
+     "because: a step takes {} ms: {}% passes, {}% bubble, {}% exchange within layers, {}% exposed "
+     "exchange of gradients, {}% optimizer"},
     {"mesh.failures_take",
      "because: failures and checkpoints take {}% of the time, with a checkpoint every {} s"},
     {"mesh.stragglers_take", "because: waiting for the slowest of {} ranks takes {}%"},
@@ -499,7 +499,7 @@ constexpr Message kMessages[] = {
      "the variable PACELINE_PROFILE says; others can write it themselves (docs/planner.md)"},
     {"mesh.no_profile_in_time", "no profile: {} has not written one within {} s (--patience)"},
     {"mesh.program_failed", "{} failed with exit code {} while it was measured: {}"},
-    {"mesh.foreign_profile", "this is no profile of a program: {}"},
+    {"mesh.foreign_profile", "not a profile of a program: {}"},
     {"mesh.unknown_property", "--simulate: '{}' is not one of hosts="},
     {"mesh.check_runs_here",
      "--check runs PROGRAM on this machine: it needs one, and no --simulate"},
@@ -510,9 +510,7 @@ constexpr Message kMessages[] = {
      "--ranks is of this machine; give ranks= of each host to --simulate"},
     {"mesh.options_need_mesh",
      "--simulate, --ranks, --check and --profile need --mesh or --memory"},
-    {"mesh.batch_too_small",
-     "{} ranks cannot divide a global batch of {} samples among them: {} ranks are the most that "
-     "share a replica"},
+    {"mesh.batch_too_small", "{} ranks cannot divide a global batch of {} samples among them"},
 
     // ---- launcher rooms, planning, and the other commands
 

@@ -25,9 +25,10 @@ void require_sodium() {
   if (status < 0) throw Error(ErrorCode::kSystem, "libsodium could not be initialised");
 }
 
-// A text may be one that somebody made up. Whoever connects to a process of the job gets a proof to
-// try guesses on, so a guess must not be cheap: Argon2id with the least that OWASP advises. All
-// processes of a job must come to the same key, so the salt is fixed.
+// A text may be a password that a person chose. Anyone who connects to a process of the job
+// receives a proof against which guesses can be tested, so each guess must be expensive: Argon2id
+// with the smallest parameters that OWASP recommends. All processes of a job must derive the same
+// key, so the salt is fixed.
 constexpr std::array<unsigned char, crypto_pwhash_SALTBYTES> kTextSalt = {
     'p', 'a', 'c', 'e', 'l', 'i', 'n', 'e', ' ', 's', 'e', 'c', 'r', 'e', 't', '1'};
 constexpr unsigned long long kTextPasses = 2;
@@ -121,7 +122,7 @@ constexpr std::array<char, 8> kMagic = {'P', 'L', 'I', 'N', 'E', '\0', '\0', 3};
 constexpr std::size_t kVersionByte = 7;
 constexpr std::byte kAccepted{1};
 
-// Looks at the first bytes of a hello, which may still be incomplete.
+// Checks the first bytes of a hello, which may still be incomplete.
 void check_magic(std::span<const std::byte> hello, const std::string& peer) {
   const auto count = std::min(hello.size(), kMagic.size());
   if (std::memcmp(hello.data(), kMagic.data(), std::min(count, kVersionByte)) != 0) {
@@ -170,7 +171,7 @@ SessionKeys EphemeralKey::session_keys(const Public& other, bool is_client) cons
   const auto derive = is_client ? crypto_kx_client_session_keys : crypto_kx_server_session_keys;
   if (derive(as_octets(keys.receive.data()), as_octets(keys.send.data()), as_octets(public_.data()),
              as_octets(private_.data()), as_octets(other.data())) != 0) {
-    fail(ErrorCode::kInvalid, "the other end of a connection gave no key to encrypt with");
+    fail(ErrorCode::kInvalid, "the other end of a connection sent no valid key for encryption");
   }
   return keys;
 }
@@ -209,7 +210,8 @@ std::size_t HandshakeHalf::wanted() const {
 }
 
 std::vector<std::byte> HandshakeHalf::feed(std::span<const std::byte> bytes) {
-  check(bytes.size() <= wanted(), "a handshake takes {} bytes now, not {}", wanted(), bytes.size());
+  check(bytes.size() <= wanted(), "the handshake expects {} bytes now, not {}", wanted(),
+        bytes.size());
   std::copy(bytes.begin(), bytes.end(), buffer_.begin() + received_);
   received_ += bytes.size();
   if (stage_ == Stage::kHello) check_magic(std::span(buffer_).first(received_), peer_);
@@ -229,7 +231,7 @@ ssize_t HandshakeHalf::receive(const Fd& socket, std::vector<std::byte>& answer)
 }
 
 SessionKeys HandshakeHalf::session_keys() const {
-  check(key_.has_value() && done(), "{} has agreed on no keys", peer_);
+  check(key_.has_value() && done(), "no keys were agreed on with {}", peer_);
   return key_->session_keys(theirs_, is_client());
 }
 

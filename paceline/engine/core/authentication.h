@@ -6,8 +6,8 @@
 // for one purpose are derived from it, so that a message of one purpose, group or generation
 // means nothing in another.
 //
-// It is never printed, never put on a command line and wiped when destroyed. Thread safety: const
-// methods are safe.
+// The secret is never printed and never put on a command line; it is wiped when it is destroyed.
+// Thread safety: const methods are safe.
 
 #include <array>
 #include <cstddef>
@@ -33,9 +33,9 @@ class Secret {
   // Fresh random bytes.
   static Secret generate();
   // 64 hexadecimal digits are the secret itself (the inverse of to_hex). Any other text of at least
-  // 16 bytes is stretched to a key by Argon2id, which takes tens of milliseconds and 19 MiB. White
-  // space at the end does not count. Error(kInvalid) when the text is shorter, Error(kSystem) for a
-  // lack of memory.
+  // 16 bytes is stretched to a key by Argon2id, which takes tens of milliseconds and 19 MiB.
+  // Trailing white space is ignored. Throws Error(kInvalid) for a shorter text, and Error(kSystem)
+  // when memory is short.
   static Secret from_text(std::string_view text);
 
   Secret(const Secret&) = default;
@@ -61,8 +61,8 @@ std::string random_hex(std::size_t count);
 void fill_random(std::span<std::byte> bytes);
 
 // Mutual challenge-response on a fresh connection, before anything else is parsed. Both ends prove
-// that they know the same secret without showing it, and that they mean the same thing by the
-// connection (`context`: for example "store" or "mesh world generation 0 from 2 to 0").
+// that they know the same secret without revealing it, and that they use the connection for the
+// same purpose (`context`, for example "store" or "mesh world generation 0 from 2 to 0").
 //
 //   client -> server   magic "PLINE" + version (8 bytes), nonce_c (32)
 //   server -> client   magic + version (8), nonce_s (32),
@@ -71,15 +71,17 @@ void fill_random(std::span<std::byte> bytes);
 //   server -> client   one byte, 1: accepted
 //
 // The MAC is BLAKE2b-256 keyed with the secret (libsodium). At most 72 bytes are read before the
-// other end is known. The context is not sent: ends that disagree about it fail as if the secret
-// were wrong.
+// other end is authenticated. The context is not sent: if the two ends differ in it, the handshake
+// fails as if the secret were wrong.
 //
-// Two ends that will encrypt agree on keys at the same time: each nonce is then the public half of
-// a key pair made for this connection (X25519), which the proofs authenticate. Who learns the
-// secret later cannot read what was recorded earlier. Whether to do so is part of the context.
+// Two ends that will encrypt agree on keys in the same exchange: each nonce is then the public half
+// of a key pair made for this connection (X25519), which the proofs authenticate. An attacker who
+// learns the secret later cannot decrypt traffic that was recorded earlier. The context says
+// whether the connection is encrypted.
 
-// The client's half, which waits. Error(kInvalid) when the other end has another secret, context or
-// protocol version (both versions are named), kTimeout at the deadline, kPeerLost when it hung up.
+// The client's half as a blocking call. Throws Error(kInvalid) when the other end has another
+// secret, context or protocol version (the message names both versions), kTimeout at the deadline,
+// and kPeerLost when the other end closed the connection.
 void authenticate_as_client(const Fd& socket, const Secret& secret, std::string_view context,
                             Deadline deadline);
 
@@ -90,11 +92,10 @@ struct SessionKeys {
   SessionKeys(const SessionKeys&) = default;
   SessionKeys& operator=(const SessionKeys&) = default;
   ~SessionKeys();  // wipes them
-  // Keys for `use`, a text that both ends know: where they mean different uses, they get different
-  // keys.
+  // Keys for `use`, a text that both ends know. Ends that name different uses get different keys.
   SessionKeys derive(std::string_view use) const;
 };
-// A key pair of X25519, wiped at its end.
+// An X25519 key pair. The private half is wiped on destruction.
 class EphemeralKey {
  public:
   using Public = std::array<std::byte, 32>;
@@ -103,7 +104,7 @@ class EphemeralKey {
   EphemeralKey(const EphemeralKey&) = default;
   EphemeralKey& operator=(const EphemeralKey&) = default;
   const Public& public_half() const { return public_; }
-  // Error(kInvalid) for a public half that is none.
+  // Throws Error(kInvalid) when `other` is not a valid public half.
   SessionKeys session_keys(const Public& other, bool is_client) const;
 
  private:
@@ -112,20 +113,21 @@ class EphemeralKey {
 };
 
 // One half of the handshake as a state machine for event loops: bytes in, bytes out, never waiting.
-// It keeps at most 40 bytes of the peer's, and refuses a wrong magic at its first wrong byte.
+// It buffers at most 40 bytes from the peer, and rejects a wrong magic at the first wrong byte.
 //
 // Thread safety: none. `secret` must outlive it.
 class HandshakeHalf {
  public:
   enum class Keys { kNone, kAgree };
 
-  // How many bytes it can take now; 0 once done().
+  // The number of bytes that feed() can take now; 0 once done().
   std::size_t wanted() const;
   // Takes 1 to wanted() bytes and returns what must be sent to the peer, often nothing.
-  // Error(kInvalid) as above; the connection must then be closed.
+  // Throws Error(kInvalid) as above; the connection must then be closed.
   std::vector<std::byte> feed(std::span<const std::byte> bytes);
-  // feed() with what the socket has now. As receive_some(): how many bytes came, 0 when the peer
-  // hung up, -1 and errno otherwise (EAGAIN: none are there yet). `answer` must then be sent.
+  // Calls feed() with the bytes that the socket has now. Returns what receive_some() returns: the
+  // number of bytes, 0 when the peer closed the connection, or -1 and errno (EAGAIN: no bytes yet).
+  // `answer` must then be sent.
   ssize_t receive(const Fd& socket, std::vector<std::byte>& answer);
   bool done() const { return stage_ == Stage::kDone; }
   // Requires: done(), and Keys::kAgree.
@@ -137,7 +139,7 @@ class HandshakeHalf {
     std::array<char, 8> magic;
     Nonce nonce;
   };
-  enum class Stage { kHello, kProof, kAccepted, kDone };  // what is waited for
+  enum class Stage { kHello, kProof, kAccepted, kDone };  // the message that is awaited
 
   HandshakeHalf(const Secret& secret, std::string_view context, std::string peer, Keys keys);
   HandshakeHalf(const HandshakeHalf&) = default;
@@ -147,8 +149,8 @@ class HandshakeHalf {
   void check_proof(std::string_view role) const;
 
  private:
-  // Called when the bytes of this stage have arrived, a hello's nonce as `theirs_`, a proof as the
-  // buffer's beginning: goes on to the next stage and returns the answer.
+  // Called when all bytes of this stage have arrived: a hello's nonce is in `theirs_`, a proof is
+  // at the beginning of the buffer. Moves on to the next stage and returns the answer.
   virtual std::vector<std::byte> answer() = 0;
   virtual bool is_client() const = 0;
   std::vector<std::byte> transcript(std::string_view role) const;
@@ -165,7 +167,7 @@ class HandshakeHalf {
   Stage stage_ = Stage::kHello;
 };
 
-// `peer` names the other end in errors.
+// The accepting end. `peer` names the other end in errors.
 class ServerHandshake final : public HandshakeHalf {
  public:
   ServerHandshake(const Secret& secret, std::string_view context, std::string peer,
@@ -176,13 +178,13 @@ class ServerHandshake final : public HandshakeHalf {
   bool is_client() const override { return false; }
 };
 
-// feed() returns the client's proof only to a server that has proved itself, so more may be sent
-// at once.
+// The connecting end. feed() returns the client's proof only once the server has proved itself, so
+// the caller may send more right behind that proof.
 class ClientHandshake final : public HandshakeHalf {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,
                   Keys keys = Keys::kNone);
-  // To be sent first.
+  // The caller must send these bytes first.
   std::span<const std::byte> hello() const;
 
  private:

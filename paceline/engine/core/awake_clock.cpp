@@ -18,24 +18,25 @@ struct Standstill {
   Moment from, to;
 };
 
-// Nothing here has a destructor: groups in global variables wait until the process's very end.
-std::mutex mutex;  // guards what follows
+// Nothing here has a destructor, because groups in global variables may wait until the very end of
+// the process.
+std::mutex mutex;  // guards recorded_until, kept and num_seen
 Moment recorded_until{};
 std::array<Standstill, kMostKept> kept{};
-std::size_t num_seen = 0;  // standstills; the last kMostKept are kept
+std::size_t num_seen = 0;  // all standstills so far; the last kMostKept are kept
 
-// The standstills that are kept, in their order. Requires mutex.
+// Calls `look` with each standstill that is kept, oldest first. Requires: mutex is held.
 template <class Look>
 void for_each_standstill(const Look& look) {
   for (std::size_t i = num_seen - std::min(num_seen, kMostKept); i < num_seen; ++i)
     look(kept[i % kMostKept]);
 }
 
-// The last look of any Vigil of this process, to within kNoted.
+// When any Vigil of this process last looked, to within kNoted.
 std::atomic<Clock::rep> last_look{0};
 constexpr std::chrono::milliseconds kNoted{100};
 
-// `moment` for a wait that began at `looked`: standstills since then do not count.
+// The deadline `moment` of a wait that began at `looked`, extended by the standstills since then.
 Moment prolonged(Moment moment, Moment looked) {
   const std::lock_guard lock(mutex);
   for_each_standstill([&](const Standstill& one) {
@@ -85,7 +86,8 @@ void Vigil::look() {
   const auto awake = std::max(looked_, last);
   if (now - awake >= kStandstill) AwakeClock::stood_still(awake, now);
   looked_ = now;
-  // Seldom, as other threads read it in their loops; and once the standstill is recorded.
+  // Rarely, because other threads read it in their loops; and only after the standstill has been
+  // recorded.
   if (now - last >= kNoted) last_look.store(now.time_since_epoch().count());
 }
 

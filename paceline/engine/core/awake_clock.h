@@ -1,16 +1,17 @@
 #pragma once
 
-// The monotonic clock without the time in which this process stood still: stopped by a signal,
-// suspended by a scheduler, or starved of its processor. How long another process has been silent
-// is measured on this clock, so that a job that was stopped as a whole finds no peer late when it
-// goes on.
+// The monotonic clock minus the time in which this process stood still: stopped by a signal,
+// suspended by a scheduler, or starved of its processor. The silence of other processes is measured
+// on this clock, so that a job that was stopped as a whole does not find its peers late when it
+// resumes.
 //
-// A process cannot see that it stands still, only afterwards that a loop that comes by at least
-// twice a second did not. Every loop in which a process waits for others therefore keeps a Vigil,
-// which tells this clock. A standstill of less than a second goes unnoticed. A process
-// stands still as a whole, so this is one state of the process; a fork inherits it.
+// A process cannot notice a standstill while it lasts, only afterwards: a loop that should have run
+// at least twice a second did not. So every loop in which a process waits for others keeps a Vigil,
+// which reports standstills to this clock. A standstill of less than a second goes unnoticed. All
+// threads of a process stand still together, so the state is global; a fork inherits it.
 //
-// Thread safety: all of it. No signal handler may use it, nor a Vigil: it takes a mutex.
+// Thread safety: any thread may call any function. Signal handlers may use neither the clock nor a
+// Vigil, which take a mutex.
 
 #include <algorithm>
 #include <atomic>
@@ -29,7 +30,7 @@ class AwakeClock {
   using period = duration::period;
   using time_point = std::chrono::time_point<AwakeClock>;
   using Monotonic = std::chrono::steady_clock;
-  static constexpr bool is_steady = false;  // when a standstill is noticed it goes back
+  static constexpr bool is_steady = false;  // it steps back when a standstill is noticed
 
   static time_point now() {
     const duration slept(slept_.load(std::memory_order_relaxed));
@@ -38,43 +39,44 @@ class AwakeClock {
   // The end of the last standstill; time_point() when there was none.
   static time_point woke() { return time_point(duration(woke_.load(std::memory_order_relaxed))); }
 
-  // When a deadline passes that was set to `moment`: a deadline that would pass during a standstill
-  // keeps the time that it had left before it, and at least kLeastLeft; later ones do not change.
-  // Knows the last few standstills.
+  // The deadline `moment`, moved if it passed during a standstill: it then keeps the time that was
+  // left when the standstill began, and at least kLeastLeft. Other deadlines do not change. Only
+  // the last few standstills are known.
   static Monotonic::time_point put_off(Monotonic::time_point moment);
   static constexpr std::chrono::seconds kLeastLeft{5};
 
-  // From a Vigil. Several threads may notice the same standstill.
+  // Called by a Vigil. Several threads may report the same standstill.
   static void stood_still(Monotonic::time_point from, Monotonic::time_point to);
 
  private:
   static inline std::atomic<rep> slept_{0}, woke_{0};
 };
 
-// `deadline`, put off by standstills (AwakeClock::put_off).
+// `deadline`, extended by standstills as AwakeClock::put_off() does.
 Deadline put_off(const Deadline& deadline);
-// The deadline of a wait that began at `begun`, put off by all standstills since then. Always pass
+// The deadline of a wait that began at `begun`, extended by all standstills since then. Always pass
 // the deadline that the wait began with.
 Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadline);
 
-// Kept by every loop that waits for other processes. It detects that this process stood still by
-// the gap between two rounds, tells AwakeClock, and puts off the deadlines of the wait, before a
-// rank is called late.
+// Every loop that waits for other processes keeps a Vigil. It detects from the gap between two
+// rounds that this process stood still, reports that to AwakeClock, and extends the deadlines of
+// the wait before any rank is called late.
 //
-// Cost: a reading of the clock each round. Thread safety: none; one loop's.
+// Cost: one reading of the clock a round. Thread safety: none; each Vigil belongs to one loop.
 class Vigil {
  public:
   // The longest time between two looks of the loop.
   static constexpr std::chrono::milliseconds kRound{500};
-  // A process in which no Vigil has looked for so long stood still.
+  // If no Vigil of the process has looked for this long, the process stood still.
   static constexpr std::chrono::milliseconds kStandstill{1000};
 
   // Requires: at most kRound since the last call, or since the Vigil was made, unless this process
   // stood still.
   void look();
-  // Looks, and moves `deadline` on where a standstill has put it off. Whether it has passed. The
-  // first call sees a standstill since the deadline was set, too: a wait often begins later than
-  // that, behind the work of an operation, and its process may have been stopped there.
+  // Looks, extends `deadline` by a standstill, and returns whether it has passed. The first call
+  // also finds a standstill between the moment when the deadline was set and the beginning of the
+  // wait: an operation often works for a while before it waits, and the process may have been
+  // stopped there.
   bool sees_passed(Deadline& deadline);
 
  private:
@@ -82,8 +84,8 @@ class Vigil {
   bool has_seen_deadline_ = false;
 };
 
-// Waits for a condition variable with a Vigil. False when it is not ready by the deadline; `ready`
-// is asked with the lock held.
+// Waits on a condition variable with a Vigil until `ready` returns true; `ready` is called with the
+// lock held. Returns false at the deadline.
 template <class Ready>
 bool wait_awake(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                 Deadline deadline, Ready ready) {

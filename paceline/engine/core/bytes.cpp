@@ -31,7 +31,7 @@ constexpr std::array<std::uint32_t, 256> make_table() {
 
 constexpr auto kTable = make_table();
 
-// `crc` is the register's content, neither inverted before nor after.
+// `crc` and the result are the raw register; the caller inverts them.
 std::uint32_t by_table(std::uint32_t crc, const std::byte* data, std::size_t size) {
   for (std::size_t i = 0; i < size; ++i) {
     crc = kTable[(crc ^ static_cast<std::uint32_t>(data[i])) & 0xff] ^ (crc >> 8);
@@ -57,8 +57,8 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::uint32_t crc
   return crc;
 }
 
-// Three chunks side by side: the instruction's result takes three cycles, and each cycle one more
-// can begin. Requires: whole words.
+// Three chunks in parallel: the instruction has a latency of three cycles, and one can start in
+// each cycle. Requires: whole words.
 __attribute__((target("sse4.2"))) void three_by_instruction(const std::byte* data,
                                                             std::size_t chunk,
                                                             std::uint32_t* sums) {

@@ -26,7 +26,7 @@ inline std::string to_string(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Bytes as libsodium takes them.
+// Converts bytes to the type that libsodium takes.
 inline unsigned char* as_octets(std::byte* bytes) {
   return reinterpret_cast<unsigned char*>(bytes);
 }
@@ -34,13 +34,14 @@ inline const unsigned char* as_octets(const std::byte* bytes) {
   return reinterpret_cast<const unsigned char*>(bytes);
 }
 
-// A text in a field of fixed size, which ends with a zero: cut where it is too long. Requires: the
-// field is all zero.
+// Copies `text` into a field of fixed size that ends with a zero; a text that is too long is cut.
+// Requires: the field is all zero.
 template <std::size_t kSize>
 void put_text(std::array<char, kSize>& field, std::string_view text) {
   std::memcpy(field.data(), text.data(), std::min(text.size(), kSize - 1));
 }
-// The text up to the first zero; '?' stands for characters that a terminal might obey.
+// The text up to the first zero, with '?' in place of control characters that a terminal might
+// obey.
 std::string printable(const char* begin, std::size_t length);
 template <std::size_t kSize>
 std::string printable(const std::array<char, kSize>& field) {
@@ -74,8 +75,7 @@ class ByteWriter {
   std::vector<std::byte> buffer_;
 };
 
-// Reads fields from bytes that may come from a stranger. Every read past the end is
-// Error(kCorrupt).
+// Reads fields from untrusted bytes. A read past the end throws Error(kCorrupt).
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -93,19 +93,20 @@ class ByteReader {
     bytes_ = bytes_.subspan(count);
     return head;
   }
-  // The inverse of put_string. Error(kCorrupt) when the length is above `limit`.
+  // The inverse of put_string(). Throws Error(kCorrupt) when the length is above `limit`.
   std::string get_string(std::size_t limit) {
     const auto length = get<std::uint32_t>();
     if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message is over its limit");
     return to_string(take(length));
   }
-  // How many elements follow, of at least `least_bytes` each: never more than could be there, so
-  // that memory for them may be taken. Error(kCorrupt) otherwise.
+  // The number of elements that follow, of at least `least_bytes` each. It is never more than the
+  // bytes left can hold, so that the caller may allocate memory for them; otherwise it throws
+  // Error(kCorrupt).
   template <class Count>
   std::size_t get_count(std::size_t least_bytes) {
     const auto count = get<Count>();
     if (count > bytes_.size() / least_bytes)
-      throw Error(ErrorCode::kCorrupt, "a message ends before what it counts");
+      throw Error(ErrorCode::kCorrupt, "a message ends before the elements that it counts");
     return static_cast<std::size_t>(count);
   }
   std::size_t remaining() const { return bytes_.size(); }
@@ -115,10 +116,10 @@ class ByteReader {
 };
 
 // CRC-32C (Castagnoli, RFC 3720): the checksum of TFRecord files and of the chunks of checkpoints.
-// It uses the processor's instruction where there is one (SSE 4.2): 8 bytes in three cycles, and
-// three chunks at once in the same time. Elsewhere one byte a table look-up.
+// It uses the processor's instruction if there is one (SSE 4.2): 8 bytes in three cycles, or three
+// chunks at once in the same time. Other processors look up a table for each byte.
 //
-// `before`: the checksum of the bytes in front of these, when they are checked in pieces.
+// `before`: the checksum of the bytes before these, for data that is checked in pieces.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
 // The checksum of each chunk of `chunk` bytes. Requires: bytes.size() == chunk * sums.size().

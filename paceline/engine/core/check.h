@@ -1,11 +1,11 @@
 #pragma once
 
-// Checks of what a caller passed, and words for messages. The message is built only when the
+// Checks of a caller's arguments, and words for messages. A message is built only when its
 // condition fails.
 //
 //   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
 //
-// For sources only: it pulls in fmt, which public headers must not.
+// Only sources include this header: it includes fmt, which public headers must not.
 
 #include <concepts>
 #include <cstddef>
@@ -37,12 +37,13 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   }
 }
 
-// The C++ name behind a linker's or type_info's one; the name itself where it is none.
+// The C++ name of a mangled one, as the linker or type_info gives it; any other name is returned
+// unchanged.
 std::string demangled(const char* name);
 
 // Numbers with their nouns and units in sentences: "1 rank", "2 ranks", "64 KiB".
 
-// `noun` in the singular, with a plural in -s.
+// Requires: `noun` is in the singular and has a plural in -s.
 std::string counted(std::integral auto number, std::string_view noun) {
   return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
 }

@@ -15,12 +15,13 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `timeout` from now, of any unit and length: beyond about 30 years it is never(), below zero it
-  // is now. From one second on it may be up to 10 ms more, so that small collectives need not read
-  // the clock to the nanosecond.
+  // The moment `timeout` from now. A timeout of more than about 30 years gives never(), a negative
+  // one gives now. From one second on, the deadline may be up to 10 ms later, so that small
+  // collectives need not read the clock to the nanosecond.
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> timeout) {
-    const std::chrono::duration<double> seconds = timeout;  // no unit overflows there
+    const std::chrono::duration<double> seconds =
+        timeout;  // a double does not overflow in any unit
     if (seconds > kLongest) return never();
     const bool is_coarse = seconds >= kCoarse;
     const auto now = is_coarse ? last_tick() : Clock::now();
@@ -33,7 +34,7 @@ class Deadline {
 
   bool expired() const { return Clock::now() >= moment_; }
   Clock::time_point moment() const { return moment_; }
-  // When it was set, or up to 10 ms before; of never() it is never.
+  // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
   Clock::time_point set_at() const { return set_at_; }
   // The time that it gave, to within 20 ms; none for never().
   std::optional<std::chrono::milliseconds> timeout() const {
@@ -41,14 +42,14 @@ class Deadline {
     return std::chrono::round<std::chrono::milliseconds>(moment_ - set_at_);
   }
 
-  // What is left, never negative.
+  // The time left, never negative.
   std::chrono::nanoseconds remaining() const {
     if (moment_ == Clock::time_point::max()) return kLongest;
     return std::max(std::chrono::nanoseconds(0),
                     std::chrono::duration_cast<std::chrono::nanoseconds>(moment_ - Clock::now()));
   }
 
-  // What is left, in whole milliseconds rounded up and at most `limit`: the timeout argument of
+  // The time left in whole milliseconds, rounded up and at most `limit`: the timeout argument of
   // poll().
   int poll_timeout_ms(std::chrono::milliseconds limit = std::chrono::hours(1)) const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(remaining());
@@ -58,9 +59,10 @@ class Deadline {
  private:
   static constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 30);
   static constexpr std::chrono::nanoseconds kCoarse = std::chrono::seconds(1);
-  static constexpr std::chrono::nanoseconds kTick = std::chrono::milliseconds(10);  // the longest
+  static constexpr std::chrono::nanoseconds kTick =
+      std::chrono::milliseconds(10);  // the longest tick of a kernel
 
-  // When the kernel last counted its clock on, at most a tick ago.
+  // When the kernel last advanced its coarse clock, at most a tick ago.
   static Clock::time_point last_tick() {
     timespec time{};
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time);

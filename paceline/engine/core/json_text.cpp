@@ -32,8 +32,8 @@ json parse_json_or_discard(std::string_view text) { return json::parse(text, nul
 
 namespace {
 
-// Sees every event of the parser before a value is stored, so a hostile text is refused before it
-// costs memory.
+// Receives every event of the parser before a value is stored, so that a hostile text is refused
+// before it costs memory.
 class StrictEvents {
  public:
   StrictEvents(std::string_view where, int max_depth) : where_(where), max_depth_(max_depth) {}

@@ -1,9 +1,10 @@
 #pragma once
 
-// JSON as text and back. nlohmann's writer and parser are large templates, which a source that
-// calls them compiles; here they are compiled once for all.
+// Converts JSON to text and back. nlohmann's writer and parser are large templates, compiled again
+// in every source that calls them; here they are compiled once for all sources.
 //
-// For sources only: nlohmann types stay out of public headers. Thread safety: pure functions.
+// Only sources include this header: nlohmann types stay out of public headers. Thread safety: pure
+// functions.
 
 #include <string>
 #include <string_view>
@@ -12,20 +13,21 @@
 
 namespace paceline {
 
-// In one line, or indented by so many spaces. Bytes that are not UTF-8 become U+FFFD.
+// The value in one line, or indented by `indent` spaces a level. Bytes that are not UTF-8 become
+// U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
-// Error(kInvalid) as `what is not UTF-8: …` for bytes that are not UTF-8.
+// As json_text(), but throws Error(kInvalid) (`what is not UTF-8: …`) for bytes that are not UTF-8.
 std::string strict_json_text(const nlohmann::json& value, std::string_view what, int indent = -1);
 
 // Throws nlohmann::json::parse_error unless the text is one JSON value.
 nlohmann::json parse_json(std::string_view text);
-// A value that is_discarded() instead.
+// As above, but returns a value that is_discarded() instead of throwing.
 nlohmann::json parse_json_or_discard(std::string_view text);
 
-// JSON from a file that another user may have written: no duplicate keys, no deep nesting, nothing
-// after the value. Error(kCorrupt) as `where: …` when the text is not one JSON object, names a key
-// twice or nests more than `max_depth` levels.
+// Parses JSON from a file that another user may have written. Throws Error(kCorrupt) (`where: …`)
+// when the text is not exactly one JSON object, names a key twice or nests more than `max_depth`
+// levels.
 nlohmann::json parse_strict_json(std::string_view text, std::string_view where, int max_depth);
 
 }  // namespace paceline

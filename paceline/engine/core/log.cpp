@@ -19,7 +19,7 @@ std::shared_ptr<spdlog::logger> make_logger() {
   return logger;
 }
 
-// Created at first use and kept until the process ends: log lines may come from any destructor.
+// Created at first use and never destroyed, because any destructor may log.
 spdlog::logger& logger() {
   static const auto* instance = new std::shared_ptr<spdlog::logger>(make_logger());
   return **instance;

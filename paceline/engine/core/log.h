@@ -13,7 +13,7 @@ enum class Level { kDebug = 1, kInfo, kWarning, kError };  // spdlog's numbers
 
 // Lines from now on carry "[rank R]". -1 removes it.
 void set_rank(int rank);
-// The last one that was set; -1: none.
+// The rank that was set last; -1 when there is none.
 int rank();
 void write(Level level, const std::string& message);
 

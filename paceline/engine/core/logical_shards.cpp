@@ -13,7 +13,7 @@ std::int64_t job_logical_shards() {
   if (value == nullptr || *value == '\0') return 0;
   const auto shards = parse_number<std::int64_t>(value, 0, kMaxLogicalShards);
   check(shards.has_value(),
-        "PACELINE_LOGICAL_SHARDS={}: it is a number of shards from 0, none, to {}", value,
+        "PACELINE_LOGICAL_SHARDS={}: must be a number of shards from 0 (none) to {}", value,
         kMaxLogicalShards);
   return *shards;
 }

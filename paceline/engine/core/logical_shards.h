@@ -1,12 +1,13 @@
 #pragma once
 
-// Logical shards: the parts into which every step's batch is divided, whatever the number of ranks.
+// Logical shards: the parts into which the batch of every step is divided, whatever the number of
+// ranks.
 //
-// A rank computes the shards of an aligned block, one after the other, and adds up their gradients
-// in the order in which the engine adds up the ranks' (engine/collectives/kernels/reduce.h). So the
-// sum over all shards, and with it the model, has the same bits for every number of ranks that
-// fits: each rank must have 2^k shards, because only such a block is a subtree of the sum; or one
-// rank has them all.
+// Each rank computes the shards of an aligned block, one after the other, and adds up their
+// gradients in the order in which the engine adds up those of the ranks
+// (engine/collectives/kernels/reduce.h). So the sum over all shards, and with it the model, has the
+// same bits for every number of ranks that fits. A number fits if each rank gets 2^k shards,
+// because only such a block is a subtree of the sum; one rank alone always fits.
 //
 // Thread safety: pure functions.
 
@@ -16,14 +17,14 @@
 
 namespace paceline {
 
-// `paceline run --logical-shards`, as it reaches the ranks: PACELINE_LOGICAL_SHARDS; 0 when it is
-// not set. Error(kInvalid) unless it is a number from 0 to kMaxLogicalShards.
+// The value of `paceline run --logical-shards`, which reaches the ranks as PACELINE_LOGICAL_SHARDS;
+// 0 when that is not set. Throws Error(kInvalid) unless it is a number from 0 to kMaxLogicalShards.
 std::int64_t job_logical_shards();
 inline constexpr std::int64_t kMaxLogicalShards = 1 << 20;
 
-// Whether so many ranks can divide them.
+// Whether `num_shards` shards can be divided among `num_ranks` ranks.
 bool shards_fit(std::int64_t num_shards, std::int64_t num_ranks);
-// The numbers of ranks that can, from 1 on: "1, 2, 4 or 8".
+// All numbers of ranks that fit, from 1 on, as text: "1, 2, 4 or 8".
 std::string ranks_that_fit(std::int64_t num_shards);
 
 // The shards that one rank computes in each step.
@@ -31,11 +32,11 @@ struct ShardBlock {
   std::int64_t first = 0;
   std::int64_t count = 1;
 };
-// Error(kInvalid) with the numbers of ranks that fit when `num_ranks` does not.
+// Throws Error(kInvalid), naming the numbers of ranks that fit, when `num_ranks` does not fit.
 ShardBlock shards_of(std::int64_t num_shards, int num_ranks, int rank);
 
-// SplitMix64 (Steele, Lea and Flood, 2014): neighbouring values become unlike ones. A generator of
-// random numbers adds kMixStep to its state each time.
+// The mixing function of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring values give
+// unrelated ones. To generate random numbers, add kMixStep to the state before each one.
 inline constexpr std::uint64_t kMixStep = 0x9e3779b97f4a7c15;
 constexpr std::uint64_t mixed(std::uint64_t value) {
   value += kMixStep;
@@ -44,8 +45,8 @@ constexpr std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// The seed of what is random in a shard, and in nothing else of the run: dropout. `position`: the
-// samples of the epoch before the step.
+// The seed for the randomness within one shard of one step (dropout), different for each shard of
+// the run. `position` is the number of samples of the epoch before the step.
 std::uint64_t seed_of_shard(std::uint64_t seed, std::int64_t epoch, std::int64_t position,
                             std::int64_t shard);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers in texts that people or other programs wrote: one number, and lists of them.
+// Numbers in texts that people or other programs wrote: single numbers and lists.
 //
 // Thread safety: pure functions.
 
@@ -16,7 +16,8 @@
 
 namespace paceline {
 
-// The number that is all of `text`; nothing where it is something else, or too large for T.
+// The number that makes up the whole of `text`; nullopt when it is anything else, or too large for
+// T.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};
@@ -24,7 +25,7 @@ std::optional<T> parse_number(std::string_view text) {
   const auto [stop, status] = std::from_chars(text.data(), end, value);
   return status == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
-// As above, for a number from `least` to `most`; never NaN.
+// As above, but nullopt also for NaN and for numbers outside of `least` to `most`.
 template <class T>
 std::optional<T> parse_number(std::string_view text, std::type_identity_t<T> least,
                               std::type_identity_t<T> most) {
@@ -32,13 +33,13 @@ std::optional<T> parse_number(std::string_view text, std::type_identity_t<T> lea
   return value && *value >= least && *value <= most ? value : std::nullopt;
 }
 
-// The parts between the separators, empty ones as well: one part more than there are separators.
+// The parts between the separators, including empty ones: one part more than there are separators.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
-// "0-3, 7" of ascending numbers: a dash joins `least_joined` or more that follow one another.
+// Ascending numbers as "0-3, 7": a dash stands for `least_joined` or more consecutive numbers.
 std::string format_ranges(std::span<const int> numbers, std::string_view separator,
                           std::size_t least_joined);
-// Ranks as messages list them, in any order: "0-3, 7", and "0, 1" for two neighbours.
+// Ranks as messages list them: "0-3, 7", and "0, 1" for two neighbours. `ranks` may have any order.
 std::string format_ranks(std::vector<int> ranks);
 
 }  // namespace paceline

@@ -42,13 +42,13 @@ double rate(const Setting& setting) {
   constexpr double kBitsPerByte = 8;
   constexpr std::array<Unit, 4> kUnits = {
       {{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}, {"Tbit", 1e12}}};
-  return quantity(setting, kUnits, "a rate as 25Gbit (kbit, Mbit, Gbit, Tbit)") / kBitsPerByte;
+  return quantity(setting, kUnits, "a rate such as 25Gbit (kbit, Mbit, Gbit, Tbit)") / kBitsPerByte;
 }
 
 double duration(const Setting& setting) {
   constexpr std::array<Unit, 6> kUnits = {
       {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}}};
-  return quantity(setting, kUnits, "a time as 20us (us, ms, s, min, h, d)");
+  return quantity(setting, kUnits, "a time such as 20us (us, ms, s, min, h, d)");
 }
 
 void for_each_setting(std::string_view text, const std::function<void(const Setting&)>& take) {
@@ -111,7 +111,8 @@ class Splitter {
 
   void refuse_special(char c, std::string_view special) {
     check(special.find(c) == std::string_view::npos,
-          "{}: '{}': no shell reads this, so '{}' has no meaning here; put it in single quotes if "
+          "{}: '{}': no shell reads this text, so '{}' has no meaning here; put it in single "
+          "quotes if "
           "it belongs to a word",
           what_, text_, c);
   }
@@ -154,7 +155,7 @@ std::string shell_line(std::span<const std::string> words) {
 }
 
 int edit_distance(const std::string& a, const std::string& b) {
-  // Rows of the usual table: two back, one back, current.
+  // Rows of the usual table: two rows back, one row back, the current row.
   std::vector<int> before, previous(b.size() + 1), current(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -173,9 +174,9 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 namespace {
 
-// Compares as the distance of `word` from what was typed. Between two words with equal edit
-// distances the user means the one with which `typed` begins, as "topp" begins with "top", or else
-// the one with the longer common beginning.
+// How far `word` is from what was typed, as a value that compares. Of two words with equal edit
+// distances the user more probably means the one that `typed` begins with ("topp" begins with
+// "top"), or else the one with the longer common prefix.
 std::tuple<int, bool, std::ptrdiff_t> remoteness(const std::string& typed,
                                                  const std::string& word) {
   const bool beginning = typed.size() >= 3 && word.starts_with(typed);

@@ -36,14 +36,15 @@ std::size_t last_level_cache_bytes() {
 
 namespace {
 
-// `ahead`: how far in front of what is copied lies what is needed next.
+// `ahead`: the distance from the bytes that are copied to those that will be copied next, which are
+// prefetched.
 void stream(std::byte* to, const std::byte* from, std::size_t bytes, std::ptrdiff_t ahead) {
   constexpr std::size_t kLine = 64;
   const std::size_t head =
       std::min((kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine, bytes);
   const std::size_t body = (bytes - head) / kLine * kLine;
   if (head > 0) std::memcpy(to, from, head);
-  // Whole lines: half a line would have to be read after all.
+  // Only whole lines are streamed: a partial line would have to be read first.
   for (std::size_t at = head; at < head + body; at += kLine) {
     _mm_prefetch(reinterpret_cast<const char*>(from + at) + ahead, _MM_HINT_T0);
     const auto* source = reinterpret_cast<const __m128i*>(from + at);

@@ -5,9 +5,10 @@
 
 #include <cstddef>
 
-// GCC compiles a function marked PACELINE_VECTORISED once per instruction set and the loader picks;
-// elsewhere the portable code serves. The loader picks before the thread sanitizer has begun, which
-// crashes in what it picks with.
+// GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and the loader
+// picks one; other compilers build the portable code alone. The thread sanitizer switches it off:
+// the loader calls the picking function before the sanitizer is initialised, and that function
+// would crash.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define PACELINE_VECTORISED \
@@ -18,20 +19,21 @@
 
 namespace paceline {
 
-// Bytes of the last-level cache that this machine's first core uses; 32 MiB where the kernel does
-// not say.
+// The size in bytes of the last-level cache of this machine's first core; 32 MiB if the kernel does
+// not report it.
 std::size_t last_level_cache_bytes();
 
-// memcpy() that leaves the caches alone: stores go to memory without reading the lines first, a
-// third less traffic. Pays for what does not fit into the last-level cache (1.1 to 1.5 times as
-// fast there, slower below). The C library does so itself only where it knows the cache, which in a
-// virtual machine may be a share of the one that it sees. The ranges must not overlap; what was
-// written is ordered before this thread's later stores.
+// A memcpy() that bypasses the caches: stores go to memory without reading the lines first, which
+// saves a third of the traffic. It pays for copies that do not fit into the last-level cache (1.1
+// to 1.5 times as fast there, slower for smaller ones). The C library does the same only above a
+// threshold that it derives from the cache's size; in a virtual machine the size that it sees may
+// be more than the machine's share. The ranges must not overlap. The bytes written are ordered
+// before this thread's later stores.
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
-// As above, for `rows` rows whose beginnings lie so many bytes apart. Each row is asked for ahead
-// of its turn, which a processor does by itself only for what follows without a gap: twice as fast
-// as memcpy() for rows of 1 KiB.
+// As above, for `rows` rows; `distance` is the number of bytes from the beginning of one row to the
+// next. Each row is prefetched ahead of its turn, because the processor's own prefetcher follows
+// only contiguous addresses: twice as fast as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

@@ -23,7 +23,7 @@ std::uint64_t kernel_time() noexcept {
 
 #ifdef __x86_64__
 
-// The kernel uses the counter only while all processors' agree and run at one rate.
+// The kernel uses the counter only while the counters of all processors agree and run at one rate.
 bool counter_keeps_time() noexcept {
   try {
     std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
@@ -34,12 +34,13 @@ bool counter_keeps_time() noexcept {
   }
 }
 
-// One thread's view of the counter: its rate between the last two looks at the kernel's clock.
+// One thread's view of the counter, with its rate between the last two readings of the kernel's
+// clock.
 class ScaledCounter {
  public:
   std::uint64_t now() noexcept {
     const std::uint64_t ticks = __rdtsc();
-    const std::uint64_t since = ticks - ticks_;  // huge when the counter has stepped back
+    const std::uint64_t since = ticks - ticks_;  // huge if the counter has stepped back
     const bool is_known = since < kMostTicks && rate_ > 0;
     const auto guess = [&] {
       return time_ + static_cast<std::uint64_t>(static_cast<double>(since) * rate_);
@@ -48,8 +49,9 @@ class ScaledCounter {
   }
 
  private:
-  // A thread that was interrupted meanwhile learns nothing for later readings. Nor is a rate
-  // believed that no processor has: a virtual machine's counter may have stood still.
+  // Reads the kernel's clock. The reading sets the rate only if the thread was not interrupted
+  // meanwhile, and only if the rate is plausible: the counter of a virtual machine may have stood
+  // still.
   std::uint64_t look(std::uint64_t ticks) noexcept {
     const std::uint64_t time = kernel_time();
     const bool was_quick = __rdtsc() - ticks < kMostTicksOfALook;
@@ -70,7 +72,7 @@ class ScaledCounter {
 
   std::uint64_t ticks_ = 0;
   std::uint64_t time_ = 0;
-  double rate_ = 0;  // ns a tick; 0: not known
+  double rate_ = 0;  // ns a tick; 0: unknown
   std::uint64_t last_ = 0;
 };
 
@@ -91,8 +93,8 @@ std::uint64_t record_time() noexcept {
 
 namespace {
 
-// So far, by this thread, for a core. Read within the time on the clock, so that this is never
-// less.
+// How long this thread has waited for a core so far. Both readings lie within the interval of the
+// wall clock, so that seconds() is never negative.
 double waited_seconds() {
   std::ifstream file("/proc/thread-self/schedstat");
   std::uint64_t ran_ns = 0, waited_ns = 0;

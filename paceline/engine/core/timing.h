@@ -11,36 +11,36 @@
 
 namespace paceline {
 
-// Nanoseconds for records, as CLOCK_MONOTONIC counts them. Where the kernel itself keeps time by
-// the processor's time-stamp counter, a reading is one of that counter, scaled as the last two
-// looks at the kernel's clock say, of which the last is at most a millisecond old: half of the cost
-// of CLOCK_MONOTONIC. Elsewhere it is CLOCK_MONOTONIC.
+// A timestamp for records, in nanoseconds of CLOCK_MONOTONIC. If the kernel keeps time by the
+// processor's time-stamp counter, this function reads that counter and scales it by the last two
+// readings of the kernel's clock, the later of which is at most a millisecond old. That costs half
+// as much as CLOCK_MONOTONIC, which is read otherwise.
 //
-// Thread safety: any thread may call. It never steps back within a thread; between threads it
-// agrees to about a microsecond.
+// Thread safety: any thread may call. The time never steps back within a thread; threads agree to
+// about a microsecond.
 std::uint64_t record_time() noexcept;
 
 // Wall-clock time of the calling thread minus the time it was runnable but waited for a core,
-// because another process had it. Waiting for anything else counts, and so does the time lost
-// because others have had its caches.
+// because another process had it. Waiting for anything else counts, and so does the time lost to
+// caches that other processes have filled.
 //
-// From /proc/thread-self/schedstat; where Linux does not have it, all time counts.
+// The source is /proc/thread-self/schedstat; if Linux does not have that file, all time counts.
 //
-// Thread safety: used by the thread that made it.
+// Thread safety: only the thread that made it may use it.
 class RunningTimer {
  public:
   RunningTimer();
 
-  double seconds() const;       // since it was made, without waiting for a core
-  double wall_seconds() const;  // since it was made
+  double seconds() const;       // since construction, without waiting for a core
+  double wall_seconds() const;  // since construction
 
  private:
   const std::chrono::steady_clock::time_point begin_;
   const double waited_;
 };
 
-// The median, the upper one of an even number of values. Of repeated timings it is not moved by a
-// few that were disturbed. Requires: a value.
+// The median; of an even number of values, the upper one. A few disturbed timings among many do not
+// move it. Requires: at least one value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

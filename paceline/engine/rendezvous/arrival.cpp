@@ -42,8 +42,8 @@ void throw_unless_ready(std::string_view outcome) {
               std::move(context));
 }
 
-// The value of a claimed place: for people up to the bar, the host's identity after it. The random
-// part tells two ranks of one process apart.
+// The value of a claimed place: a text for people, then after a bar the identity of the host, then
+// a random part that distinguishes two ranks of one process.
 std::string own_claim() {
   return fmt::format("process {} on host {}|{}|{}", ::getpid(), host_name(), host_token(),
                      random_hex(8));
@@ -73,7 +73,7 @@ Absence absence_from_meeting(Store& store, int generation, int world_size) {
   return absence;
 }
 
-// How often a rank has left is its round: all ranks leave equally often.
+// The round is the number of times that this rank has left a meeting, which is equal on all ranks.
 Arrival::Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who)
     : store_(std::move(store)), who_(who) {
   const std::string generation = prefix_of_meetings(who_.restart_count);

@@ -1,12 +1,12 @@
 #pragma once
 
-// Every rank arrives, none twice: how ranks take their places in a store that they share, and how
-// they leave.
+// How ranks take their places in a store that they share, so that every rank arrives once and none
+// twice, and how they leave.
 //
 // Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process. A
 // rank that sees all places taken sets "outcome" to "ready"; a rank that finds its own place taken,
-// or cannot take part, sets it to the reason. A rank that has left arrives in the next round of the
-// generation.
+// or cannot take part, sets it to the reason. After a rank has left, its next arrival belongs to
+// the next round of the generation.
 
 #include <chrono>
 #include <memory>
@@ -20,18 +20,20 @@
 
 namespace paceline {
 
-// The ranks that have arrived at the first meeting of a generation, and those that are missing.
-// Both empty when no rank waits: none has arrived, or the meeting is over.
+// The ranks that wait in the first meeting of a generation, and the missing ones. Both lists are
+// empty when no rank waits, because none has arrived yet or the meeting is over.
 struct Absence {
   std::vector<int> waiting, missing;
   bool operator==(const Absence&) const = default;
 };
-// Read from the store of the meeting; the caller need not take part in it. Errors as Store's.
+// Reads the absence from the meeting's store; the caller need not be a rank of the meeting. Errors
+// as in Store.
 Absence absence_from_meeting(Store& store, int generation, int world_size);
 
 class Arrival {
  public:
-  // When a waiting rank logs which ranks are missing.
+  // How long a rank waits before it logs which ranks are missing, for the first time and then
+  // again.
   struct LogTimes {
     std::chrono::milliseconds first, every;
   };
@@ -39,21 +41,21 @@ class Arrival {
 
   Arrival(std::shared_ptr<Store> store, const LaunchEnvironment& who);
 
-  // Counts the meetings of this generation, from 0; the same on every rank.
+  // The number of this meeting within its generation, from 0; equal on every rank.
   std::int64_t round() const { return round_; }
 
-  // Takes this rank's place and waits for the others; errors as rendezvous().
+  // Takes this rank's place and waits for the other ranks. Errors as rendezvous().
   void meet(std::chrono::milliseconds timeout, LogTimes log_times = kLogTimes);
-  // Instead of meet(): the other ranks get `reason` as the error of theirs.
+  // Called instead of meet(): meet() of the other ranks then throws `reason`.
   void decline(const Error& reason) { give_up(reason); }
-  // For the rank that keeps the store: until all other ranks have arrived, so that they learn of
-  // it.
+  // Called by the rank that hosts the store: waits until all other ranks have arrived, so that they
+  // learn the outcome.
   void wait_for_others(std::chrono::milliseconds timeout);
-  // For each rank, a name of its host that differs between machines, boots and network namespaces.
-  // Requires: meet() returned.
+  // The host of each rank, as a token that differs between machines, boots and network namespaces.
+  // Requires: meet() has returned.
   std::vector<std::string> hosts();
 
-  // This rank has left the meeting: its next one is of the next round.
+  // Records that this rank has left the meeting; its next meeting belongs to the next round.
   void leave();
 
  private:
@@ -63,7 +65,7 @@ class Arrival {
   std::vector<int> missing_ranks();
   void check_world_size();
   void claim_place();
-  // The outcome: this error, unless another one stands already.
+  // Sets the outcome to this error, and returns the outcome, which may have been set before.
   std::string give_up(const Error& error);
   std::string wait_for_outcome(Deadline deadline, std::chrono::milliseconds timeout,
                                LogTimes log_times);

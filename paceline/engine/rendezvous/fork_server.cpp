@@ -39,7 +39,8 @@ bool FileVersion::operator==(const FileVersion& other) const {
 }
 
 LoadedFiles::LoadedFiles() {
-  // The program has no name here, and the kernel's part of the process none with a folder.
+  // Libraries have names with a folder. The program has an empty name here, and the kernel's vDSO a
+  // name without a folder.
   const auto note = [](dl_phdr_info* object, std::size_t, void* files) {
     const char* const name = object->dlpi_name;
     if (std::strchr(name, '/') != nullptr) {
@@ -69,7 +70,7 @@ bool grown = false;
 
 // --- Whether this process may leave a seed ---
 
-// -1: not known.
+// The number of entries in a folder; -1 when it cannot be read.
 int num_entries(const char* folder) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir(folder), closedir);
   if (!entries) return -1;
@@ -80,7 +81,8 @@ int num_entries(const char* folder) {
 
 int num_threads() { return num_entries("/proc/self/task"); }
 
-// A library's constructors also run when it is opened by a running program, such as Python.
+// Whether this code is linked into the program itself. The constructors of a library also run when
+// a running program, such as Python, opens it.
 bool is_part_of_the_program() {
   const auto contains = [](dl_phdr_info* object, std::size_t, void* address) {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -96,7 +98,8 @@ bool is_part_of_the_program() {
   return dl_iterate_phdr(contains, &grown) == 1;
 }
 
-// The launcher made both ends. If the number now belongs to another descriptor, leave it alone.
+// The launcher made both ends of the socket. If the number now belongs to another descriptor, leave
+// that alone.
 Fd take_socket(const ForkServerInvitation& invitation) {
   int type = 0;
   socklen_t size = sizeof type;
@@ -116,9 +119,9 @@ bool was_executed_as_meant(const ForkServerInvitation& invitation) {
          program.st_dev == invitation.device && program.st_ino == invitation.file;
 }
 
-// A descriptor that a library opened would be shared by all generations.
+// Whether a library has opened a descriptor, which all generations would share.
 bool has_own_descriptors(const ForkServerInvitation& invitation) {
-  const int count = num_entries("/proc/self/fd");  // one of them is the folder's
+  const int count = num_entries("/proc/self/fd");  // one entry is the open folder itself
   return count < 0 || count - 1 > invitation.num_descriptors;
 }
 
@@ -137,7 +140,7 @@ bool hear(const Fd& socket, char word) {
   return receive_whole(socket.get(), into, Deadline::never()) == 1 && heard == word;
 }
 
-// Waits for a child, which is to end at once.
+// Waits for a child that is about to end, and kills it when it takes too long.
 void see_off(pid_t child) {
   const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   if (!pidfd || !await(pidfd.get(), POLLIN, Deadline::after(kHelper))) kill(child, SIGKILL);
@@ -145,16 +148,16 @@ void see_off(pid_t child) {
   }
 }
 
-// Invariants 2 and 6: the helper has ended, so this process is the launcher's child, and dies with
-// it. False when it cannot be a seed.
+// Invariants 2 and 6: the helper has ended, so this process must be a child of the launcher, and
+// dies with it. Returns false when this process cannot be a seed.
 bool settle(const Fd& socket, pid_t launcher) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   return getppid() == launcher && say(socket, kSeedReady);
 }
 
-// Returns twice: in this process, which is the rank, and in its seed, which has told the launcher
-// over `socket` before the rank goes on.
+// Returns twice: in this process, which is the rank, and in its seed. The seed tells the launcher
+// over `socket` that it is ready before the rank continues.
 Role plant(const Fd& socket, pid_t launcher) {
   constexpr char kGoOn = 'g';
   int ends[2];
@@ -169,7 +172,8 @@ Role plant(const Fd& socket, pid_t launcher) {
     return Role::kSeed;
   }
   others.reset();
-  // Invariant 1: threads that live here are missing in the child, with the locks they hold.
+  // Invariant 1: other threads of this process would be missing in the child, together with the
+  // locks that they hold.
   const bool whole = num_threads() == 1 && say(own, kGoOn);
   if (!whole) own.reset();
   see_off(helper);
@@ -184,14 +188,15 @@ struct Order {
   std::array<Fd, kNumSeedDescriptors> descriptors;
 };
 
-// Invariant 4.
+// Invariant 4: closes the seed's copies of the rank's standard streams and secret.
 void let_go_of_the_rank() {
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
   if (const char* secret = std::getenv(kSecretVariable)) close(std::atoi(secret));
 }
 
-// Without a deadline: it waits as long as the launcher lives, and holds up no one.
+// Waits without a deadline for an order, as long as the launcher lives; no other process waits for
+// a seed.
 Order await_order(const Fd& socket) {
   Order order{std::string(kLongestOrder, '\0'), {}};
   Received got;
@@ -234,7 +239,7 @@ void set_variables(std::string_view texts) {
   }
 }
 
-// What a rank that is executed gets from the launcher's half of fork and exec
+// Sets up what the launcher's half of fork and exec sets up for an executed rank
 // (launcher/process/process.cpp).
 void become_rank(Order order, pid_t launcher) {
   prctl(PR_SET_PTRACER, launcher, 0, 0, 0);
@@ -253,15 +258,15 @@ void run_fork_server(Fd socket, pid_t launcher) {
   std::optional<Order> order;
   while (plant(socket, launcher) == Role::kSeed) {
     if (!order) let_go_of_the_rank();
-    order.reset();  // that one was the rank's
+    order.reset();  // the descriptors of this order belong to the rank
     order = live_as_seed(socket, files);
     socket = std::move(order->descriptors[kSeedSocket]);
   }
   if (order) become_rank(std::move(*order), launcher);
 }
 
-// After the constructors of all libraries, and before those of the program: the lowest priority
-// that is not the compiler's.
+// Runs after the constructors of all libraries and before those of the program: 101 is the first
+// priority that is not reserved for the compiler.
 [[gnu::constructor(101)]] void begin() {
   const char* const text = std::getenv(kForkServerVariable);
   if (text == nullptr || !is_part_of_the_program()) return;

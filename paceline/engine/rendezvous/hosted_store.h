@@ -1,8 +1,8 @@
 #pragma once
 
-// A store that lives in the process of one rank, its host, and how long the host keeps it: until
-// every rank has ended the uses that the host knows of. Groups form in it, so that a rank may leave
-// while others still look for each other there.
+// A store in the process of one rank, its host. The host keeps it until every rank has ended the
+// uses that the host knows of. Groups form in the store, so a rank that is done may leave while
+// other ranks still look for each other there.
 //
 // A use (a group that is being formed) has a unique name and the world ranks that will end it.
 //
@@ -21,20 +21,20 @@ namespace paceline {
 
 class HostedStore {
  public:
-  // `server` is null everywhere but on the host. `host` and `self` are ranks of the world.
+  // `server` is null on every rank but the host. `host` and `self` are ranks of the world.
   HostedStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, int host,
               int self);
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
-  // On the host: waits until all uses have ended or the other ranks are gone, at most 10 s, and
+  // On the host it waits until all uses have ended or the other ranks are gone, at most 10 s, and
   // closes the store.
   ~HostedStore();
 
   int host() const { return host_; }
 
-  // Each of `ranks` is going to end this use. For the host and for those ranks to call.
+  // Begins a use that each of `ranks` will end. The host and these ranks call it.
   void begin(const std::string& use, const std::vector<int>& ranks);
-  // This rank has ended the use. Does nothing when there is no such use, or the store is lost.
+  // Ends the use for this rank. Does nothing when there is no such use, or when the store is lost.
   void end(const std::string& use) noexcept;
 
  private:
@@ -45,15 +45,15 @@ class HostedStore {
   void warn_of_uses();
 
   const std::unique_ptr<TcpStoreServer> server_;
-  const std::shared_ptr<TcpStore> client_;  // ends before the server
+  const std::shared_ptr<TcpStore> client_;  // destroyed before the server
   const int host_, self_;
   std::mutex mutex_;  // guards uses_
-  // The uses and the ranks that have not ended them yet: on the host the other ranks, elsewhere
-  // this rank.
+  // The ranks that have not ended each use yet. The host lists the other ranks, any other rank
+  // lists only itself.
   std::map<std::string, std::vector<int>> uses_;
 };
 
-// A use from here to the end of the scope. Nothing where `store` is null.
+// A use that lasts until the end of the scope. Does nothing when `store` is null.
 class StoreUse {
  public:
   StoreUse(std::shared_ptr<HostedStore> store, std::string use, const std::vector<int>& ranks);

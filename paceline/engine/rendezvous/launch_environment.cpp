@@ -28,10 +28,10 @@ namespace {
 // One launcher's view of this process.
 struct Row {
   LaunchEnvironment who;
-  std::string evidence;  // the variables that say so, for messages
-  bool agent = false;   // started by an agent of ours or torchrun's: what an outer launcher says is
-                        // about the agent
-  bool helped = false;  // started by an MPI's helper on this node
+  std::string evidence;  // the variables that prove it, for messages
+  bool agent = false;    // an agent (ours or torchrun's) started this process, so variables of an
+                         // outer launcher describe the agent
+  bool helped = false;   // a helper of an MPI on this node started this process
   bool one_a_node = false;  // a SLURM step with one task on each of its nodes
 };
 
@@ -48,7 +48,7 @@ void check_below(const char* name, int value, const char* limit_name, int limit)
   check(value < limit, "{}={} must be below {}={}", name, value, limit_name, limit);
 }
 
-// Nothing when neither rank nor size is set. A launcher sets both; one alone is a mistake.
+// nullopt when neither rank nor size is set. A launcher sets both; one alone is a mistake.
 std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
   const auto rank = read_number(variable, names.rank);
   const auto size = read_number(variable, names.size);
@@ -74,7 +74,7 @@ std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
   return row;
 }
 
-// "default" is torchrun's word for no role.
+// Reads the role; "default" is torchrun's name for no role.
 void read_role(const GetVariable& variable, LaunchEnvironment& who) {
   const std::string name = variable("ROLE_NAME").value_or("");
   const auto rank = read_number(variable, "ROLE_RANK");
@@ -113,14 +113,14 @@ std::optional<int> slurm_local_size(const GetVariable& variable) {
   const int node = read_number(variable, "SLURM_NODEID").value_or(0);
   const auto tasks = expand_task_counts(*text);
   check(tasks && node < static_cast<int>(tasks->size()),
-        "SLURM_STEP_TASKS_PER_NODE='{}' says nothing about node {}", *text, node);
+        "SLURM_STEP_TASKS_PER_NODE='{}' has no entry for node {}", *text, node);
   return (*tasks)[static_cast<std::size_t>(node)];
 }
 
 std::optional<Row> slurm_row(const GetVariable& variable) {
   if (!in_step_of_srun(variable)) return std::nullopt;
   const auto size = read_number(variable, "SLURM_STEP_NUM_TASKS");
-  if (!size || *size == 1) return std::nullopt;  // a single task says nothing against other rows
+  if (!size || *size == 1) return std::nullopt;  // a single task contradicts no other launcher
   const auto rank = read_number(variable, "SLURM_PROCID");
   check(rank.has_value(), "SLURM_STEP_NUM_TASKS={} is set but SLURM_PROCID is not", *size);
   check_below("SLURM_PROCID", *rank, "SLURM_STEP_NUM_TASKS", *size);
@@ -143,7 +143,7 @@ std::optional<Row> pmi_row(const GetVariable& variable) {
   auto row = read_row(variable, kPmi);
   if (!row) return row;
   row->who.launcher = "pmi";
-  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not count them.
+  // Hydra starts all ranks of a host from one proxy. SLURM's own PMI does not set their number.
   row->helped = variable(kPmi.local_size).has_value();
   row->who.job_id = variable("PMI_JOBID").value_or(fmt::format("parent-{}", ::getppid()));
   return row;
@@ -160,9 +160,9 @@ std::string corrected_command(const Row& first, const Row& second) {
                      std::max(first.who.world_size, second.who.world_size), own_command());
 }
 
-// mpirun in a SLURM job starts a helper of its own on each node by a step, and the helpers the
-// ranks, which inherit what the step said to the helpers. Names do not tell: SLURM_JOB_NAME is the
-// job's in such a step too ("interactive" under salloc).
+// Inside a SLURM job, mpirun starts a helper on each node with a job step, and the helpers start
+// the ranks, which inherit the step's variables that describe the helpers. The name does not reveal
+// such a step: its SLURM_JOB_NAME is that of the job ("interactive" under salloc).
 void ignore_steps_of_helpers(std::vector<Row>& rows) {
   const bool helped =
       std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.helped; });
@@ -175,8 +175,8 @@ void check_agreement(const Row& first, const Row& second) {
         first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
 }
 
-// `paceline run` hides from its ranks what started it (launcher/job/job_services.h). A
-// launcher that a rank finds has come between the two, and every rank would be several.
+// `paceline run` hides its own launcher from its ranks (launcher/job/job_services.h). So a launcher
+// that a rank finds was started between the two, and each rank would become several.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.who.launcher != "paceline") return;
   std::string between;
@@ -192,7 +192,8 @@ void refuse_launcher_between(const Row& row, const GetVariable& variable) {
         row.evidence, between, row.who.local_world_size, own_command());
 }
 
-// Without this check an sbatch script of n tasks would start one process that believes to be alone.
+// Without this check an sbatch script of n tasks would start one process that runs as a group of
+// one.
 void refuse_batch_without_step(const GetVariable& variable) {
   if (in_step_of_srun(variable)) return;
   const auto tasks = variable("SLURM_NTASKS");
@@ -228,7 +229,8 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable) {
   }
   ignore_steps_of_helpers(rows);
   for (std::size_t i = 1; i < rows.size(); ++i) check_agreement(rows.front(), rows[i]);
-  // Variables set by hand agree with a launcher's: the launcher knows more about the hosts.
+  // If variables set by hand agree with those of a launcher, prefer the launcher, which knows more
+  // about the hosts.
   const bool by_hand = rows.front().who.launcher == "env" && rows.size() > 1;
   return by_hand ? rows[1].who : rows.front().who;
 }
@@ -259,7 +261,7 @@ std::string own_command() {
 
 namespace {
 
-// Reads by offset, because several processes share the descriptor's position.
+// Reads at offset 0 explicitly, because several processes share the descriptor's position.
 Secret read_secret(int fd, const std::string& source) {
   std::array<char, 4096> buffer;
   const ssize_t got = read_whole_at(fd, 0, std::as_writable_bytes(std::span(buffer)));
@@ -279,7 +281,7 @@ Secret read_descriptor(int fd) {
       "program closed it, as Python's subprocess does. Let it pass (subprocess: close_fds=False, "
       "or "
       "pass_fds=[int(os.environ['PACELINE_SECRET_FD'])]), or give the launcher a private file by "
-      "PACELINE_SECRET_FILE, which the ranks read then",
+      "PACELINE_SECRET_FILE, which the ranks then read",
       fd);
   Secret secret = read_secret(fd, fmt::format("the descriptor of PACELINE_SECRET_FD={}", fd));
   const int flags = ::fcntl(fd, F_GETFD);

@@ -28,7 +28,7 @@ constexpr int kGreatestPort = 65535;
 
 bool all_local(const LaunchEnvironment& who) { return who.local_world_size == who.world_size; }
 
-// "12000-12003", where the administrator has SLURM reserve ports for steps.
+// The first port of "12000-12003", if the administrator has SLURM reserve ports for steps.
 std::optional<int> first_reserved_port(const GetVariable& variable) {
   constexpr const char* kName = "SLURM_STEP_RESV_PORTS";
   const auto text = variable(kName);
@@ -39,11 +39,11 @@ std::optional<int> first_reserved_port(const GetVariable& variable) {
   return read_number(first, kName, kGreatestPort);
 }
 
-// The same on all ranks of a step. The tasks of a job array have jobs of their own with numbers in
-// a row, so that neither they nor the steps of one job, up to kSteps, come to the same port.
+// A port that is the same on all ranks of a step. The tasks of a job array are jobs with
+// consecutive numbers; neither they nor the first kSteps steps of one job get the same port.
 std::uint16_t step_port(const GetVariable& variable) {
   if (const auto port = first_reserved_port(variable)) return static_cast<std::uint16_t>(*port);
-  constexpr std::uint32_t kFirst = 15'000, kCount = 16'384;  // below those that kernels give away
+  constexpr std::uint32_t kFirst = 15'000, kCount = 16'384;  // below the ephemeral ports
   constexpr std::uint32_t kSteps = 16;
   const auto number = [&](const char* name) {
     return static_cast<std::uint32_t>(read_number(variable, name).value_or(0));
@@ -52,7 +52,8 @@ std::uint16_t step_port(const GetVariable& variable) {
   return static_cast<std::uint16_t>(kFirst + key % kCount);
 }
 
-// Under torchrun MASTER_PORT belongs to its own store, the next port is ours.
+// The port of rank 0's store. Under torchrun MASTER_PORT belongs to torchrun's own store, so ours
+// has the next port.
 std::uint16_t store_port(const GetVariable& variable, std::optional<std::uint16_t> otherwise = {}) {
   if (const auto port = read_number(variable, "PACELINE_STORE_PORT", kGreatestPort)) {
     return static_cast<std::uint16_t>(*port);
@@ -63,7 +64,8 @@ std::uint16_t store_port(const GetVariable& variable, std::optional<std::uint16_
         "MASTER_PORT is not set (or 0): name the port of rank 0's store, for "
         "example MASTER_PORT=29500");
   const bool taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  check(!taken || *port < kGreatestPort, "MASTER_PORT={} leaves no port above it", *port);
+  check(!taken || *port < kGreatestPort,
+        "MASTER_PORT={} is the highest port, but the store needs the next one", *port);
   return static_cast<std::uint16_t>(*port + (taken ? 1 : 0));
 }
 
@@ -131,7 +133,7 @@ MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvi
   if (init_method.starts_with("file:///")) {
     return {.kind = MeetingPoint::Kind::kFile, .path = init_method.substr(7)};
   }
-  fail(ErrorCode::kInvalid, "init_method '{}' is none of env://, tcp://HOST:PORT, file:///PATH",
+  fail(ErrorCode::kInvalid, "unknown init_method '{}'; use env://, tcp://HOST:PORT or file:///PATH",
        init_method);
 }
 
@@ -142,7 +144,7 @@ struct Boards {
   std::string problem;                   // why XDG_RUNTIME_DIR is not among them
 };
 
-// Every rank of this user on this host finds the same boards.
+// The boards of this user on this host, equal for every rank.
 Boards boards_for(const GetVariable& variable) {
   Boards boards;
   const auto runtime = variable("XDG_RUNTIME_DIR");
@@ -161,7 +163,8 @@ Boards boards_for(const GetVariable& variable) {
   return boards;
 }
 
-// False when it does not exist. Error(kInvalid) when others can reach it.
+// Returns false when the directory does not exist. Throws Error(kInvalid) when other users can
+// enter it.
 bool is_private_directory(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -222,10 +225,12 @@ void Bulletin::publish(const Endpoint& endpoint, const Secret& secret) {
     }
   }
   for (const std::string& place : places_) {
-    if (place != path_) ::unlink(place.c_str());  // an earlier job's, which ranks would read first
+    if (place != path_)
+      ::unlink(place.c_str());  // a notice of an earlier job, which ranks could read first
   }
   if (!problem_.empty()) {
-    log::warning(fmt::format("{}; the ranks of this host meet by {} instead", problem_, path_));
+    log::warning(
+        fmt::format("{}; the ranks of this host meet through {} instead", problem_, path_));
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where do the ranks meet? And the notice by which the ranks of one host find each other where no
-// launcher says where.
+// Where the ranks of a job meet; and the notice by which the ranks of one host find each other when
+// no launcher names a place.
 
 #include <optional>
 #include <string>
@@ -17,7 +17,7 @@ struct MeetingPoint {
   enum class Kind {
     kLauncher,  // the launcher's store at `endpoint`
     kRankZero,  // rank 0 hosts a store at `endpoint`
-    kNotice,    // rank 0 hosts a store at any free port of the loopback and leaves a notice named
+    kNotice,    // rank 0 hosts a store at a free loopback port and leaves a notice named
                 // `job`
     kFile,      // a store in the file `path`
   };
@@ -27,14 +27,14 @@ struct MeetingPoint {
   std::string path;
 };
 
-// Decided from the init method, the launch environment and the launcher's variables alone, without
-// any I/O; docs/launchers.md has the table. Error(kInvalid) when the environment does not say
-// where, with the command that would.
+// Decides from the init method, the launch environment and the launcher's variables alone, without
+// any I/O; docs/launchers.md has the table. Throws Error(kInvalid) when the environment names no
+// place; the message shows a command that does.
 MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
                                 const GetVariable& variable);
 
-// What rank 0 tells the other ranks of its host. It may be left over from a job that was killed: a
-// reader must be ready to find no store there, and read again.
+// The content of a notice. It may be left over from a job that was killed, so a reader that finds
+// no store there must read the notice again.
 struct JobNotice {
   Endpoint endpoint;
   Secret secret;
@@ -48,22 +48,22 @@ struct JobNotice {
 // one that it can write to; the others look at both and take the newer notice.
 class Bulletin {
  public:
-  // Error(kInvalid) when a board is not the user's own or others may enter it.
+  // Throws Error(kInvalid) when a board belongs to another user or other users may enter it.
   Bulletin(const GetVariable& variable, const std::string& job);
 
-  // Makes the board where it is missing, and replaces what an earlier job of this name left. Logs
-  // why the first board could not be used. Error(kSystem) when no board can be written.
+  // Makes the board if it is missing, and replaces the notice of an earlier job of this name. Logs
+  // why the first board could not be used. Throws Error(kSystem) when no board can be written.
   void publish(const Endpoint& endpoint, const Secret& secret);
-  // The notice; nothing when there is none yet.
+  // The notice; nullopt when there is none yet.
   std::optional<JobNotice> read() const;
   void remove() const noexcept;
 
-  // The path of the published notice; before that, where rank 0 tries first.
+  // The path of the published notice; before that, the path that rank 0 tries first.
   const std::string& path() const { return path_; }
 
  private:
-  std::vector<std::string> places_;  // of the notice, one on each board
-  std::string problem_;              // why the first board is not XDG_RUNTIME_DIR's
+  std::vector<std::string> places_;  // the paths of the notice, one on each board
+  std::string problem_;              // why XDG_RUNTIME_DIR is not the first board
   std::string path_;
 };
 

@@ -32,14 +32,15 @@ constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
 constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
-// Each rank uses the store that rank 0 hosts under this name until group "world" has formed, or the
-// rank has left.
+// The name of the use of rank 0's store that lasts on each rank until group "world" has formed, or
+// until the rank has left.
 constexpr char kWorldUse[] = "world";
 
-// Says that this process is a rank of a meeting that it has not left. A child of fork() is not.
+// Registers this process as a rank of a meeting that it has not left. A forked child is not
+// registered.
 class Membership {
  public:
-  // `place` tells meetings of one process apart.
+  // `place` distinguishes the meetings of one process.
   Membership(const std::string& place, int rank) : key_(key_of(place, rank)) {
     const std::lock_guard lock(mutex());
     all().insert(key_);
@@ -64,7 +65,8 @@ class Membership {
     static std::mutex mutex;
     return mutex;
   }
-  // Never destroyed: a group in a global variable ends after the function's variables would have.
+  // Never destroyed, because a group in a global variable may end after the function's static
+  // variables.
   static std::multiset<std::string>& all() {
     static auto& all = *new std::multiset<std::string>;
     return all;
@@ -73,19 +75,20 @@ class Membership {
   const std::string key_;
 };
 
-// Keeps a job's store reachable, and leaves the meeting when it is let go. Members end in reverse
-// order: client, then server.
+// Keeps a job's store reachable, and leaves the meeting on destruction. Members are destroyed in
+// reverse order: the client before the server.
 struct Attendance {
-  std::optional<Membership> membership;    // once every rank has arrived
-  std::unique_ptr<TcpStoreServer> server;  // on rank 0 that hosts the store, until all have arrived
-  std::shared_ptr<TcpStore> client;        // of rank 0's store, or the launcher's
+  std::optional<Membership> membership;  // set once every rank has arrived
+  std::unique_ptr<TcpStoreServer>
+      server;                        // on a rank 0 that hosts the store, until all have arrived
+  std::shared_ptr<TcpStore> client;  // client of rank 0's or the launcher's store
   std::shared_ptr<Store> store;
   bool at_rank_zero = false;  // rank 0 hosts the store
   std::optional<Secret> secret;
-  std::unique_ptr<Arrival> arrival;     // once every rank has arrived
-  std::unique_ptr<HostedStore> hosted;  // likewise, where rank 0 hosts the store
-  std::optional<Bulletin> bulletin;     // while the notice hangs
-  std::string address;                  // of this host on the way to the store, when that is known
+  std::unique_ptr<Arrival> arrival;     // set once every rank has arrived
+  std::unique_ptr<HostedStore> hosted;  // as above, if rank 0 hosts the store
+  std::optional<Bulletin> bulletin;     // set while the notice is published
+  std::string address;                  // this host's address towards the store, if known
 
   Attendance() = default;
   Attendance(const Attendance&) = delete;
@@ -104,15 +107,15 @@ struct Attendance {
   }
 
   void leave() {
-    const auto timeout = store->timeout();  // a given store lives on
+    const auto timeout = store->timeout();  // restored below, because the caller may own the store
     store->set_timeout(kGoodbyeTimeout);
     if (hosted) hosted->end(kWorldUse);
     arrival->leave();
     store->set_timeout(timeout);
   }
 
-  // The meeting failed. Ranks that wait in rank 0's store must learn why, not that the store is
-  // gone.
+  // Called when the meeting has failed. Ranks that wait in rank 0's store must learn why, rather
+  // than that the store is gone.
   void let_others_hear() {
     store.reset();
     client.reset();
@@ -170,7 +173,7 @@ std::unique_ptr<TcpStoreServer> host_store(const Endpoint& endpoint, const Secre
   }
 }
 
-// Rank 0's store, known to the other ranks by a notice on this host's board.
+// Hosts rank 0's store and announces it to the other ranks by a notice on this host's board.
 Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
                         const std::optional<Secret>& given, std::chrono::milliseconds timeout) {
   const Secret secret = given ? *given : Secret::generate();
@@ -181,8 +184,8 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
   return secret;
 }
 
-// A notice may be that of a dead job: no rank answers there, or one with another secret. Then the
-// right one is yet to be written.
+// Finds rank 0's store by its notice. A notice may belong to a dead job: no rank answers there, or
+// one with another secret. In that case the right notice has not been written yet.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
@@ -200,10 +203,10 @@ Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout)
     }
     if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout, {.ranks = {0}, .deadline = timeout},
-           "rank 0 was not found within {} ms by {}: {}", timeout.count(),
+           "rank 0 was not found within {} ms through {}: {}", timeout.count(),
            attendance.bulletin->path(), cause);
     }
-    std::this_thread::sleep_for(kNoticePause);  // a notice is looked for, it is not announced
+    std::this_thread::sleep_for(kNoticePause);  // the notice is polled: its writer sends no event
   }
 }
 
@@ -232,13 +235,14 @@ Secret meet_at_rank_zero(Attendance& attendance, const Endpoint& endpoint,
   Endpoint store = endpoint;
   if (who.rank == 0) {
     attendance.server = host_store(endpoint, *given, options.timeout);
-    if (!is_of_this_host(endpoint.host)) store.host = "127.0.0.1";  // the way out may not lead back
+    if (!is_of_this_host(endpoint.host))
+      store.host = "127.0.0.1";  // a packet to the public address may not come back
   }
   connect(attendance, store, *given, options.timeout);
   return *given;
 }
 
-// The ranks trust the store that they were given: the secret can travel in it.
+// The ranks trust a store that the caller passed, so the secret may be sent through it.
 Secret secret_through(Store& store, const LaunchEnvironment& who,
                       const std::optional<Secret>& given) {
   if (given) return *given;
@@ -274,9 +278,9 @@ Secret open_store(Attendance& attendance, const LaunchEnvironment& who,
   return secret_through(*attendance.store, who, given);
 }
 
-// The address that PACELINE_SOCKET_IFNAME chooses; else the one on the way to the store; else,
-// where that does not lead over a network (or the store is on this host), the address of the first
-// interface that other hosts can reach.
+// The address that PACELINE_SOCKET_IFNAME selects; otherwise the local address of the connection to
+// the store; or, if that is a loopback address, the address of the first interface that other hosts
+// can reach.
 std::string own_address(const GetVariable& variable, const std::string& on_the_way) {
   const std::string wanted = variable("PACELINE_SOCKET_IFNAME").value_or("");
   const bool leads_there =
@@ -286,7 +290,7 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Where the ranks really are. Explicit arguments and RANK by hand do not say it.
+// Finds out which ranks share a host, which explicit arguments and a RANK set by hand do not tell.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& who = result.who;
@@ -303,8 +307,8 @@ void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
   if (is_loopback(result.address)) {
     log::warning(
         "the job spans hosts but rank " + std::to_string(who.rank) +
-        " is reached by loopback only: MASTER_ADDR, or PACELINE_SOCKET_IFNAME, must lead to an "
-        "address that all hosts reach");
+        " can be reached by loopback only: MASTER_ADDR or PACELINE_SOCKET_IFNAME must select an "
+        "address that all hosts can reach");
   }
 }
 
@@ -316,8 +320,8 @@ void log_outcome(const Rendezvous& result) {
                   who.restart_count, who.loaded_before ? " (forked)" : "", result.address));
 }
 
-// Rank 0 opens a store for each meeting. Null when this was still the last meeting's, which it has
-// closed since.
+// Rank 0 opens a new store for each meeting. Returns null when this store belonged to the previous
+// meeting and rank 0 has closed it since.
 std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnvironment& who,
                                 std::chrono::milliseconds timeout) {
   try {
@@ -336,7 +340,7 @@ std::unique_ptr<Arrival> arrive(const Attendance& attendance, const LaunchEnviro
   return nullptr;
 }
 
-// Returns when every rank has arrived.
+// Joins the meeting; returns when every rank has arrived.
 std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const RendezvousOptions& options,
                                    const GetVariable& variable) {
   for (;;) {
@@ -350,12 +354,12 @@ std::shared_ptr<Attendance> attend(const LaunchEnvironment& who, const Rendezvou
   }
 }
 
-// A forgotten launcher is else noticed by the time that it takes only.
+// Without this warning, a user who forgot the launcher would only notice that the program is slow.
 void say_that_it_is_alone() {
   log::warning(fmt::format(
       "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
-      "for several ranks paceline run --nproc-per-node N {}; RANK=0 WORLD_SIZE=1 states that it is "
-      "meant",
+      "for several ranks use paceline run --nproc-per-node N {}; to run alone on purpose, set "
+      "RANK=0 WORLD_SIZE=1",
       own_command()));
 }
 

@@ -20,7 +20,7 @@ std::optional<unsigned> number(std::string_view text) {
   return parse_number<unsigned>(text, 0, 999'999'999);
 }
 
-// The parts between commas that stand in no brackets.
+// Splits the text at the commas outside of brackets.
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts(1);
   bool inside = false;
@@ -36,7 +36,7 @@ std::vector<std::string> parts_of(const std::string& text) {
   return parts;
 }
 
-// "1-3" and "07" behind a prefix; leading zeros give the width.
+// Adds the nodes of a range such as "1-3" or "07" behind a prefix; leading zeros set the width.
 bool add_range(const std::string& prefix, const std::string& range,
                std::vector<std::string>& nodes) {
   const auto dash = range.find('-');

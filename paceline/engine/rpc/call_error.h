@@ -1,8 +1,8 @@
 #pragma once
 
-// How a call failed. Its code() says what the caller can do, as everywhere; executed() tells
-// whether the handler ran, which decides whether it may be called again; operation() is the
-// method's name.
+// The error of a call. code() says what the caller can do, as for every Error. executed() says
+// whether the handler ran, which decides whether the call may be repeated. operation() is the name
+// of the method.
 
 #include <chrono>
 #include <cstdint>
@@ -15,9 +15,9 @@
 namespace paceline::rpc {
 
 enum class Executed : std::uint8_t {
-  kNo,       // it did not run and never will
-  kUnknown,  // it may have run, or may still
-  kYes,      // it ran and failed: the text is the handler's
+  kNo,       // the handler did not run and never will
+  kUnknown,  // the handler may have run, or may still run
+  kYes,      // the handler ran and failed; the text is its error
 };
 
 class CallError : public Error {
@@ -29,20 +29,20 @@ class CallError : public Error {
         worker_(std::move(worker)) {}
 
   Executed executed() const { return executed_; }
-  const std::string& worker() const { return worker_; }  // that was called
+  const std::string& worker() const { return worker_; }  // the callee
 
  private:
   Executed executed_;
   std::string worker_;
 };
 
-// A call over a reference to an object that cannot be used any more. Nothing was executed.
+// A call failed because its reference can no longer be used. Nothing was executed.
 class ReferenceError : public CallError {
  public:
   enum class Reason : std::uint8_t {
-    kExpired,    // this worker's lease ran out, or the owner ended the session
-    kOwnerLost,  // the owner's process is gone, also if another has its name
-    kNoObject,   // its constructor failed, or nobody held it any more
+    kExpired,    // this worker's lease expired, or the owner ended the session
+    kOwnerLost,  // the owner's process is gone, even if another one has its name
+    kNoObject,   // its constructor failed, or its last reference was released
   };
   ReferenceError(Reason reason, std::string worker, std::string method, const std::string& message)
       : CallError(reason == Reason::kNoObject ? ErrorCode::kInvalid : ErrorCode::kPeerLost,

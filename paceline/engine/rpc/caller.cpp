@@ -13,8 +13,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMany = 4;            // calls under way
-constexpr std::size_t kMostLeft = 8 << 10;  // bytes that are sent together
+constexpr std::size_t kMany = 4;            // from so many calls under way, requests are batched
+constexpr std::size_t kMostLeft = 8 << 10;  // bytes of a batch
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
@@ -97,7 +97,8 @@ PendingPointer Caller::call(const CallTarget& target, OutgoingPointer request, D
   calls_.emplace_hint(calls_.end(), call->number_, call);
   carry_out(steps_);
   if (!connection_) want_connection_locked(0ms);
-  // No thread waited for the call before: perhaps none will wait for this one either.
+  // No thread waited for the previous call, so perhaps none will wait for this one, and the pool
+  // must read its reply.
   if (connection_ && !is_watched_ && !was_waited_for_) watch_locked(true);
   if (std::exchange(was_waited_for_, false) || calls_.size() < kMany) {
     send(lock);
@@ -117,7 +118,7 @@ void Caller::tell(const CallTarget& target, OutgoingPointer request) {
   if (is_closed_ || is_full) {
     throw CallError(
         ErrorCode::kSystem, Executed::kNo, name_, std::string(target.method),
-        fmt::format("{}: {} of worker {} was not told: {}", setup_->self.name, target.method, name_,
+        fmt::format("{}: {} of worker {} was not sent: {}", setup_->self.name, target.method, name_,
                     is_closed_ ? "this worker has left"
                                : fmt::format("{} wait for its handlers; slow down{}",
                                              counted(num_told_ - num_handled_, "message"),
@@ -256,7 +257,7 @@ void Caller::queue_what_waits_locked() {
 }
 
 // Leaves the queued messages, of which `size` bytes are new, unsent for a moment. Releases the
-// lock. Requires: it is held.
+// lock. Requires: the lock is held.
 void Caller::send_soon(Lock& lock, std::size_t size) {
   queue_what_waits_locked();
   const bool is_first = left_bytes_ == 0;
@@ -271,14 +272,14 @@ void Caller::send() {
   if (left_bytes_ > 0) send(lock);
 }
 
-// Sends the queued messages. Releases the lock. Requires: it is held.
+// Sends the queued messages. Releases the lock. Requires: the lock is held.
 void Caller::send(Lock& lock) {
   queue_what_waits_locked();
   const ConnectionPointer connection = connection_;
   left_bytes_ = 0;
   lock.unlock();
   if (!connection) return;
-  if (!connection->flush()) return connection->shut_down();  // the reading thread sees the end
+  if (!connection->flush()) return connection->shut_down();  // the reading thread then sees the end
   if (!connection->has_unsent()) return;
   lock.lock();
   if (connection == connection_ && !is_sending_) update_events_locked();
@@ -322,7 +323,7 @@ void Caller::count_end(PendingCall& call, bool failed) const {
                     failed);
 }
 
-// The calls of one caller are in the order in which they began.
+// The map is in the order in which the calls began, so the first young call ends the loop.
 void Caller::collect_open(std::vector<OpenCall>& open) const {
   const std::uint64_t now = record_time();
   const Lock lock(mutex_);
@@ -376,7 +377,7 @@ void Caller::end_all(const std::string& why, ErrorCode code, bool is_gone) {
     if (is_gone) {
       lost = std::exchange(had_session_, false);
       incarnation_.clear();
-      // The next process of this name is asked for a session of its own.
+      // A later process of this name needs a new session.
       steps.clear();
       if (session_.session() != 0) session_.refused(session_.session(), steps);
     }
@@ -392,11 +393,11 @@ void Caller::close() {
     if (std::exchange(is_closed_, true)) return;
     connection = connection_;
   }
-  end_all("this worker leaves", ErrorCode::kInvalid, true);
+  end_all("this worker is leaving", ErrorCode::kInvalid, true);
   if (!connection) return;
   connection->queue({.kind = FrameKind::kGoodbye});
   connection->flush();
-  disconnect(connection, "this worker leaves");
+  disconnect(connection, "this worker is leaving");
 }
 
 }  // namespace paceline::rpc

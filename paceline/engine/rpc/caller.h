@@ -1,7 +1,7 @@
 #pragma once
 
-// The calls of this worker at one other: one call under way (PendingCall), and the Caller that
-// sends requests, reads replies (caller_replies.cpp), and makes the connection anew when it is lost
+// The calls of this worker to one other worker: PendingCall is one call under way; Caller sends
+// requests, reads replies (caller_replies.cpp), and reconnects when the connection is lost
 // (caller_connect.cpp).
 
 #include <atomic>
@@ -29,21 +29,21 @@
 
 namespace paceline::rpc {
 
-// The method of a call, and how it is called.
+// The method that a call invokes, and the way it is called.
 struct CallTarget {
   std::string_view method;  // must outlive the call: a literal
   std::uint64_t method_number = 0;
   Effect effect{};
   Scope scope = Scope::kAnySession;
-  std::uint64_t object = 0;  // that the method belongs to; 0: none
-  // False for what handlers of messages with references need before they can run: such a call must
-  // not wait for others, which may wait for that handler.
+  std::uint64_t object = 0;  // the object that the method belongs to; 0: none
+  // False for calls that a handler of a message with references needs before it can run: such a
+  // call must not wait for other calls, which may wait for that handler.
   bool needs_credit = true;
 };
 
-// A call under way, as its caller sees it. Its result is written once, before done() is true.
+// A call under way, at its caller. The result is written once, before done() becomes true.
 //
-// Thread safety: all methods.
+// Thread safety: every method may be called from any thread.
 class PendingCall {
  public:
   PendingCall(const CallTarget& target, OutgoingPointer request, Deadline deadline)
@@ -54,54 +54,56 @@ class PendingCall {
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
   const CallTarget& target() const { return target_; }
   Deadline deadline() const { return deadline_; }
-  // Requires: done(). Throws what the call ended with, otherwise returns the reply.
+  // Returns the reply, or throws the error of the call. Requires: done().
   Payload& reply();
   const std::optional<ReferenceError>& reference_error() const { return reference_error_; }
 
  private:
   friend class Caller;
   static constexpr std::uint32_t kDone = 1, kNudged = 2, kSleeps = 4;
-  // Requires: the result is there, and a pointer keeps the call.
+  // Makes done() true. Requires: the result is set, and the caller of end() holds a pointer to the
+  // call.
   void end();
-  // Called by the one thread that waits: returns when the call is done, another thread nudges it,
-  // or the time has passed.
+  // Called by the one thread that waits for the call. Returns when the call is done, when another
+  // thread calls nudge(), or after `limit`.
   void sleep(std::chrono::nanoseconds limit);
   void nudge();
 
   const CallTarget target_;
   const Deadline deadline_;
   CallNumber number_ = 0;
-  std::size_t size_ = 0;  // of the request, which counts against the credit
+  std::size_t size_ = 0;  // bytes of the request, which count against the credit
   CallMark mark_;
   OutgoingPointer request_;
   Payload reply_;
   std::optional<CallError> error_;
   std::optional<ReferenceError> reference_error_;
-  std::function<void(CallEnd)> when_ended_;  // under the caller's mutex; may be empty
+  std::function<void(CallEnd)> when_ended_;  // called under the caller's mutex; may be empty
   std::atomic<std::uint32_t> state_{0};
 };
 using PendingPointer = std::shared_ptr<PendingCall>;
 
-// The calls of this worker at one other: carries out what CallerSession says. The connection is
-// made at the first call, by a thread of the pool, and made again when it is lost.
+// The calls of this worker to one other worker. A Caller carries out the steps of CallerSession. A
+// thread of the pool makes the connection at the first call, and again whenever it is lost.
 //
-// Who reads replies. The thread that waits for a reply reads the socket itself if no other does,
-// also for the others, and hands over to one of them when it is done. If calls are under way for
-// which nobody waits, the pool watches the socket ("watched"). A program that waits for each call
-// at once would pay for changes of the watch with every call, so the pool is left out of it for up
-// to a tenth of a second at a time.
+// Reading. A thread that waits for a reply reads the socket itself, unless another thread is
+// reading. It also takes the replies of other calls, and hands the reading over to another waiting
+// thread when its own reply has arrived. If no thread waits for the calls under way, the pool
+// watches the socket ("watched"). A program that waits for each call at once would have to change
+// the watch with every call, so the pool does not watch the socket of such a program for up to a
+// tenth of a second at a time.
 //
-// Who sends. A call goes out at once, unless several are under way for which nobody waits yet: then
-// it goes with those that follow, at the latest when somebody waits or the pool sends it
-// (Pool::send_soon). So calls in a row share a system call.
+// Sending. A request is sent at once, unless several calls are under way for which no thread waits
+// yet. In that case it is sent together with later requests, at the latest when a thread waits or
+// when the pool sends it (Pool::send_soon). So consecutive calls share a system call.
 //
-// Thread safety: all methods.
+// Thread safety: every method may be called from any thread.
 class Caller final : public Pool::Source,
                      public Pool::Sender,
                      public Connection::Receiver,
                      public std::enable_shared_from_this<Caller> {
  public:
-  // `session_lost` is called when the callee keeps nothing of this worker any more; it must not
+  // `session_lost` is called when the callee no longer keeps any state of this worker; it must not
   // throw and must not call this object.
   Caller(SetupPointer setup, std::shared_ptr<Pool> pool, std::string name,
          std::function<void()> session_lost);
@@ -109,37 +111,39 @@ class Caller final : public Pool::Source,
   const std::string& name() const { return name_; }
   bool is_self() const { return name_ == setup_->self.name; }
 
-  // Waits, until the deadline, for room among the calls that may be under way. Error(kInvalid) for
-  // a message above the limit. `request` and what it refers to must live until the call is done.
-  // `when_ended` must not throw and must not call this object.
+  // Begins a call. If too many calls are under way, it first waits for one to end, at most until
+  // the deadline. Throws Error(kInvalid) for a message above the limit. `request` and the memory
+  // that it refers to must live until the call is done. `when_ended` must not throw and must not
+  // call this object.
   PendingPointer call(const CallTarget& target, OutgoingPointer request, Deadline deadline,
                       std::function<void(CallEnd)> when_ended = {});
-  // CallError(kSystem), not executed, when too much of what was told before is under way.
+  // Sends a one-way message. Throws CallError(kSystem), not executed, when too many earlier one-way
+  // messages have not been handled yet.
   void tell(const CallTarget& target, OutgoingPointer request);
   // Returns when the call is done or the deadline has passed.
   void wait(PendingCall& call, Deadline deadline);
-  // Reads what has arrived, unless another thread is reading.
+  // Reads the replies that have arrived, unless another thread is reading.
   void pump();
-  // The error for a reply that is of another type than the program expects.
+  // The error for a reply of another type than the program expects.
   CallError unreadable_reply(const PendingCall& call, const std::string& why) const;
-  // Ends a call that is not done, as its deadline would.
+  // Ends a call that is not done, as if its deadline had passed.
   void give_up(const PendingPointer& call);
 
-  // Whether the callee still keeps what belongs to this worker's session; true also before the
-  // first one.
+  // Whether the callee still keeps the state of this worker's session; also true before the first
+  // session.
   bool lease_counts() const;
-  // The incarnation of the callee that was connected last; empty before.
+  // The incarnation of the callee at the last connection; empty before the first one.
   std::string incarnation() const;
   bool is_callee_gone() const;
   std::size_t num_calls() const;
-  // Bytes that a message may have, as far as the callee's own limit is known.
+  // The largest message in bytes, as far as the callee's own limit is known.
   std::size_t max_message() const;
   // Adds the calls that have been under way for long, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;
 
-  // Deadlines, renewals and new connections; about ten times a second.
+  // Called about ten times a second for deadlines, renewals and new connections.
   void look();
-  // Says goodbye. Calls under way end.
+  // Says goodbye to the callee and ends all calls under way.
   void close();
 
   int descriptor() const override { return descriptor_; }
@@ -150,9 +154,9 @@ class Caller final : public Pool::Source,
  private:
   using Lock = std::unique_lock<std::mutex>;
   using ConnectionPointer = std::shared_ptr<Connection>;
-  // Between two attempts to connect.
+  // The pause between two attempts to connect.
   static constexpr std::chrono::milliseconds kShortestPause{10}, kLongestPause{1000};
-  static constexpr std::chrono::milliseconds kNap{100};  // of a thread that waits, at most
+  static constexpr std::chrono::milliseconds kNap{100};  // the longest sleep of a waiting thread
   static constexpr std::size_t kMostAcknowledgements = 64;
 
   void wait_for_room(Lock& lock, std::size_t size, Deadline deadline);
@@ -199,30 +203,30 @@ class Caller final : public Pool::Source,
     Payload payload;
     PendingPointer call{};
   };
-  std::mutex receiving_;                 // held by the thread that reads the socket
-  std::vector<Reply> replies_;           // of that thread: they are taken together
-  std::atomic<bool> has_missed_{false};  // an event came while another thread read
+  std::mutex receiving_;                 // the thread that reads the socket holds it
+  std::vector<Reply> replies_;           // belongs to that thread, which takes them together
+  std::atomic<bool> has_missed_{false};  // an event arrived while another thread was reading
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards all members below
   std::condition_variable has_room_;
   CallerSession session_;
-  CallerSession::Steps steps_;  // memory for them
+  CallerSession::Steps steps_;  // reused, to save allocations
   CallerLease lease_;
   LeaseTime opening_sent_{};
   bool had_session_ = false;
   std::map<CallNumber, PendingPointer> calls_;
   std::size_t bytes_under_way_ = 0, max_calls_, max_bytes_, max_message_;
   std::uint64_t num_told_ = 0, bytes_told_ = 0, num_handled_ = 0, bytes_handled_ = 0;
-  std::size_t left_bytes_ = 0;  // queued, to be sent with what follows
+  std::size_t left_bytes_ = 0;  // queued bytes that wait for more
   std::vector<CallNumber> to_acknowledge_;
-  std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;  // once there is a session
-  std::vector<PendingPointer> waiting_;                    // that another thread reads for
+  std::deque<std::pair<Frame, OutgoingPointer>> to_tell_;  // sent once there is a session
+  std::vector<PendingPointer> waiting_;  // their threads sleep while another thread reads
   ConnectionPointer connection_;
   std::string incarnation_;
   std::atomic<int> descriptor_{-1};
-  bool is_watched_ = false, is_sending_ = false;  // as the pool knows it
-  bool was_waited_for_ = false;                   // the last call, at once
-  int num_led_ = 0;                               // in a row, while watched
+  bool is_watched_ = false, is_sending_ = false;  // the events that the pool watches for
+  bool was_waited_for_ = false;                   // a thread waited at once for the last call
+  int num_led_ = 0;  // reads by waiting threads in a row, while watched
   bool is_connecting_ = false, is_closed_ = false, is_callee_gone_ = false;
   std::optional<Deadline> connect_at_;
   std::chrono::milliseconds pause_;  // before the next attempt

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kConnectTimeout = 3s;
 
-// The callee's process is gone.
+// Thrown when the callee's process is gone.
 class CalleeGone {};
 
 void authenticate(const Fd& socket, ClientHandshake& handshake, Deadline deadline) {
@@ -54,7 +54,7 @@ void Caller::connect() {
   try {
     const auto callee = setup_->directory->find(name_);
     if (!callee) {
-      // It may join later.
+      // The worker may join later.
       const std::string why = setup_->directory->nobody(name_);
       const Lock lock(mutex_);
       is_connecting_ = false;
@@ -104,7 +104,7 @@ std::pair<Fd, std::unique_ptr<Cipher>> Caller::make_connection(const WorkerEntry
   if (callee.shares_host_with(self)) {
     auto attempt = ConnectAttempt::to_unix(callee.unix_name);
     const int error = attempt.go_on();
-    // A name in the abstract namespace is gone with its process, so a refusal is final.
+    // A name in the abstract namespace disappears with its process, so a refusal is final.
     if (error == ECONNREFUSED) {
       setup_->directory->change(callee, WorkerState::kLost);
       throw CalleeGone();
@@ -153,7 +153,7 @@ void Caller::connect_to(const WorkerEntry& callee) {
   if (lost) session_lost_();
 }
 
-// Calls that began before the callee's own limit was known.
+// Ends calls and messages that are too large for the callee; they began before its limit was known.
 void Caller::end_what_is_too_large_locked() {
   std::erase_if(to_tell_, [&](const auto& told) {
     const std::size_t size = told.second->writer().size();
@@ -161,7 +161,7 @@ void Caller::end_what_is_too_large_locked() {
     --num_told_;
     bytes_told_ -= size;
     log::warning(
-        fmt::format("{}: a message of {} bytes that was told to worker {} is dropped: the "
+        fmt::format("{}: dropped a one-way message of {} bytes to worker {}: the "
                     "limit is {} bytes (JoinOptions::max_message of worker {})",
                     setup_->self.name, size, name_, max_message_, name_));
     return true;
@@ -198,7 +198,7 @@ void Caller::disconnect(const ConnectionPointer& connection, const std::string& 
   why_ = why;
   why_code_ = ErrorCode::kPeerLost;
   has_room_.notify_all();
-  // Connects even without calls, so that the session lives on.
+  // Reconnects even without calls, so that the session survives.
   want_connection_locked(kShortestPause);
 }
 

@@ -1,4 +1,4 @@
-// How a caller waits for a reply, and how it reads what has come.
+// How a caller waits for a reply, and how it reads the replies that have arrived.
 
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/rpc/caller.h"
@@ -8,7 +8,7 @@ namespace paceline::rpc {
 namespace {
 
 constexpr int kLedOften = 4;
-constexpr std::size_t kMostReplies = 256;  // that are taken together
+constexpr std::size_t kMostReplies = 256;  // replies that are taken together
 
 }  // namespace
 
@@ -47,7 +47,8 @@ void Caller::wait(PendingCall& call, Deadline deadline) {
       const auto found = calls_.find(call.number_);
       if (found != calls_.end()) waiting_.push_back(found->second);
     }
-    // The thread that reads hands over when it is done: to this one, or it was done before.
+    // Another thread is reading. When it stops, it hands over to this thread, unless this call has
+    // ended by then.
     if (!lead(deadline)) call.sleep(std::min<std::chrono::nanoseconds>(deadline.remaining(), kNap));
     const Lock lock(mutex_);
     std::erase_if(waiting_, [&](const PendingPointer& other) { return other.get() == &call; });
@@ -85,11 +86,11 @@ void Caller::pump() {
   hand_over();
 }
 
-// This thread has stopped reading: another one that waits goes on, or the pool.
+// Called after this thread has stopped reading: another waiting thread continues, or the pool.
 void Caller::hand_over() {
   const bool has_missed = has_missed_.exchange(false);
   const Lock lock(mutex_);
-  if (!connection_) return;  // there is nothing to read, and waiting threads sleep
+  if (!connection_) return;  // nothing can be read; waiting threads stay asleep
   while (!waiting_.empty()) {
     const PendingPointer next = std::move(waiting_.back());
     waiting_.pop_back();
@@ -103,7 +104,7 @@ void Caller::hand_over() {
 }
 
 void Caller::ready() {
-  // Sending goes on also while another thread waits for a reply.
+  // Sending continues even while another thread waits for a reply.
   ConnectionPointer connection;
   {
     const Lock lock(mutex_);
@@ -120,7 +121,7 @@ void Caller::ready() {
   }
   std::unique_lock receiving(receiving_, std::try_to_lock);
   if (!receiving) {
-    has_missed_ = true;  // the reading thread looks at it afterwards, unless it has just stopped
+    has_missed_ = true;  // the reading thread checks it afterwards, unless it has just stopped
     if (!receiving.try_lock()) return;
   }
   if (!receive(connection, nullptr)) return;
@@ -133,7 +134,8 @@ void Caller::ready() {
   if (!is_watched) hand_over();
 }
 
-// Requires: this thread holds receiving_. False when the connection has ended.
+// Reads from the connection; returns false when it has ended. Requires: this thread holds
+// receiving_.
 bool Caller::receive(const ConnectionPointer& connection, const Deadline* deadline) {
   std::string why = "the connection has ended";
   bool is_there = false;
@@ -172,7 +174,7 @@ void Caller::take_replies() {
       if (reply.call->when_ended_) reply.call->when_ended_(CallEnd::kReplied);
     }
     carry_out(steps_);
-    // They bring only acknowledgements, which can wait for the next request.
+    // The replies only produce acknowledgements, which can wait for the next request.
     if (to_acknowledge_.size() >= kMostAcknowledgements) send(lock);
   }
   for (auto& [frame, payload, call] : replies_) {
@@ -213,7 +215,7 @@ void Caller::take(const Frame& frame, Payload payload) {
       break;
     case FrameKind::kRefused:
       if (frame.session != session_.session()) break;
-      why_ = "the worker does not know the session any more";
+      why_ = "the worker no longer knows the session";
       why_code_ = ErrorCode::kPeerLost;
       lost = std::exchange(had_session_, false);
       to_acknowledge_.clear();
@@ -228,10 +230,10 @@ void Caller::take(const Frame& frame, Payload payload) {
       bytes_handled_ = std::clamp(frame.method, bytes_handled_, bytes_told_);
       break;
     default:
-      fail(ErrorCode::kCorrupt, "a worker sent a caller's frame");
+      fail(ErrorCode::kCorrupt, "a worker sent a frame that only callers may send");
   }
   carry_out(steps_);
-  // The connection works again, so earlier failures do not count any more.
+  // The connection works again, so earlier failures no longer count.
   if (frame.kind == FrameKind::kOpened || frame.kind == FrameKind::kResumed) why_.clear();
   send(lock);
   if (lost) session_lost_();
@@ -240,7 +242,8 @@ void Caller::take(const Frame& frame, Payload payload) {
 void Caller::take_credit(const Frame& frame) {
   max_calls_ = std::max<std::size_t>(frame.max_calls, 1);
   max_bytes_ = frame.method;
-  lease_ = CallerLease(std::chrono::milliseconds(frame.time_left_ms));  // the callee's counts
+  lease_ =
+      CallerLease(std::chrono::milliseconds(frame.time_left_ms));  // the callee's limit applies
 }
 
 void Caller::take_resumed(const Payload& payload) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the templates of workers.h are made of: replies that are to come, requests as handlers read
-// them, answers that handlers give later.
+// The parts of the templates in workers.h: future replies, requests as handlers read them, and
+// answers that handlers give later.
 
 #include <chrono>
 #include <concepts>
@@ -30,10 +30,10 @@ struct Nothing {
 inline constexpr std::chrono::milliseconds kDefaultDeadline = std::chrono::seconds(60);
 
 struct CallOptions {
-  std::optional<std::chrono::milliseconds> deadline{};  // JoinOptions::deadline if not given
+  std::optional<std::chrono::milliseconds> deadline{};  // default: JoinOptions::deadline
 };
 
-// Reads a message that has arrived. What it returns may refer to the payload.
+// Reads a message that has arrived. The result may refer to memory of the payload.
 template <Message T>
 T read_payload(const Payload& payload, ReferenceTable* references, Deadline deadline) {
   MessageReader in(payload.bytes(), references);
@@ -42,9 +42,9 @@ T read_payload(const Payload& payload, ReferenceTable* references, Deadline dead
   return message;
 }
 
-// The reply that is to come. Letting go of it gives the call up.
+// The future reply of a call. Destroying it gives up the call.
 //
-// Thread safety: of one thread at a time.
+// Thread safety: one thread at a time may use it.
 template <class Reply>
 class Future {
  public:
@@ -65,12 +65,12 @@ class Future {
     if (!call_->done()) caller_->pump();
     return call_->done();
   }
-  // Waits for the reply, at most until the call's deadline. CallError (call_error.h) otherwise.
-  // Once. Spans and views in the reply refer to memory of this Future.
+  // Waits for the reply, at most until the call's deadline; throws CallError (call_error.h) if it
+  // does not arrive. Call it once. Spans and views in the reply refer to memory of this Future.
   Reply get() {
     caller_->wait(*call_, call_->deadline());
     if (!call_->done()) caller_->give_up(call_);
-    caller_->wait(*call_, Deadline::never());  // by the line above, or the reply came first
+    caller_->wait(*call_, Deadline::never());  // returns soon: given up, or the reply was first
     Payload& reply = call_->reply();
     try {
       return read(reply);
@@ -84,7 +84,7 @@ class Future {
     OutgoingPointer& own = reply.in_memory();
     if (!own) return read_payload<Reply>(reply, references_.get(), call_->deadline());
     if (const Reply* object = own->object<Reply>()) {
-      // Nobody else has it, unless the callee keeps it for a while.
+      // If only this Future owns the object, it can be moved; the callee may keep it for a while.
       if (own.use_count() == 1) return std::move(const_cast<Reply&>(*object));
       return *object;
     }
@@ -97,10 +97,11 @@ class Future {
   std::shared_ptr<Caller> caller_;
   PendingPointer call_;
   std::shared_ptr<ReferenceTable> references_;
-  std::vector<std::byte> rewritten_;  // a reply of this worker itself, of another type
+  std::vector<std::byte>
+      rewritten_;  // the bytes of a reply from this worker itself, of another type
 };
 
-// The request of a call, as its handler sees it: read from its bytes, or the caller's own object.
+// The request of a call at its handler: read from bytes, or the caller's own object.
 template <Message T>
 class RequestOf {
  public:
@@ -130,10 +131,10 @@ class RequestOf {
   const T* object_ = nullptr;
 };
 
-// A handler's duty to answer, which it may pass on: to another thread, to a queue. The request that
-// the handler got lives as long. Letting go of it without an answer fails the call.
+// A handler's duty to answer, which it may pass on to another thread or a queue. The handler's
+// request lives as long as the Answer. Destroying it without an answer fails the call.
 //
-// Thread safety: of one thread at a time.
+// Thread safety: one thread at a time may use it.
 template <Message Reply>
 class Answer {
  public:
@@ -142,7 +143,8 @@ class Answer {
   Answer(Answer&&) noexcept = default;
   Answer& operator=(Answer&&) noexcept = default;
   ~Answer() {
-    if (call_ && !call_->is_answered()) call_->fail("its handler let go of it without an answer");
+    if (call_ && !call_->is_answered())
+      call_->fail("its handler dropped the call without an answer");
   }
 
   const Context& context() const { return *call_; }
@@ -169,8 +171,8 @@ CallTarget target_of() {
   return {.method = M::kName, .method_number = number, .effect = effect_of<M>()};
 }
 
-// `function(const Request&, Context&)` returns the reply, or `function(const Request&, Answer)`
-// answers when it likes.
+// Makes a handler of a function: `function(const Request&, Context&)` returns the reply,
+// `function(const Request&, Answer)` answers at any time.
 template <Message Request, Message Reply, class F>
 Handler make_handler(F function) {
   return [function = std::move(function)](const std::shared_ptr<Incoming>& call) mutable {
@@ -189,7 +191,7 @@ Handler make_handler(F function) {
   };
 }
 
-// Begins a call; its references stay alive on the way.
+// Begins a call, and keeps its references alive until it has arrived.
 template <Message Request>
 PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                           Request request, Deadline deadline) {
@@ -201,8 +203,9 @@ PendingPointer begin_call(Caller& caller, ReferenceTable& references, const Call
   }
   return caller.call(target, std::move(outgoing), deadline, std::move(when_ended));
 }
-// As begin_call(), one way. Nothing says when the message has arrived, so the holds of its
-// references are kept for one lease. Waits until the deadline for objects that are being created.
+// As begin_call(), for a one-way message. The sender never learns when the message arrives, so it
+// keeps the holds of its references for one lease. Waits until the deadline for objects that are
+// being created.
 template <Message Request>
 void tell_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                Request request, Deadline deadline) {

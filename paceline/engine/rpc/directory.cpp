@@ -13,7 +13,7 @@
 namespace paceline::rpc {
 namespace {
 
-// Names, one a line, and how many.
+// The list of changed names, one a line, and their number.
 constexpr auto kChanges = "rpc/changes", kNumChanges = "rpc/num_changes";
 
 std::string key_of(const std::string& name) { return "rpc/worker/" + name; }
@@ -37,8 +37,8 @@ bool is_gone(const WorkerEntry& entry) {
   return !status || status->start_ticks != entry.start_ticks || status->state == 'Z';
 }
 
-// The name is appended first and counted then, so that a worker that dies between the two delays
-// this news until the next.
+// The name is appended first and counted afterwards. If a worker dies between the two steps, other
+// workers learn of its change only with the next change.
 void Directory::tell_everybody(const std::string& name) {
   store_->append(kChanges, name + "\n");
   store_->add(kNumChanges, 1);
@@ -76,8 +76,8 @@ std::optional<WorkerEntry> Directory::find(const std::string& name) {
   return from_value(store_->get(key_of(name)));
 }
 
-// The entries of the names that stand in the list of changes from offset `begin` on, which moves to
-// its end.
+// The entries of the names in the list of changes from offset `begin` on. Moves `begin` to the end
+// of the list.
 std::vector<WorkerEntry> Directory::changed_since(std::size_t& begin) {
   const std::string changes = store_->get(kChanges);
   std::set<std::string> keys;
@@ -118,7 +118,7 @@ std::vector<WorkerEntry> Directory::look_around(const WorkerEntry& self, LeaseTi
   num_seen_ = count;
   for (const auto& entry : changed) {
     known_[entry.name] = entry;
-    // Others took this worker for lost while it stood still.
+    // Other workers declared this one lost while it stood still.
     if (entry.incarnation == self.incarnation && entry.state == WorkerState::kLost) enter(self);
   }
   look_after_next(self, now);
@@ -136,7 +136,7 @@ void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
   const auto is_other = [&](const WorkerEntry& entry) {
     return entry.state == WorkerState::kPresent && entry.name != self.name;
   };
-  const WorkerEntry* next = nullptr;  // the one behind this one; the first behind the last
+  const WorkerEntry* next = nullptr;  // the next one in order of names, cyclically
   for (const auto& [name, entry] : known_) {
     if (!is_other(entry)) continue;
     if (next == nullptr || (next->name < self.name && name > self.name)) next = &entry;
@@ -144,7 +144,7 @@ void Directory::look_after_next(const WorkerEntry& self, LeaseTime now) {
   if (next == nullptr) return;
   if (is_gone(*next)) return change(*next, WorkerState::kLost);
   const std::int64_t beats = store_->add(key_of_beats(*next), 0);
-  // A worker that stood still itself has not seen the other one's silence.
+  // If this worker stood still itself, it cannot tell how long the other one was silent.
   const bool has_looked = now - last_look_ < lease_ / 2;
   if (!has_looked || next_.incarnation != next->incarnation || next_.beats != beats) {
     next_ = {next->incarnation, beats, now};

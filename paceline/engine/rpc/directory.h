@@ -1,9 +1,9 @@
 #pragma once
 
-// Which workers there are: an entry for each name in the job's store, and a list of changes that
-// every worker reads. No worker keeps the list. A worker enters and leaves by itself; each watches
-// the next one in the order of names, so a worker whose process is gone, or that has been silent
-// for a lease, is written down as lost, and no worker watches all.
+// The directory of workers: an entry for each name in the job's store, and a list of changes that
+// every worker reads. No worker manages the list. Each worker enters and leaves by itself, and
+// watches only the next worker in the order of names. It records that worker as lost when its
+// process is gone, or when it has been silent for a lease.
 
 #include <chrono>
 #include <cstddef>
@@ -24,8 +24,8 @@ namespace paceline::rpc {
 
 enum class WorkerState : std::uint8_t {
   kPresent,
-  kLeft,  // by leave()
-  kLost,  // its process ended otherwise, or it has been silent for a lease
+  kLeft,  // it called leave()
+  kLost,  // its process ended in another way, or it was silent for a lease
 };
 
 struct WorkerInfo {
@@ -34,26 +34,26 @@ struct WorkerInfo {
   bool operator==(const WorkerInfo&) const = default;
 };
 
-// How a caller introduces itself.
+// The introduction of a caller.
 struct Hello {
   std::string name, incarnation;
-  std::uint64_t max_message = 0;  // bytes that it takes
+  std::uint64_t max_message = 0;  // the largest message that it accepts, in bytes
   static auto fields(auto& self) { return std::tie(self.name, self.incarnation, self.max_message); }
 };
 
 struct WorkerEntry {
   std::string name, role;
-  std::string incarnation;  // random; another one for each join()
+  std::string incarnation;  // random, new for each join()
   std::string host;         // host_token()
-  std::string part;         // of the host: JoinOptions::host
+  std::string part;         // the part of the host: JoinOptions::host
   std::string pid_namespace;
   std::int32_t pid = 0;
-  std::uint64_t start_ticks = 0;  // of the process: with the pid it names it
-  std::string unix_name;          // where it listens on its host
-  std::string tcp_host;           // and for other hosts
+  std::uint64_t start_ticks = 0;  // when the process started; with the pid it identifies it
+  std::string unix_name;          // where it listens for callers on its host
+  std::string tcp_host;           // where it listens for callers on other hosts
   std::uint16_t tcp_port = 0;
-  std::uint64_t max_message = 0;  // bytes that it takes
-  bool encrypts = false;          // what goes to other hosts
+  std::uint64_t max_message = 0;  // the largest message that it accepts, in bytes
+  bool encrypts = false;          // on connections to other hosts
   WorkerState state{};
   static auto fields(auto& self) {
     return std::tie(self.name, self.role, self.incarnation, self.host, self.part,
@@ -62,7 +62,7 @@ struct WorkerEntry {
   }
   bool operator==(const WorkerEntry&) const = default;
 
-  // Whether UNIX sockets connect the two.
+  // Whether Unix sockets can connect the two workers.
   bool shares_host_with(const WorkerEntry& other) const {
     return host == other.host && part == other.part;
   }
@@ -70,27 +70,28 @@ struct WorkerEntry {
   WorkerInfo info() const { return {name, role, state}; }
 };
 
-// Whether its process has ended; false also for one that cannot be seen from here.
+// Whether the worker's process has ended; also false for a process that this one cannot see.
 bool is_gone(const WorkerEntry& entry);
 
-// Thread safety: all methods. Each may wait for the store and throws its errors.
+// Thread safety: every method may be called from any thread. Each may wait for the store and throws
+// its errors.
 class Directory {
  public:
   Directory(std::shared_ptr<Store> store, LeaseTime lease)
       : store_(std::move(store)), lease_(lease) {}
 
-  // Error(kInvalid) if a worker of this name is present.
+  // Enters a worker. Throws Error(kInvalid) if a worker of this name is present.
   void enter(const WorkerEntry& self);
-  // Writes `state` unless the name belongs to another incarnation now, or is not present any more.
+  // Writes `state`, unless the name now belongs to another incarnation or is no longer present.
   void change(const WorkerEntry& entry, WorkerState state);
   std::optional<WorkerEntry> find(const std::string& name);
-  // All entries, also of those that have left.
+  // All entries, including workers that have left.
   std::vector<WorkerEntry> all();
-  // The error text for a name that no worker has, with the name that was perhaps meant.
+  // The error text for a name that no worker has, with the name that was probably meant.
   std::string nobody(const std::string& name);
 
-  // About once a second: shows that `self` lives, looks after the next worker, and returns what has
-  // changed since the last call. `now` is boot_time().
+  // Called about once a second: shows that `self` lives, checks the next worker, and returns the
+  // entries that have changed since the last call. `now` is boot_time().
   std::vector<WorkerEntry> look_around(const WorkerEntry& self, LeaseTime now);
 
  private:
@@ -107,9 +108,9 @@ class Directory {
   const std::shared_ptr<Store> store_;
   const LeaseTime lease_;
 
-  std::mutex looking_;         // one look_around() at a time; guards what follows
-  std::int64_t num_seen_ = 0;  // changes
-  std::size_t num_read_ = 0;   // bytes of their list
+  std::mutex looking_;         // one look_around() at a time; guards the members below
+  std::int64_t num_seen_ = 0;  // changes seen so far
+  std::size_t num_read_ = 0;   // bytes read of the list
   std::map<std::string, WorkerEntry> known_;
   LeaseTime last_look_{0}, last_beat_{0};
   Watched next_;

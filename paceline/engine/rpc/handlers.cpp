@@ -45,7 +45,7 @@ std::shared_ptr<void> Objects::find(ObjectNumber number, std::string& why_not) c
   const std::lock_guard lock(mutex_);
   const auto found = objects_.find(number);
   if (found == objects_.end()) {
-    why_not = "the object does not exist any more";
+    why_not = "the object no longer exists";
     return {};
   }
   if (found->second.failure) why_not = *found->second.failure;
@@ -134,7 +134,7 @@ std::vector<std::shared_ptr<Incoming>> Objects::take_waiting() {
 }
 
 void Objects::forget_all() {
-  std::unordered_map<ObjectNumber, Object> objects;  // end after the lock
+  std::unordered_map<ObjectNumber, Object> objects;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   objects = std::exchange(objects_, {});
 }
@@ -144,7 +144,7 @@ std::size_t Objects::num_objects() const {
   return objects_.size();
 }
 
-// A handler and the objects of its own worker: it finds one, or leaves one behind for the
+// A handler's access to the objects of its own worker: it finds one, or keeps a new one for the
 // caller.
 
 std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumber number) const {
@@ -153,7 +153,8 @@ std::shared_ptr<void> Incoming::find_own(std::uint64_t class_number, ObjectNumbe
 
 void Incoming::keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> kept) {
-  // A caller that gave the call up has released the object already, so it would stay for ever.
+  // A caller that gave up the call has already released the object, which would otherwise stay
+  // forever.
   bool is_wanted = false, is_new = false;
   {
     const std::lock_guard lock(session_->mutex);
@@ -162,9 +163,9 @@ void Incoming::keep_own(std::uint64_t class_number, ObjectNumber number,
              server_->objects_.keep(number, class_number, session_->number, std::move(kept));
   }
   if (!is_wanted) {
-    throw Error(ErrorCode::kAborted, "the caller does not wait for the object any more");
+    throw Error(ErrorCode::kAborted, "the caller no longer waits for the object");
   }
-  check(is_new, "an object has the number {} already", number);
+  check(is_new, "another object already has the number {}", number);
 }
 
 // ---- a request ----

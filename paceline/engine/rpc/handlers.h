@@ -1,7 +1,7 @@
 #pragma once
 
-// The callee's side of a call: a request as its handler sees it (Context, Incoming), how methods
-// are served (Method), and the objects that methods belong to (Objects).
+// The callee's side of a call: the request at its handler (Context, Incoming), the way methods are
+// served (Method), and the objects that methods belong to (Objects).
 
 #include <atomic>
 #include <cstddef>
@@ -24,9 +24,9 @@
 
 namespace paceline::rpc {
 
-// What a handler may ask about the call that it answers.
+// What a handler can find out about the call that it answers.
 //
-// Thread safety: all methods.
+// Thread safety: every method may be called from any thread.
 class Context {
  public:
   Context(std::string caller, Deadline deadline)
@@ -34,16 +34,16 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // The name of the worker that called.
+  // The name of the calling worker.
   const std::string& caller() const { return caller_; }
-  // The moment by which the caller wants the reply; never, for a told message.
+  // The moment by which the caller wants the reply; never() for a one-way message.
   Deadline deadline() const { return deadline_; }
   // True once the caller no longer waits for the reply: a long handler may stop.
   bool is_cancelled() const {
     return is_cancelled_.load(std::memory_order_relaxed) || deadline_.expired();
   }
 
-  // Behind find_object() and keep_object() of remote_ref.h.
+  // find_object() and keep_object() of remote_ref.h call these.
   virtual std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const = 0;
   virtual void keep_own(std::uint64_t class_number, ObjectNumber number,
                         std::shared_ptr<void> object) = 0;
@@ -63,7 +63,7 @@ class ReferenceTable;
 class Server;
 struct CalleeRecord;
 
-// The request is not of the type that the handler takes: it was not executed.
+// The request does not have the type that the handler takes, so it was not executed.
 class UnreadableRequest : public Error {
  public:
   explicit UnreadableRequest(const std::string& why) : Error(ErrorCode::kCorrupt, why) {}
@@ -71,36 +71,37 @@ class UnreadableRequest : public Error {
 
 // How a method is served.
 struct ServeOptions {
-  int threads = 0;           // handlers of this method that run at a time; 0: any number
-  std::size_t queue = 4096;  // calls that wait for them; more are refused, not executed
+  int threads = 0;           // handlers of this method that may run at a time; 0: any number
+  std::size_t queue = 4096;  // calls that may wait for them; further ones are refused
 };
 
-// Reads the request, and answers now or later. What it throws becomes the caller's CallError.
+// Reads the request, and answers now or later. Its exceptions become the caller's CallError.
 using Handler = std::function<void(const std::shared_ptr<Incoming>& call)>;
 
 struct Method {
   enum class Kind : std::uint8_t {
     kPlain,
-    kAtOnce,  // by the thread that receives, in the order of arrival
+    kAtOnce,  // the receiving thread runs it, in the order of arrival
     kCreate,  // makes the object that the call names
-    kObject,  // of that object
+    kObject,  // belongs to the object that the call names
   };
   std::string name;
   Handler handler;
   Kind kind = Kind::kPlain;
   ServeOptions options{};
-  std::uint64_t class_number = 0;  // of kCreate and kObject
+  std::uint64_t class_number = 0;  // for kCreate and kObject
 };
 
-// A queue of calls of which a limited number runs at a time, in order. Its owner's mutex guards it.
+// A queue of calls that run in order, a limited number at a time. The owner's mutex guards it.
 struct Lane {
   int num_running = 0;
   std::unique_ptr<std::deque<std::shared_ptr<Incoming>>> waiting{};
 };
 
-// A request that has arrived: what its handler reads, runs in and answers.
+// A request that has arrived. Its handler reads it, runs as its task and answers it.
 //
-// Thread safety: answer() and cancel(); everything else belongs to the thread that runs it.
+// Thread safety: any thread may call answer() and cancel(); everything else belongs to the thread
+// that runs it.
 class Incoming final : public Context,
                        public Pool::Task,
                        public std::enable_shared_from_this<Incoming> {
@@ -110,7 +111,7 @@ class Incoming final : public Context,
   ~Incoming() override;
 
   const Payload& payload() const { return payload_; }
-  // Once; later answers are dropped.
+  // Sends the answer; any later answer is dropped.
   void answer(OutgoingPointer reply) { answer(ReplyStatus::kOk, std::move(reply)); }
   void answer(ReplyStatus status, OutgoingPointer reply);
   void fail(const std::string& why);
@@ -119,7 +120,7 @@ class Incoming final : public Context,
   bool is_for_self() const { return payload_.in_memory() != nullptr; }
   std::shared_ptr<ReferenceTable> references() const;
 
-  // The object of a kObject method; of a kCreate method once its handler has made it.
+  // The object of a kObject method, or, once its handler has made it, of a kCreate method.
   std::shared_ptr<void> object;
 
   std::shared_ptr<void> find_own(std::uint64_t class_number, ObjectNumber number) const override;
@@ -135,48 +136,51 @@ class Incoming final : public Context,
   const std::shared_ptr<CalleeRecord> session_;
   const Frame frame_;
   Payload payload_;
-  std::shared_ptr<Guest> teller_;  // the connection that told it; null for a call
+  std::shared_ptr<Guest> teller_;  // the connection of a one-way message; null for a call
   std::shared_ptr<const Method> method_;
   CallMark mark_;
   std::atomic<bool> is_answered_{false};
 };
 
-// The objects of this worker to which others have references: who holds each (ObjectHolds), and the
-// calls at it, which run one at a time in the order in which they arrived, the constructor first.
-// An object whose last hold has ended is destroyed once the calls that came before have run.
+// The objects of this worker to which other workers have references: the holders of each
+// (ObjectHolds), and the calls to it, which run one at a time in the order in which they arrived,
+// the constructor first. An object whose last hold has ended is destroyed once the calls that
+// arrived before have run.
 //
-// Thread safety: all methods. None runs code of the objects: objects that die are handed out.
+// Thread safety: every method may be called from any thread. None of them runs code of the objects;
+// the caller destroys the objects that it gets back.
 class Objects {
  public:
   using Dead = std::vector<std::shared_ptr<void>>;
 
-  // A new object of a class, whose constructor runs later. False if there is one of this number.
+  // Adds an object of a class, whose constructor runs later. Returns false if the number is taken.
   bool create(ObjectNumber number, std::uint64_t class_number, SessionNumber holder);
-  // As create(), for an object that exists already. The object stays untouched if this returns
-  // false.
+  // As create(), for an object that already exists. If this returns false, the object is untouched.
   bool keep(ObjectNumber number, std::uint64_t class_number, SessionNumber holder,
             std::shared_ptr<void>&& object);
 
   enum class Admission : std::uint8_t { kRun, kWaits, kNoObject, kOtherClass, kTooMany };
-  // A call at an object: kRun if it is to be run now; otherwise finished() of another says when.
+  // Admits a call to an object. kRun: the caller must run it now. kWaits: a later finished()
+  // returns it.
   Admission admit(ObjectNumber number, std::uint64_t class_number,
                   const std::shared_ptr<Incoming>& call, std::size_t max_waiting);
-  // The object, once its constructor has ended; null if that failed, with the reason.
+  // The object; null, with the reason, if its constructor failed or it no longer exists. Requires:
+  // its constructor has ended.
   std::shared_ptr<void> find(ObjectNumber number, std::string& why_not) const;
-  // The object, if it exists and is of this class.
+  // The object, if it exists and belongs to this class.
   std::shared_ptr<void> find_of(std::uint64_t class_number, ObjectNumber number) const;
-  // The constructor has ended.
+  // The constructor has ended, with an object or an error.
   void constructed(ObjectNumber number, std::shared_ptr<void> object);
   void failed(ObjectNumber number, const std::string& why);
-  // A call has ended. Returns the next one.
+  // A call to the object has ended. Returns the next one, if any.
   std::shared_ptr<Incoming> finished(ObjectNumber number, Dead& dead);
 
   bool hold(ObjectNumber number, SessionNumber holder);
   void release(ObjectNumber number, SessionNumber holder, Dead& dead);
   void end_session(SessionNumber holder, Dead& dead);
-  // The calls that wait for others at their objects. They do not run any more.
+  // Takes out all calls that wait at their objects; they will not run any more.
   std::vector<std::shared_ptr<Incoming>> take_waiting();
-  // Counts objects whose constructors have not ended, too.
+  // Destroys all objects.
   void forget_all();
   std::size_t num_objects() const;
 
@@ -190,7 +194,7 @@ class Objects {
   };
   void bury_locked(const ObjectHolds::Destroyed& numbers, Dead& dead);
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   ObjectHolds holds_;
   std::unordered_map<ObjectNumber, Object> objects_;
 };

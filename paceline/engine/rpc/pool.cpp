@@ -18,25 +18,26 @@
 namespace paceline::rpc {
 namespace {
 
-constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // of the pool's own descriptors
-// How often a thread that waits looks at the queue while something is there, or was lately.
+constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own descriptors
+// The interval at which a waiting thread checks the queue while it has tasks, or had some recently.
 constexpr std::chrono::microseconds kLook(100);
 constexpr int kMostQuietLooks = 10;
 constexpr std::chrono::milliseconds kStuckForLong(50);
-// Fewer tasks than this in the queue are no backlog; so many events of a source in a row make a
-// thread stay with it; a task that takes longer than kShort gains nothing from sending together
-// with others.
+// kBacklog: fewer tasks in the queue are no backlog. kInRow: a thread stays with a source after so
+// many events of it in a row. kShort: a longer task gains nothing from sending together with
+// others.
 constexpr std::size_t kBacklog = 8;
 constexpr std::size_t kMostReceived = 1024;
 constexpr int kInRow = 8;
 constexpr std::chrono::microseconds kShort(20), kLatest(50);
 constexpr std::chrono::nanoseconds kHousekeeping = std::chrono::milliseconds(100);
 
-thread_local Pool* current_pool = nullptr;  // whose thread this is
+thread_local Pool* current_pool = nullptr;  // the pool that this thread belongs to
 thread_local bool is_in_ready = false, is_in_task = false, is_active = false;
 thread_local std::uint64_t turns_seen = 0;
 thread_local std::chrono::steady_clock::time_point task_began;
-thread_local std::vector<std::shared_ptr<Pool::Task>>* received = nullptr;  // in ready()
+thread_local std::vector<std::shared_ptr<Pool::Task>>* received =
+    nullptr;  // tasks queued in ready()
 thread_local const pid_t kOwnNumber = ::gettid();
 
 class FunctionTask final : public Pool::Task {
@@ -59,7 +60,7 @@ int wait_for_one(int epoll, epoll_event& event, bool looks) {
   if (!looks) return ::epoll_wait(epoll, &event, 1, -1);
   const timespec limit{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kLook).count()};
   const int count = ::epoll_pwait2(epoll, &event, 1, &limit, nullptr);
-  if (count >= 0 || errno != ENOSYS) return count;  // Linux has it from 5.11 on
+  if (count >= 0 || errno != ENOSYS) return count;  // Linux 5.11 introduced it
   return ::epoll_wait(epoll, &event, 1, 1);
 }
 
@@ -74,7 +75,8 @@ Pool::Pool(int num_threads, int max_threads, std::function<void()> housekeeping)
       last_id_(kTimerId),
       usual_running_(std::clamp(num_threads, 1, max_threads_ - 1)),
       max_running_(1) {
-  if (!epoll_ || !wake_ || !timer_) throw system_error("a descriptor for the threads of a worker");
+  if (!epoll_ || !wake_ || !timer_)
+    throw system_error("making a descriptor for the threads of a worker");
   watch(epoll_.get(), wake_.get(), kWakeId);
   watch(epoll_.get(), timer_.get(), kTimerId);
   itimerspec period{};
@@ -95,7 +97,8 @@ void Pool::start_thread_locked() {
   threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
 }
 
-// To wait for sockets in the place of this thread. False if there are as many as there may be.
+// Wakes or starts a thread that waits for sockets instead of this one. Returns false if the pool
+// already has its maximum of threads.
 bool Pool::bring_another_locked() {
   if (num_resting_ > 0) {
     --num_resting_;
@@ -125,12 +128,12 @@ void Pool::add(const std::shared_ptr<Source>& source, std::uint32_t events) {
 
 void Pool::change(const Source& source, std::uint32_t events) {
   epoll_event event{.events = events | EPOLLRDHUP | EPOLLET, .data = {.u64 = source.id_}};
-  // Fails only for a source that was removed meanwhile.
+  // The call fails only for a source that was removed meanwhile.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, source.descriptor(), &event);
 }
 
 void Pool::remove(const Source& source) {
-  std::shared_ptr<Source> last;  // ends after the lock
+  std::shared_ptr<Source> last;  // destroyed after the lock is released
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, source.descriptor(), nullptr);
   const std::lock_guard lock(mutex_);
   const auto found = sources_.find(source.id_);
@@ -158,8 +161,8 @@ void Pool::run(std::shared_ptr<Task> task) {
   if (needs_another) ring(wake_.get());
 }
 
-// The tasks that came in ready(): this thread goes on with the first one, and if there are more,
-// another thread looks after them.
+// Queues the tasks that ready() received. This thread will run the first one; if there are more,
+// another thread is woken for them.
 void Pool::add_received() {
   if (received->empty()) return;
   bool needs_another = false;
@@ -270,18 +273,19 @@ void Pool::serve() {
     attend(source);
     if (source->lets_stay() && may_stay(source)) stay_with(source);
   }
-  ring(wake_.get());  // the next one ends as well
+  ring(wake_.get());  // so that the next thread ends as well
   const std::lock_guard lock(mutex_);
   ended_.push_back(std::this_thread::get_id());
   thread_ended_.notify_all();
 }
 
 void Pool::attend(const std::shared_ptr<Source>& source) {
-  // Events that come while a thread is in ready() make it go on instead of a second one.
+  // If another thread is in ready(), it handles this event as well.
   if (source->num_events_.fetch_add(1) == 0) go_on(*source);
 }
 
-// Requires: this thread alone counts the source's events.
+// Calls ready() until all counted events are handled. Requires: this thread owns the source's count
+// of events.
 void Pool::go_on(Source& source) {
   int seen = 0;
   is_in_ready = true;
@@ -299,7 +303,8 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   num_in_row_ = last_source_ == source->id_ ? num_in_row_ + 1 : 0;
   last_source_ = source->id_;
   if (num_in_row_ < kInRow || stayed_with_ || !tasks_.empty() || stops_) return false;
-  if (num_waiting_ == 0 && !bring_another_locked()) return false;  // to wait for all others
+  if (num_waiting_ == 0 && !bring_another_locked())
+    return false;  // none waits for the other sources
   stayed_with_ = source;
   set_active_locked(false);
   return true;
@@ -323,13 +328,12 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
       is_taken_over = !source->stay_.compare_exchange_strong(expected, Stay::kReads);
       if (is_taken_over) break;
       const std::lock_guard lock(mutex_);
-      stays = stays &&
-              tasks_.empty();  // the tasks that may not run yet need a thread that looks after them
+      stays = stays && tasks_.empty();  // a thread must watch tasks that may not run yet
     }
     if (!is_taken_over) {
       source->stay_ = Stay::kNone;
       source->watch_input(true);
-      go_on(*source);  // events that came meanwhile
+      go_on(*source);  // for events that arrived meanwhile
     }
   }
   if (is_taken_over) return;
@@ -338,8 +342,8 @@ void Pool::stay_with(const std::shared_ptr<Source>& source) {
   num_in_row_ = 0;
 }
 
-// Takes the source from a thread that stays with it and has been running one task since the last
-// look. That thread's count of the source's events passes to this one.
+// Takes the source from a thread that stays with it, if that thread has been running the same task
+// since the last look. This thread then owns the source's count of events.
 bool Pool::take_over_locked() {
   if (!stayed_with_ || std::exchange(turns_at_look_, num_turns_) != num_turns_) return false;
   auto expected = Source::Stay::kRuns;
@@ -352,7 +356,7 @@ bool Pool::take_over_locked() {
 std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
   if (tasks_.empty() || stops_) return {};
   if (!may_run_locked()) return {};
-  // The last thread that could wait for sockets.
+  // This is the last thread that could wait for sockets, so it must find another one.
   if (num_waiting_ == 0 && !bring_another_locked()) return {};
   auto task = std::move(tasks_.front());
   tasks_.pop_front();
@@ -364,7 +368,7 @@ std::shared_ptr<Pool::Task> Pool::next_task_locked(Senders& due) {
   return task;
 }
 
-// Runs as many tasks as this thread may. False if there was none.
+// Runs as many tasks as this thread may; returns false if it ran none.
 bool Pool::run_tasks() {
   bool has_run = false;
   Senders due;
@@ -445,8 +449,8 @@ bool Pool::may_run_locked() const {
                        [](const Runner& runner) { return !runner.is_asleep; }) < max_running_;
 }
 
-// Whether a task was found asleep. A thread that only waits for a processor counts: it would gain
-// nothing from more of them.
+// Marks the tasks that are asleep, and returns whether it found one. A thread that only waits for a
+// processor is not asleep; more threads would not help it.
 bool Pool::excuse_sleepers_locked() {
   bool found = false;
   for (Runner& runner : runners_) {
@@ -505,7 +509,7 @@ bool Pool::stop(Deadline deadline) {
       if (std::find(ended_.begin(), ended_.end(), thread.get_id()) == ended_.end()) thread.detach();
     }
   }
-  return all_ended;  // threads that have ended are joined here
+  return all_ended;  // the threads that have ended are joined here
 }
 
 }  // namespace paceline::rpc

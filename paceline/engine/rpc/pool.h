@@ -1,30 +1,32 @@
 #pragma once
 
-// The threads of a worker. Any of them waits for sockets (epoll), and the thread that receives a
-// request also runs its handler, so that no hand-over costs time. Two rules keep a worker
+// The threads of a worker. Each of them can wait for sockets (epoll), and the thread that receives
+// a request also runs its handler, which saves the time of a hand-over. Two rules keep a worker
 // responsive, whatever its handlers do:
 //
-//  - One thread always waits for sockets: the last one starts another before it runs a task.
-//  - At most so many threads run tasks; the others leave tasks in the queue. It is one thread at
-//    first, which is fastest for short tasks. When the queue has not moved for 100 microseconds,
-//    tasks that are asleep do not count any more, and `num_threads` run; when it has not for much
-//    longer, one more each time, up to a limit. Once the queue is empty it is one again. A task
-//    that waits for a call of its own (Blocked) does not count.
+//  - One thread always waits for sockets: the last waiting thread wakes or starts another one
+//    before it runs a task.
+//  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
+//    thread at first, which is fastest for short tasks. When the queue has not moved for 100
+//    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
+//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the limit
+//    is one again. A task that waits for a call of its own (Blocked) does not count.
 //
-// So replies are received and leases renewed also while all handlers are blocked.
+// So replies are received and leases are renewed even while all handlers are blocked.
 //
-// At most two threads wait, and one beside a thread that handles events. While that handles event
-// after event, the other does not wait for sockets, where each message would wake it: it looks
-// every 100 microseconds whether that still goes on. All others rest until the last one that waits
-// has something to run.
+// At most two threads wait for sockets, or one while another thread handles events. During a run of
+// events the waiting thread does not wait for sockets, because each message would wake it; instead
+// it checks every 100 microseconds whether the run goes on. All other threads rest until the last
+// waiting thread has something to run.
 //
-// A thread that has served the same source several times in a row stays with it: it waits in a read
-// of that socket and leaves the rest to the thread that waits for all. A caller that makes one call
-// after another so finds its handler's thread as quickly as a program that only reads would be. The
-// other thread looks every 100 microseconds meanwhile: if a task of the one that stays takes
-// longer, it takes the source over, because other callers may use the same connection.
+// A thread that has served the same source several times in a row stays with it: it blocks in a
+// read of that socket and leaves all other sources to the other thread. So a caller that makes one
+// call after another gets its replies as quickly as from a program that only reads one socket. The
+// other thread checks every 100 microseconds meanwhile; if a task of the thread that stays takes
+// longer, it takes over the source, because other calls may use the same connection.
 //
-// Thread safety: all methods. The threads share the pool, so it may end on one of them.
+// Thread safety: every method may be called from any thread. The threads share the ownership of the
+// pool, so it may be destroyed on one of them.
 
 #include <atomic>
 #include <chrono>
@@ -52,7 +54,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual ~Task() = default;
     virtual void run() = 0;  // must not throw
   };
-  // Something that sends its queued messages.
+  // An object with queued messages that the pool lets it send.
   class Sender {
    public:
     virtual ~Sender() = default;
@@ -67,15 +69,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
    public:
     virtual ~Source() = default;
     virtual int descriptor() const = 0;
-    // Something has happened: reads until nothing is there. Of one thread at a time; must not
-    // throw.
+    // Called after an event: reads until nothing is left. One thread at a time calls it; it must
+    // not throw.
     virtual void ready() = 0;
-    // Whether a thread may stay with it, and how: wait_until_ready() waits for a while until there
-    // is something to read, then does what ready() does. False if nothing came, or the source is to
-    // be left to the pool again.
+    // lets_stay(): whether a thread may stay with the source. wait_until_ready() waits for input
+    // for a while and then does the work of ready(). It returns false if nothing arrived, or if the
+    // pool should watch the source again.
     virtual bool lets_stay() const { return false; }
     virtual bool wait_until_ready() { return false; }
-    // Whether the pool watches for something to read.
+    // Tells the source whether the pool watches for its input.
     virtual void watch_input(bool /*watched*/) {}
 
    protected:
@@ -86,33 +88,35 @@ class Pool : public std::enable_shared_from_this<Pool> {
    private:
     friend class Pool;
     std::atomic<bool> is_closed_there_{false};
-    enum class Stay : std::uint8_t { kNone, kReads, kRuns };  // what the thread that stays does
-    std::uint64_t id_ = 0;  // never used twice, as numbers of descriptors are
+    enum class Stay : std::uint8_t { kNone, kReads, kRuns };  // the state of the thread that stays
+    std::uint64_t id_ = 0;  // never reused, unlike descriptor numbers
     std::atomic<int> num_events_{0};
     std::atomic<Stay> stay_{Stay::kNone};
   };
 
-  // Housekeeping is done about ten times a second by one of the threads; it must not throw.
+  // One of the threads calls `housekeeping` about ten times a second; it must not throw.
   Pool(int num_threads, int max_threads, std::function<void()> housekeeping);
   ~Pool();
   void start();
 
-  // Waits for changes of `events` (EPOLLIN, EPOLLOUT) from now on; the end of a connection always
-  // counts. change() also reports what is there already.
+  // Watches for `events` (EPOLLIN, EPOLLOUT) from now on, and always for the end of the connection.
+  // change() also reports events that are already pending.
   void add(const std::shared_ptr<Source>& source, std::uint32_t events);
   void change(const Source& source, std::uint32_t events);
   void remove(const Source& source);
 
-  // Soon, by a thread of this pool: in ready(), by the same thread afterwards.
+  // Queues a task for a thread of this pool. If ready() calls it, the same thread runs the task
+  // after ready().
   void run(std::shared_ptr<Task> task);
   void run(std::function<void()> task);
-  // For the end of a task: its thread goes on with this one.
+  // Called at the end of a task: the same thread then runs this one.
   void run_next(std::shared_ptr<Task> task);
 
-  // What is queued in short order is sent together: `sender` sends within about 100 microseconds.
+  // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
+  // sent together.
   void send_soon(const std::shared_ptr<Sender>& sender);
-  // The same for a task that has just queued something, at its end, while many short tasks wait.
-  // False if it should send by itself.
+  // As above, for a task that has just queued a message, at its end, while many short tasks wait.
+  // Returns false if the task should send the message itself.
   bool send_with_others(const std::shared_ptr<Sender>& sender);
 
   // While it lives, the calling thread does not count as running its task.
@@ -127,9 +131,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Pool* const pool_;
   };
 
-  // No task begins after this. Waits for those that run until the deadline; false if some went on,
-  // on threads that then end by themselves. The calling thread, if it is one of the pool, is not
-  // waited for.
+  // Lets no further task begin, and waits for running tasks until the deadline. Returns false if
+  // some still run; their threads end by themselves later. It does not wait for the calling thread
+  // if that belongs to the pool.
   bool stop(Deadline deadline);
   bool is_own_thread() const;
 
@@ -137,11 +141,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
   struct Event {
     enum class Kind : std::uint8_t { kNone, kWake, kTime, kSource, kTakenOver } kind{};
     std::uint64_t source = 0;
-    bool is_end = false;  // of the source's connection
+    bool is_end = false;  // the source's connection has ended
   };
   struct Runner {
     pid_t thread = 0;
-    bool is_asleep = false;  // at the last look: it does not count
+    bool is_asleep = false;  // at the last look, so it does not count
   };
   using Senders = std::vector<std::shared_ptr<Sender>>;
 
@@ -173,27 +177,27 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const Fd epoll_, wake_, timer_;
   std::atomic<bool> stops_{false}, keeps_house_{false};
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable thread_ended_, rest_ends_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Source>> sources_;
   std::uint64_t last_id_;
   std::deque<std::shared_ptr<Task>> tasks_;
-  Senders due_;  // to send
+  Senders due_;  // they must send soon
   std::chrono::steady_clock::time_point due_since_;
-  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks, and their number at the last look
-  std::chrono::steady_clock::time_point moved_at_;      // the queue, as far as that was seen
-  const int usual_running_;                             // tasks at a time
-  int max_running_;                                     // now
-  std::uint64_t last_source_ = 0;                       // whose event was the last one
-  int num_in_row_ = 0;                                  // of its events
-  std::shared_ptr<Source> stayed_with_;                 // by a thread; null: by none
-  std::uint64_t turns_at_look_ = 0;                     // num_turns_ at the last look
-  int num_looking_ = 0;                   // of those that wait, also look at the queue
-  int num_resting_ = 0, num_called_ = 0;  // threads; of those that rested and are to wait again
-  int num_active_ = 0;           // threads that handle events, but those that stay or are blocked
-  std::uint64_t num_turns_ = 0;  // events and tasks that were taken
-  int num_quiet_looks_ = 0;      // in which nothing was found
-  int num_waiting_ = 0;          // threads, for events
+  std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks taken, now and at the last look
+  std::chrono::steady_clock::time_point moved_at_;  // when the queue last moved, to the last look
+  const int usual_running_;                         // the usual limit of running tasks
+  int max_running_;                                 // the current limit
+  std::uint64_t last_source_ = 0;                   // the source of the last event
+  int num_in_row_ = 0;                              // events of that source in a row
+  std::shared_ptr<Source> stayed_with_;             // a thread stays with it; may be null
+  std::uint64_t turns_at_look_ = 0;                 // num_turns_ at the last look
+  int num_looking_ = 0;                             // waiting threads that also check the queue
+  int num_resting_ = 0, num_called_ = 0;  // resting threads; those that were woken to wait
+  int num_active_ = 0;           // threads that handle events; not those that stay or are blocked
+  std::uint64_t num_turns_ = 0;  // events and tasks taken so far
+  int num_quiet_looks_ = 0;      // looks in a row that found nothing
+  int num_waiting_ = 0;          // threads that wait for events
   std::vector<Runner> runners_;  // threads that run tasks
   std::vector<std::jthread> threads_;
   std::vector<std::thread::id> ended_;

@@ -59,7 +59,7 @@ void ReferenceCounts::receive_held(ObjectNumber object) {
   reference.is_held = true;
 }
 
-// The answer to an older question says nothing of the hold that was asked for since: a release is
+// The answer to an older request is not the answer to the current hold, because a release lies
 // between them.
 void ReferenceCounts::held(ObjectNumber object, std::uint64_t hold) {
   const auto found = references_.find(object);
@@ -78,7 +78,7 @@ bool ReferenceCounts::is_held(ObjectNumber object) const {
 
 void ReferenceCounts::drop(ObjectNumber object, Steps& steps) {
   const auto found = references_.find(object);
-  if (found == references_.end()) return;  // refused, or lost with its session
+  if (found == references_.end()) return;  // it was refused, or lost with its session
   if (--found->second.copies > 0) return;
   references_.erase(found);
   steps.push_back({Step::Kind::kRelease, object});
@@ -92,7 +92,7 @@ PassNumber ReferenceCounts::pass(ObjectNumber object) {
 
 void ReferenceCounts::passed(PassNumber pass, CallEnd end, LeaseTime keep_until, Steps& steps) {
   const auto found = passing_.find(pass);
-  if (found == passing_.end()) return;  // lost with its session
+  if (found == passing_.end()) return;  // it was lost with its session
   const ObjectNumber object = found->second;
   passing_.erase(found);
   if (end == CallEnd::kUnknown) {
@@ -119,7 +119,7 @@ void ReferenceCounts::lose_all() {
 namespace {
 
 constexpr std::size_t kMostReleases = 100'000;  // in one message
-constexpr std::size_t kMostCalls = 16;          // under way to the owner when releases are sent
+constexpr std::size_t kMostCalls = 16;  // with so many calls to the owner under way, releases wait
 constexpr std::chrono::seconds kOwnerAnswers(60);
 
 CallTarget target_of(std::string_view method) {
@@ -161,7 +161,7 @@ HandlePointer ReferenceTable::receive(const ObjectId& id) {
 
 void ReferenceTable::ask(const std::string& owner, const ReferenceCounts::Step& hold) {
   const std::lock_guard asking(asking_);
-  // References dropped earlier must be released earlier.
+  // References that were dropped earlier must be released first.
   send_releases(owner, true);
   try {
     const auto caller = find_caller_(owner);
@@ -177,7 +177,7 @@ void ReferenceTable::ask(const std::string& owner, const ReferenceCounts::Step& 
   }
 }
 
-// Takes the owner's answer, if it is there.
+// Takes the owner's answer, if it has arrived.
 void ReferenceTable::settle_locked(Owner& owner, ObjectNumber object) {
   const auto asked = owner.asked.find(object);
   if (asked == owner.asked.end() || !asked->second.call->done()) return;
@@ -239,7 +239,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   };
   const std::string connected = caller->incarnation();
   if (!connected.empty() && connected != incarnation) {
-    refuse(Reason::kOwnerLost, "the worker that had it is gone; another one has its name");
+    refuse(Reason::kOwnerLost, "its worker is gone; another worker has the same name");
   }
   const bool counts = caller->lease_counts();
   const bool is_owner_gone = caller->is_callee_gone();
@@ -248,9 +248,10 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   settle_locked(owner, number);
   if (owner.generation != reference.generation || !counts) {
     if (is_owner_gone) refuse(Reason::kOwnerLost, "the worker is gone");
-    refuse(Reason::kExpired, "the reference has expired: the worker did not hear from this one");
+    refuse(Reason::kExpired,
+           "the reference has expired, because the worker did not hear from this one");
   }
-  if (!owner.counts.has(number)) refuse(Reason::kNoObject, "the object does not exist any more");
+  if (!owner.counts.has(number)) refuse(Reason::kNoObject, "the object no longer exists");
   return caller;
 }
 
@@ -312,7 +313,8 @@ void ReferenceTable::lose(const std::string& owner_name) {
   owner.asked.clear();
 }
 
-// `now`: all of them, whatever is under way to the owner. Requires: asking_ is held.
+// Sends the releases that wait for an owner. With `now` it sends them even while many calls to the
+// owner are under way. Requires: asking_ is held.
 void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
   const auto take = [&](std::size_t most) {
     const std::lock_guard lock(mutex_);
@@ -335,7 +337,7 @@ void ReferenceTable::send_releases(const std::string& owner_name, bool now) {
                    make_outgoing(ObjectList{std::move(objects)}, caller->is_self()),
                    Deadline::after(kOwnerAnswers));
     } while (now);
-  } catch (const std::exception& error) {  // this worker leaves, and its sessions end
+  } catch (const std::exception& error) {  // this worker is leaving, so its sessions end
     log::debug(self_ + ": releasing objects of " + owner_name + ": " + error.what());
   }
 }

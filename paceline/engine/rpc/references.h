@@ -3,17 +3,17 @@
 // References to objects on other workers: the rules of holds, as state machines (ObjectHolds,
 // ReferenceCounts), and the table that carries them out by calls (ReferenceTable).
 //
-// Every holder has its own hold with the owner of the object; an object without holds is destroyed.
-// Hold and release are calls of kOnce of the holder's session with the owner, so they arrive once
-// and in order, and all holds of a session end with it (protocol/session.h). Within a worker any
-// number of copies of a reference share one hold.
+// Every holder has its own hold at the owner of the object; an object without holds is destroyed.
+// Holds and releases are kOnce calls in the holder's session with the owner, so they arrive once
+// and in order, and all holds of a session end with it (protocol/session.h). All copies of a
+// reference within a worker share one hold.
 //
 // Passing a reference on. The sender keeps its hold until the call that carries the reference has
-// ended. The receiver asks the owner for a hold of its own before it runs the handler, so when the
-// reply arrives it has one. If the outcome of the call is unknown, the sender keeps its hold for
-// one more lease: for so long the receiver has time to ask.
+// ended. The receiver asks the owner for a hold of its own before it runs the handler, so it has
+// one when the reply arrives. If the outcome of the call is unknown, the sender keeps its hold for
+// one more lease, which gives the receiver time to ask.
 //
-// Thread safety: none, but of ReferenceTable.
+// Thread safety: only ReferenceTable is thread-safe.
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +33,7 @@
 
 namespace paceline::rpc {
 
-// The holder's own number of a reference on its way in a call.
+// The holder's number for a reference that travels in a call.
 using PassNumber = std::uint64_t;
 
 // The owner's side: which sessions hold each object.
@@ -41,11 +41,13 @@ class ObjectHolds {
  public:
   using Destroyed = std::vector<ObjectNumber>;
 
-  // A new object, held by the session that asked for it. False if the number is taken.
+  // Adds an object, held by the session that requested it. Returns false if the number is taken.
   bool create(ObjectNumber object, SessionNumber holder);
-  // False for an object that has been destroyed. Holding it twice is holding it once.
+  // Adds a hold; a second hold of the same session has no effect. Returns false if the object has
+  // been destroyed.
   bool hold(ObjectNumber object, SessionNumber holder);
-  // Appends the object if that was its last hold. Nothing for one that the session does not hold.
+  // Ends a hold, and appends the object to `destroyed` if that was the last one. Has no effect on
+  // an object that the session does not hold.
   void release(ObjectNumber object, SessionNumber holder, Destroyed& destroyed);
   // Ends all holds of a session that was closed, was lost or has expired.
   void end_session(SessionNumber holder, Destroyed& destroyed);
@@ -61,37 +63,37 @@ class ObjectHolds {
 // The holder's side, for the objects of one owner.
 class ReferenceCounts {
  public:
-  // A question to the owner, by a call of kOnce and kThisSession.
+  // A request to the owner, sent as a call with kOnce and kThisSession.
   struct Step {
     enum class Kind : std::uint8_t { kHold, kRelease } kind{};
     ObjectNumber object = 0;
-    std::uint64_t hold = 0;  // of kHold: which question an answer belongs to
+    std::uint64_t hold = 0;  // of kHold: identifies the request in the answer
   };
   using Steps = std::vector<Step>;
 
-  // A reference came in a message.
+  // A reference arrived in a message.
   void receive(ObjectNumber object, Steps& steps);
-  // A reference came from create(), with the hold that the owner made for it.
+  // A reference was returned by create(), with the hold that the owner made for it.
   void receive_held(ObjectNumber object);
-  // The owner's answers. The object of a hold that was refused had been destroyed, and copies refer
-  // to nothing.
+  // The owner's answers. A refused hold means that the object had been destroyed; the copies then
+  // refer to nothing.
   void held(ObjectNumber object, std::uint64_t hold);
   void refused(ObjectNumber object, std::uint64_t hold);
-  // A copy within this worker, and the end of a copy, which may be one that refers to nothing.
-  // Requires of copy(): has(object).
+  // copy() adds a copy within this worker; it requires has(object). drop() ends a copy, which may
+  // refer to nothing.
   void copy(ObjectNumber object) { ++references_.at(object).copies; }
   void drop(ObjectNumber object, Steps& steps);
 
-  // A call carries a copy to another worker: keeps the hold until passed() with the number that
-  // this returns. Requires: has(object).
+  // A call carries a copy to another worker. Keeps the hold until passed() is called with the
+  // number that this returns. Requires: has(object).
   PassNumber pass(ObjectNumber object);
   // The call has ended. With CallEnd::kUnknown the hold is kept until `keep_until`.
   void passed(PassNumber pass, CallEnd end, LeaseTime keep_until, Steps& steps);
-  // Ends the holds that were kept until now.
+  // Ends the holds whose `keep_until` has passed.
   void look(LeaseTime now, Steps& steps);
 
-  // The session is lost: no copy here refers to anything. A reference that comes later belongs to
-  // the next session, so copies of before must not be dropped here.
+  // The session is lost, so all copies now refer to nothing. Later references belong to the next
+  // session; so older copies must not be dropped here any more.
   void lose_all();
 
   bool has(ObjectNumber object) const { return references_.contains(object); }
@@ -101,9 +103,9 @@ class ReferenceCounts {
 
  private:
   struct Reference {
-    std::uint32_t copies = 0;  // and calls that carry one
+    std::uint32_t copies = 0;  // copies, and calls that carry one
     bool is_held = false;
-    std::uint64_t hold = 0;  // the last one that was asked for
+    std::uint64_t hold = 0;  // the last hold that was requested
   };
   std::unordered_map<ObjectNumber, Reference> references_;
   std::unordered_map<PassNumber, ObjectNumber> passing_;
@@ -125,8 +127,8 @@ class ReferenceHandle {
 
   const std::weak_ptr<ReferenceTable> table;
   const ObjectId id;
-  const std::uint64_t generation;  // of the sessions with the owner
-  PendingPointer creation{};       // the call that makes the object, if this worker did
+  const std::uint64_t generation;  // counts the sessions with the owner
+  PendingPointer creation{};       // the call that makes the object, if this worker made it
 };
 using HandlePointer = std::shared_ptr<ReferenceHandle>;
 
@@ -142,39 +144,41 @@ struct ObjectStates {
 inline constexpr std::string_view kHoldMethod = "paceline.hold",
                                   kReleaseMethod = "paceline.release";
 
-// The references that this worker has to objects of others, and of its own: carries out what
-// ReferenceCounts says, by calls of the built-in methods "hold" and "release". Releases are
-// collected for up to a tenth of a second, so letting go of a reference never waits.
+// The references of this worker to objects of other workers and of its own. It carries out the
+// steps of ReferenceCounts by calls of the built-in methods "hold" and "release". Releases are
+// collected for up to a tenth of a second, so dropping a reference never waits.
 //
-// Locks: a caller's mutex may be held when this one is taken, not the other way round.
+// Lock order: a thread may take this mutex while it holds a caller's mutex, not the other way
+// round.
 //
-// Thread safety: all methods.
+// Thread safety: every method may be called from any thread.
 class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
  public:
   using FindCaller = std::function<std::shared_ptr<Caller>(const std::string& owner)>;
   ReferenceTable(std::string self, LeaseTime lease, FindCaller find_caller);
 
-  // For an object that the caller of this creates at once, over the caller returned with it.
+  // Makes a reference to an object for which the calling function then sends the creating call.
   HandlePointer created(const ObjectId& id);
-  // A reference came in a message: begins to ask the owner for a hold.
+  // Takes a reference that arrived in a message, and begins to ask the owner for a hold.
   HandlePointer receive(const ObjectId& id);
-  // Waits for the answers. What is not held afterwards says so when it is used.
+  // Waits for the owners' answers. A reference that is not held afterwards fails when it is used.
   void confirm(const std::vector<HandlePointer>& references, Deadline deadline);
-  // The way to the object's owner. ReferenceError for one that cannot be used any more.
+  // The Caller of the object's owner. Throws ReferenceError for a reference that can no longer be
+  // used.
   std::shared_ptr<Caller> caller_of(const ReferenceHandle& reference, std::string_view method);
 
-  // Waits until the owner has made the objects that this worker creates: before that it would
-  // refuse others a hold.
+  // Waits until the owners have made the objects that this worker creates; before that they would
+  // refuse holds to other workers.
   void await_creation(const std::vector<HandlePointer>& references, Deadline deadline);
-  // A call carries the references: their holds are kept until the function returned has been
-  // called with its end. Error(kInvalid) for references of another worker.
+  // A call carries the references. Their holds are kept until the returned function is called with
+  // the end of the call. Throws Error(kInvalid) for references of another worker.
   std::function<void(CallEnd)> pass(const std::vector<HandlePointer>& references);
-  // A reply or a told message carries them: their holds are kept for one lease.
+  // A reply or a one-way message carries the references. Their holds are kept for one lease.
   void pass_on(const std::vector<HandlePointer>& references);
 
-  // The owner keeps nothing of this worker any more.
+  // The owner no longer keeps any state of this worker.
   void lose(const std::string& owner);
-  // Releases, and answers that no thread waits for; about ten times a second.
+  // Sends releases and takes answers that no thread waits for; called about ten times a second.
   void look();
   std::size_t num_objects() const;
 
@@ -188,7 +192,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
     ReferenceCounts counts;
     std::uint64_t generation = 0;
     std::vector<ObjectNumber> to_release;
-    std::unordered_map<ObjectNumber, Asked> asked;  // for a hold, without an answer yet
+    std::unordered_map<ObjectNumber, Asked> asked;  // requested holds without an answer yet
   };
   void drop(const ReferenceHandle& reference);
   static void note_releases_locked(Owner& owner, const ReferenceCounts::Steps& steps);
@@ -200,8 +204,8 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   const LeaseTime lease_;
   const FindCaller find_caller_;
 
-  std::mutex asking_;         // one message at a time to the owners, so that they keep their order
-  mutable std::mutex mutex_;  // guards what follows
+  std::mutex asking_;         // one message to the owners at a time, to keep their order
+  mutable std::mutex mutex_;  // guards the members below
   std::map<std::string, Owner> owners_;
 };
 

@@ -22,7 +22,7 @@ ObjectNumber new_object_number() {
 }
 
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method) {
-  check(handle != nullptr, "{} of a reference that refers to nothing", method);
+  check(handle != nullptr, "{} over a reference that refers to nothing", method);
   auto table = handle->table.lock();
   check(table != nullptr,
         "{} of an object of worker {}: the worker that had the reference has left", method,

@@ -1,12 +1,13 @@
 #pragma once
 
-// Objects on other workers. A class whose objects others may have names itself and the methods that
-// they may call; what its constructor and methods take and return are messages:
+// Objects on other workers. A class whose objects other workers may use declares a name and the
+// methods that they may call. The arguments and results of its constructor and methods are
+// messages:
 //
 //   class Counter {
 //    public:
 //     static constexpr std::string_view kName = "counter";
-//     using Arguments = Start;                       // of the constructor; none: no argument
+//     using Arguments = Start;                       // for the constructor, if it takes any
 //     explicit Counter(const Start& start);         // or (const Start&, rpc::Context&)
 //     Total add(const Amount& amount);               // or (const Amount&, rpc::Context&)
 //     static auto methods() {
@@ -17,21 +18,22 @@
 //   rpc::RemoteRef<Counter> counter = workers->create<Counter>("server1", {.value = 5});
 //   counter.call<&Counter::add>({.amount = 2}).get();
 //
-// The calls at one object run one at a time, in the order in which they arrive, behind its
-// constructor; those of one worker arrive in the order in which it made them. So a reference can be
-// used at once, and an object needs no lock. (An object must not wait for a call at itself.)
+// The calls to one object run one at a time, after its constructor, in the order in which they
+// arrive; the calls of one worker arrive in the order in which it made them. So a reference can be
+// used at once, and an object needs no lock. (An object must not wait for a call to itself.)
 //
-// The object lives as long as some worker has a reference to it and is heard from within the lease
-// (JoinOptions::lease). A reference may be a field of any message; the sender's keeps the object
-// alive until the receiver has one of its own.
+// The object lives as long as some worker has a reference to it and renews its lease
+// (JoinOptions::lease). A reference may be a field of any message; the sender's reference keeps the
+// object alive until the receiver has its own.
 //
-// A method may leave another object behind for its caller, who holds it like one that it created:
+// A method may keep a new object for its caller, which holds it like an object that it created:
 //
 //   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request);  // sets request.kept
 //   // in Table::open(const Open& request, rpc::Context& context):
 //   rpc::keep_object(context, request.kept, std::make_shared<Cursor>(...));
 //
-// A class without Arguments and a default constructor can only be left behind.
+// Objects of a class without Arguments and without a default constructor can be made only in this
+// way.
 
 #include <concepts>
 #include <memory>
@@ -92,16 +94,16 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
-// Whether other workers may create objects of the class. False for objects that only methods leave
-// behind.
+// Whether other workers may create objects of the class. False for classes whose objects only
+// methods keep.
 template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
 inline constexpr std::string_view kCreateName = "create", kFetchName = "fetch";
-// "counter.add", as it travels and as errors name it; kept for ever.
+// "counter.add", the name on the wire and in errors; the text lives forever.
 std::string_view full_method_name(std::string_view class_name, std::string_view method);
 
-// The function behind one of a class's methods.
+// The call target of one of a class's methods.
 template <RemoteClass T, auto Function>
 const CallTarget& object_target() {
   static const CallTarget target = [] {
@@ -129,31 +131,32 @@ CallTarget own_target(std::string_view name, Effect effect) {
           .scope = Scope::kThisSession};
 }
 
-// For handlers. The object of this worker that has the number (RemoteRef::number()); null if there
-// is none, its constructor has not ended, or it is of another class than T.
+// For handlers: the object of this worker with this number (RemoteRef::number()). Null if there is
+// none, if its constructor has not ended, or if it belongs to another class than T.
 template <RemoteClass T>
 std::shared_ptr<T> find_object(const Context& context, ObjectNumber number) {
   return std::static_pointer_cast<T>(context.find_own(method_id(T::kName), number));
 }
-// For a method that was called by call_and_keep(): makes `object` the one that the caller has a
-// reference to. Error(kAborted) if the caller does not wait any more.
+// For a method that was called by call_and_keep(): keeps `object` for the caller, which then has a
+// reference to it. Throws Error(kAborted) if the caller no longer waits.
 template <RemoteClass T>
 void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> object) {
   context.keep_own(method_id(T::kName), number, std::move(object));
 }
 
-// A number for an object that is to exist.
+// A random number for a new object.
 ObjectNumber new_object_number();
 
-// Error(kInvalid) for a reference to nothing, or of a worker that has left.
+// The table behind a reference. Throws Error(kInvalid) for a reference to nothing, or if its worker
+// has left.
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method);
 
-// A reference that came in a message.
+// Takes a reference that arrived in a message.
 HandlePointer receive_reference(MessageReader& in, const ObjectId& id);
 
-// A reference to an object of class T on some worker. Copies share it.
+// A reference to an object of class T on some worker. Copies refer to the same object.
 //
-// Thread safety: const methods, and copies.
+// Thread safety: const methods are safe, and distinct copies are independent.
 template <class T>
 class RemoteRef {
  public:
@@ -162,13 +165,14 @@ class RemoteRef {
       : handle_(std::move(handle)), deadline_(deadline) {}
 
   explicit operator bool() const { return handle_ != nullptr; }
-  // The worker that has the object. Requires: it refers to something.
+  // The worker that owns the object. Requires: the reference is not empty.
   const std::string& owner() const { return handle_->id.owner; }
-  // By which the owner's handlers find the object. Requires: it refers to something.
+  // The number with which the owner's handlers find the object. Requires: the reference is not
+  // empty.
   ObjectNumber number() const { return handle_->id.number; }
 
-  // Calls a method of the object. ReferenceError if the object cannot be reached over this
-  // reference any more, now or from the Future.
+  // Calls a method of the object. Throws ReferenceError, now or from the Future, if this reference
+  // can no longer be used.
   template <auto Function>
   Future<typename MethodTypes<decltype(Function)>::Reply> call(
       typename MethodTypes<decltype(Function)>::Request request = {},
@@ -176,7 +180,7 @@ class RemoteRef {
     return begin<typename MethodTypes<decltype(Function)>::Reply>(object_target<T, Function>(),
                                                                   std::move(request), options);
   }
-  // As call(), of a method that leaves a `Kept` behind for this worker (keep_object()): sets the
+  // As call(), for a method that keeps a `Kept` object for this worker (keep_object()); sets the
   // request's number `kept`. The reference can be used once the call has succeeded.
   template <auto Function, class Kept>
   auto call_and_keep(typename MethodTypes<decltype(Function)>::Request request,
@@ -189,7 +193,7 @@ class RemoteRef {
     return std::pair<Future<Reply>, RemoteRef<Kept>>(
         begin<Reply>(target, std::move(request), options), kept);
   }
-  // A copy of the object, which must be a message.
+  // Fetches a copy of the object, which must be a message.
   Future<T> fetch(const CallOptions& options = {}) const
     requires Message<T>
   {
@@ -233,7 +237,7 @@ struct FieldCodec<RemoteRef<T>> {
     reference.handle_ = id.number == 0 ? nullptr : receive_reference(in, id);
   }
 };
-// The methods of a class, as a worker serves them.
+// The methods of a class in the form that a worker serves.
 template <RemoteClass T>
 std::vector<Method> methods_of(const ServeOptions& options) {
   using Arguments = typename ArgumentsOf<T>::Type;

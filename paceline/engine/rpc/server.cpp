@@ -20,13 +20,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMostStrangers = 64;  // the one that has waited longest must go
-constexpr auto kFull = 100ms;               // too many descriptors: the next look at the door
+constexpr std::size_t kMostStrangers = 64;  // beyond that, the oldest one is turned away
+constexpr auto kFull = 100ms;               // pause before the next accept when descriptors ran out
 
 SessionNumber random_number() {
   SessionNumber number = 0;
   fill_random(std::as_writable_bytes(std::span(&number, 1)));
-  return number >> 1;  // counts on from there
+  return number >> 1;  // later numbers count up from here
 }
 
 std::vector<CallNumber> read_numbers(const Payload& payload) {
@@ -41,7 +41,7 @@ std::vector<CallNumber> read_numbers(const Payload& payload) {
 
 }  // namespace
 
-// A socket on which callers arrive.
+// A listening socket for callers.
 class Server::Door final : public Pool::Source {
  public:
   Door(const std::shared_ptr<Server>& server, Fd socket, bool is_local)
@@ -58,12 +58,13 @@ class Server::Door final : public Pool::Source {
       try {
         server->welcome(std::make_shared<Guest>(server, std::move(caller), encrypts));
       } catch (const std::exception& error) {
-        log::debug(server->setup_->self.name + ": a caller was lost at once: " + error.what());
+        log::debug(server->setup_->self.name +
+                   ": a connection was lost during accept: " + error.what());
       }
     }
     is_full_ = errno != EAGAIN;
   }
-  // After an accept that failed, which may have been for a lack of descriptors.
+  // Whether the last accept failed, perhaps because no descriptor was left.
   bool is_full() const { return is_full_; }
 
  private:
@@ -93,7 +94,7 @@ void Server::serve(std::vector<Method> methods) {
   const auto check_new = [&](const auto& there, std::uint64_t number) {
     const auto found = there.find(number);
     if (found == there.end()) return;
-    fail(ErrorCode::kInvalid, "{}: serve: {} has a handler already", setup_->self.name,
+    fail(ErrorCode::kInvalid, "{}: serve: {} already has a handler", setup_->self.name,
          found->second->name);
   };
   const std::lock_guard lock(mutex_);
@@ -141,7 +142,7 @@ void Server::leave(Guest& guest) {
   last = std::move(found->second);
   guests_.erase(found);
   if (last->is_known()) last->connection().shut_down();
-  // The session lives on, until its lease has run out.
+  // The session continues without a connection until its lease expires.
   if (const auto session = last->session) {
     const std::lock_guard session_lock(session->mutex);
     if (session->guest == last) session->guest.reset();
@@ -166,7 +167,7 @@ void Server::take(const GuestPointer& guest, const Frame& frame, Payload payload
         return refuse(guest, frame.session);
       }
       const std::lock_guard lock(guest->session->mutex);
-      if (guest->session->guest != guest) return;  // fenced
+      if (guest->session->guest != guest) return;  // fenced by a newer connection
       guest->session->lease.heard(boot_time());
       return guest->connection().queue_urgent({.kind = FrameKind::kRenewed});
     }
@@ -174,7 +175,7 @@ void Server::take(const GuestPointer& guest, const Frame& frame, Payload payload
       if (guest->session) end_session(guest->session);
       return;
     default:
-      fail(ErrorCode::kCorrupt, "a caller sent a callee's frame");
+      fail(ErrorCode::kCorrupt, "a caller sent a frame that only callees may send");
   }
 }
 
@@ -203,7 +204,8 @@ void Server::open(const GuestPointer& guest, const Frame& frame, const Payload& 
     const std::lock_guard lock(mutex_);
     if (is_closed_) return;
     SessionPointer& last = last_session_of_[hello.incarnation];
-    // A caller has one session. Its later connection asks for it, whichever is heard first.
+    // A caller has one session, which belongs to the connection that it made last, in whatever
+    // order the requests arrive.
     if (last) {
       const std::lock_guard session_lock(last->mutex);
       if (last->calls.is_older(frame.number)) return;
@@ -253,7 +255,7 @@ void Server::acknowledge(const GuestPointer& guest, const Frame& /*frame*/,
   const auto& session = guest->session;
   if (!session) return;
   const std::lock_guard lock(session->mutex);
-  if (session->guest != guest) return;  // fenced
+  if (session->guest != guest) return;  // fenced by a newer connection
   session->lease.heard(boot_time());
   for (const CallNumber number : numbers) session->calls.acknowledge(number);
   cancel_abandoned_locked(*session);
@@ -293,7 +295,7 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
   {
     const std::lock_guard lock(session->mutex);
     if (session->has_ended) return refused();
-    if (session->guest != guest) return;  // fenced
+    if (session->guest != guest) return;  // fenced by a newer connection
     session->lease.heard(boot_time());
     if (frame.acknowledged != 0) {
       session->calls.acknowledge(frame.acknowledged);
@@ -309,7 +311,7 @@ void Server::request(const GuestPointer& guest, const Frame& frame, Payload payl
   }
   if (!method) {
     return call->answer(ReplyStatus::kNoMethod,
-                        std::make_shared<OutgoingBytes>(call->method_ ? "the object exists already"
+                        std::make_shared<OutgoingBytes>(call->method_ ? "the object already exists"
                                                                       : "it has no handler there"));
   }
   dispatch(call);
@@ -421,10 +423,11 @@ void Server::begin_to_leave() {
       for (const auto& [call, incoming] : session->running) incoming->cancel();
     }
   }
-  // A running handler may be ending the worker, and would wait for these calls.
+  // The count ends before the answers: a running handler may be closing the worker, and would wait
+  // for these calls.
   for (const auto& call : waiting) {
     ended_one();
-    call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker leaves"));
+    call->answer(ReplyStatus::kLeaving, std::make_shared<OutgoingBytes>("the worker is leaving"));
   }
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
-// The calls of other workers at this one: their connections and sessions, and the handlers that
+// The calls of other workers to this one: their connections and sessions, and the handlers that
 // answer them.
 //
-// Locks. mutex_ guards the lists, and which session a connection carries; every session has a mutex
-// of its own; the former may be held when the latter is taken, not the other way round. No handler
+// Locks. mutex_ guards the lists and the assignment of sessions to connections. Every session has
+// its own mutex, which a thread may take while it holds mutex_, not the other way round. No handler
 // runs under either.
 //
-// Thread safety: all methods.
+// Thread safety: every method may be called from any thread.
 
 #include <atomic>
 #include <cstddef>
@@ -41,7 +41,7 @@ struct StoredReply {
   OutgoingPointer message{};
 };
 
-// One session, as the callee has it.
+// One session at the callee.
 struct CalleeRecord {
   CalleeRecord(SessionNumber number, std::uint64_t connection, Hello hello, LeaseTime now,
                LeaseTime lease)
@@ -50,7 +50,7 @@ struct CalleeRecord {
   const SessionNumber number;
   const Hello caller;
 
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   CalleeSession<std::shared_ptr<StoredReply>> calls;
   CalleeLease lease;
   std::shared_ptr<Guest> guest{};  // null once the session has ended or its connection is lost
@@ -63,24 +63,25 @@ class Server : public std::enable_shared_from_this<Server> {
   Server(SetupPointer setup, std::shared_ptr<Pool> pool);
   ~Server();
 
-  // Listens on its host, and for others on `tcp`.
+  // Listens for callers on this host (`local`) and on other hosts (`tcp`).
   void listen(Fd local, Fd tcp);
-  // All of them, or none: Error(kInvalid) if there is a method of one of the names.
+  // Serves all of the methods, or none: throws Error(kInvalid) if one of the names already has a
+  // method.
   void serve(std::vector<Method> methods);
   void set_references(std::weak_ptr<ReferenceTable> references);
 
-  // Leases, and connections that did not prove who they are; about ten times a second.
+  // Checks leases and unauthenticated connections; called about ten times a second.
   void look();
-  // Tells all handlers to stop, and refuses what waits for one or comes from now on; then closes
-  // all connections.
+  // begin_to_leave() asks all handlers to stop, and refuses calls that wait or arrive from now on.
+  // close() then closes all connections.
   void begin_to_leave();
   void close();
-  // After the pool has stopped: drops the calls that would wait for ever.
+  // Called after the pool has stopped: drops the calls that would wait forever.
   void forget_waiting();
-  // Returns when all handlers, and the calls that wait for one, have ended; a handler that calls
-  // this does not wait for itself.
+  // Waits until all handlers, and all calls that wait for one, have ended; returns false at the
+  // deadline. A handler that calls this does not wait for itself.
   bool wait_for_handlers(Deadline deadline);
-  // Methods whose handlers run, for messages.
+  // The methods whose handlers are running, for messages.
   std::vector<std::string> running_methods() const;
   std::size_t num_objects() const { return objects_.num_objects(); }
   // Adds the calls that arrived long ago and have no answer, if a gauge or a timeline is on.
@@ -93,7 +94,8 @@ class Server : public std::enable_shared_from_this<Server> {
   using SessionPointer = std::shared_ptr<CalleeRecord>;
   using GuestPointer = std::shared_ptr<Guest>;
 
-  // Each takes a frame of one connection, in order, on the thread that receives.
+  // Each takes one frame of a connection. The receiving thread calls them in the order of the
+  // frames.
   void take(const GuestPointer& guest, const Frame& frame, Payload payload);
   void open(const GuestPointer& guest, const Frame& frame, const Payload& payload);
   void resume(const GuestPointer& guest, const Frame& frame, const Payload& payload);
@@ -121,14 +123,15 @@ class Server : public std::enable_shared_from_this<Server> {
   const SetupPointer setup_;
   const std::shared_ptr<Pool> pool_;
   Objects objects_;
-  std::atomic<std::uint32_t> num_under_way_{0};  // handlers, and calls that wait for one
+  std::atomic<std::uint32_t> num_under_way_{0};  // running handlers, and calls that wait for one
   std::atomic<bool> is_leaving_{false};
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::unordered_map<std::uint64_t, std::shared_ptr<const Method>> methods_;
-  std::unordered_map<const Method*, Lane> lanes_;  // of methods whose threads are limited
+  std::unordered_map<const Method*, Lane> lanes_;  // for methods whose threads are limited
   std::unordered_map<SessionNumber, SessionPointer> sessions_;
-  std::unordered_map<std::string, SessionPointer> last_session_of_;  // by the caller's incarnation
+  std::unordered_map<std::string, SessionPointer>
+      last_session_of_;  // keyed by the caller's incarnation
   SessionNumber last_session_;
   std::weak_ptr<ReferenceTable> references_;
   std::vector<std::shared_ptr<Door>> doors_;
@@ -136,10 +139,10 @@ class Server : public std::enable_shared_from_this<Server> {
   bool is_closed_ = false;
 };
 
-// The callee's end of a connection, from accept() on: the caller proves first that
-// it belongs to the job, and nothing else of it is read before.
+// The callee's end of a connection, from accept() on. The caller must first prove that it belongs
+// to the job; nothing else is read before.
 //
-// Thread safety: send(); everything else belongs to the thread that receives.
+// Thread safety: any thread may call send(); everything else belongs to the receiving thread.
 class Guest final : public Pool::Source,
                     public Pool::Sender,
                     public Connection::Receiver,
@@ -154,18 +157,18 @@ class Guest final : public Pool::Source,
   void watch_input(bool watched) override;
   void take(const Frame& frame, Payload payload) override;
 
-  // Requires: it is known.
+  // Requires: is_known().
   Connection& connection() { return *connection_; }
-  // Sends the queued frames; the pool sends later what the socket does not take now.
+  // Sends the queued frames; the pool later sends the bytes that the socket does not take now.
   void send() override;
   bool is_known() const { return is_known_.load(std::memory_order_acquire); }
-  // A stranger that takes longer than this is turned away.
+  // A stranger that has not proved itself by then is turned away.
   Deadline patience() const { return patience_; }
 
   // The session that this connection carries.
   std::shared_ptr<CalleeRecord> session{};
-  // Messages and bytes told over this connection: how many have been handled, and how many of these
-  // the caller knows of.
+  // The one-way messages of this connection, and their bytes: how many have been handled, and how
+  // many of these were reported to the caller.
   std::atomic<std::uint64_t> num_handled{0}, bytes_handled{0};
   std::atomic<std::uint64_t> num_reported{0}, bytes_reported{0};
 
@@ -178,7 +181,7 @@ class Guest final : public Pool::Source,
   const int descriptor_;
   const bool is_encrypted_;
   const Deadline patience_;
-  Fd socket_;  // until it is known
+  Fd socket_;  // moves to connection_ once the caller is known
   std::optional<ServerHandshake> handshake_;
   std::unique_ptr<Connection> connection_;
   std::atomic<bool> is_known_{false}, is_sending_{false}, is_watched_{true};

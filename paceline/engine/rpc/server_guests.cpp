@@ -35,11 +35,11 @@ void Guest::greet() {
     const auto into = std::span(buffer).first(std::min(buffer.size(), handshake_->wanted()));
     const ssize_t got = receive_some(descriptor_, into);
     if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) fail(ErrorCode::kPeerLost, "it hung up");
+    if (got <= 0) fail(ErrorCode::kPeerLost, "it closed the connection");
     const auto answer = handshake_->feed(into.first(static_cast<std::size_t>(got)));
-    // The answers are shorter than any socket's room.
+    // The answers always fit into the buffer of a new socket.
     if (send_some(descriptor_, answer) != static_cast<ssize_t>(answer.size())) {
-      fail(ErrorCode::kPeerLost, "it takes no answer");
+      fail(ErrorCode::kPeerLost, "it does not read the answer");
     }
   }
   std::unique_ptr<Cipher> cipher;
@@ -78,7 +78,7 @@ void Guest::watch_input(bool watched) {
   update_events();
 }
 
-// False when the connection has ended.
+// Receives frames; returns false when the connection has ended.
 bool Guest::receive(const Deadline* deadline) {
   try {
     const bool is_there = is_closed_there() ? connection_->receive_to_the_end(*this)
@@ -88,7 +88,7 @@ bool Guest::receive(const Deadline* deadline) {
       return false;
     }
   } catch (const std::exception& error) {
-    log::warning(fmt::format("{}: a connection{} is closed: {}", server_->setup_->self.name,
+    log::warning(fmt::format("{}: closed a connection{}: {}", server_->setup_->self.name,
                              session ? " of worker " + session->caller.name : "", error.what()));
     server_->leave(*this);
     return false;
@@ -102,7 +102,8 @@ void Guest::take(const Frame& frame, Payload payload) {
 }
 
 void Guest::send() {
-  if (!connection_->flush()) return connection_->shut_down();  // the reading thread sees the end
+  if (!connection_->flush())
+    return connection_->shut_down();  // the reading thread then sees the end
   if (connection_->has_unsent() != is_sending_) update_events();
 }
 

@@ -1,4 +1,4 @@
-// How a request becomes the run of a handler, and the built-in methods of references.
+// How a request is dispatched to a handler, and the built-in methods for references.
 
 #include "paceline/engine/rpc/calls.h"
 #include "paceline/engine/rpc/server.h"
@@ -7,7 +7,8 @@ namespace paceline::rpc {
 
 namespace {
 
-thread_local const Server* server_of_this_thread = nullptr;  // whose handler it runs
+thread_local const Server* server_of_this_thread =
+    nullptr;  // the server whose handler this thread runs
 
 }  // namespace
 
@@ -35,7 +36,7 @@ void Server::dispatch(const std::shared_ptr<Incoming>& call) {
         case Admission::kNoObject:
           return refuse(ReplyStatus::kNoObject, "the object does not exist (any more)");
         case Admission::kOtherClass:
-          return refuse(ReplyStatus::kNoMethod, "the object is of another class");
+          return refuse(ReplyStatus::kNoMethod, "the object belongs to another class");
         case Admission::kTooMany:
           return refuse(ReplyStatus::kBusy, "too many calls wait for the object");
       }
@@ -89,9 +90,9 @@ void Server::run_handler(const std::shared_ptr<Incoming>& call) {
     if (creates) objects_.failed(call->frame_.object, "its constructor failed: " + why);
     call->answer(status, std::make_shared<OutgoingBytes>(why));
   };
-  if (is_leaving_) return refuse(ReplyStatus::kLeaving, "the worker leaves");
+  if (is_leaving_) return refuse(ReplyStatus::kLeaving, "the worker is leaving");
   if (call->is_cancelled()) {
-    return refuse(ReplyStatus::kTooLate, "its time was over before a handler was free");
+    return refuse(ReplyStatus::kTooLate, "its deadline passed before a handler was free");
   }
   if (method.kind == Method::Kind::kObject) {
     std::string why_not;
@@ -131,7 +132,7 @@ void Server::after(const std::shared_ptr<Incoming>& call) {
   if (next) pool_->run_next(std::move(next));
 }
 
-// Destructors of objects may take long.
+// Destroys objects on a thread of the pool, because their destructors may take long.
 void Server::bury(Objects::Dead dead) {
   if (dead.empty()) return;
   pool_->run([dead = std::make_shared<Objects::Dead>(std::move(dead))] {});
@@ -156,19 +157,19 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
                     "max_message of the caller)",
                     size, session.caller.max_message));
   }
-  // The caller takes holds of its own, for which it has a lease's time.
+  // The holds of these references are kept for one lease, in which the caller asks for its own.
   if (!message->writer().references().empty()) {
     try {
       if (const auto table = call.references()) {
         table->await_creation(message->writer().references(), call.deadline());
         table->pass_on(message->writer().references());
       }
-    } catch (const Error& error) {  // a reference of another worker
+    } catch (const Error& error) {  // for example a reference of another worker
       status = ReplyStatus::kHandlerFailed;
       message = std::make_shared<OutgoingBytes>(error.what());
     }
   }
-  std::shared_ptr<Incoming> ended;  // after the lock
+  std::shared_ptr<Incoming> ended;  // destroyed after the lock is released
   GuestPointer guest;
   {
     const std::lock_guard lock(session.mutex);
@@ -187,7 +188,7 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
     guest->connection().queue({.kind = FrameKind::kReply, .status = status, .number = frame.number},
                               message);
   }
-  // A reply out of the thread that receives is sent with all that follow it.
+  // A kAtOnce handler runs on the receiving thread, which later sends all its replies together.
   if (call.method_ && call.method_->kind != Method::Kind::kAtOnce &&
       !pool_->send_with_others(guest)) {
     guest->send();
@@ -197,12 +198,12 @@ void Server::reply(Incoming& call, ReplyStatus status, OutgoingPointer message) 
 void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& message) {
   if (status != ReplyStatus::kOk) {
     const auto text = message->writer().copy();
-    log::warning(
-        fmt::format("{}: worker {} told {}, which was not handled: {}", setup_->self.name,
-                    call.caller(), call.method_ ? call.method_->name : "a method",
-                    std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
+    log::warning(fmt::format(
+        "{}: a one-way message of worker {} to {} was not handled: {}", setup_->self.name,
+        call.caller(), call.method_ ? call.method_->name : "a method",
+        std::string_view(reinterpret_cast<const char*>(text.data()), text.size())));
   }
-  // Credit belongs to the connection: it may carry another session by now, or be lost.
+  // Credit belongs to the connection, which by now may carry another session or be lost.
   const GuestPointer guest = std::move(call.teller_);
   {
     const std::lock_guard lock(call.session_->mutex);
@@ -221,8 +222,8 @@ void Server::told(Incoming& call, ReplyStatus status, const OutgoingPointer& mes
 
 // ---- built-in methods ----
 
-// Holders of references hold and release objects by them. They run in the order in which they
-// arrive.
+// Holders of references call these methods to hold and release objects. They run in the order in
+// which they arrive.
 void Server::serve_references() {
   serve({.name = std::string(kHoldMethod),
          .handler =

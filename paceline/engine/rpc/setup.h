@@ -1,7 +1,7 @@
 #pragma once
 
-// What all parts of a worker share: its name, limits and keys (Setup), and the counters and spans
-// that show its calls to others (CallStats).
+// The state that all parts of a worker share: its name, limits and keys (Setup), and the counters
+// and spans that show its calls to other programs (CallStats).
 
 #include <algorithm>
 #include <atomic>
@@ -24,14 +24,14 @@
 
 namespace paceline::rpc {
 
-// The times of one call at one end, by record_time(); 0: not yet, or neither gauge nor timeline is
-// on.
+// The times of one call at one end, by record_time(); 0 means not yet, or that neither gauge nor
+// timeline is on.
 struct CallMark {
   CallCounter counter{};
   std::uint64_t begun = 0, started = 0;
 };
 
-// Which call it is, for the timeline.
+// The identity of a call, for the timeline.
 struct CallName {
   std::string_view method;
   std::string_view other;   // the worker at the other end
@@ -40,10 +40,10 @@ struct CallName {
   std::uint64_t number = 0;
 };
 
-// Shows a worker's calls to others: numbers and times in a gauge (telemetry/call_gauge.h), and
-// spans of the timeline. If neither is on, a call costs a comparison.
+// Shows a worker's calls to other programs: counts and times in a gauge (telemetry/call_gauge.h),
+// and spans on the timeline. If neither is on, a call costs one comparison.
 //
-// Thread safety: const methods; a mark belongs to its call.
+// Thread safety: const methods are safe; a mark belongs to its call.
 class CallStats {
  public:
   CallStats() = default;  // neither gauge nor timeline
@@ -59,17 +59,17 @@ class CallStats {
     CallGauge::begin(mark.counter);
     return mark;
   }
-  // Its handler runs.
+  // The handler of the call starts to run.
   static void start(CallMark& mark) {
     if (mark.begun == 0) return;
     Started(mark.started).store(record_time(), std::memory_order_relaxed);
     CallGauge::start(mark.counter);
   }
-  // Any thread may ask.
+  // When the handler started; any thread may call it.
   static std::uint64_t started(CallMark& mark) {
     return Started(mark.started).load(std::memory_order_relaxed);
   }
-  // The time of a handler counts from its start.
+  // The call has ended. At the callee its time counts from the start of the handler.
   void end(CallSide side, CallMark& mark, const CallName& call, bool failed) const {
     if (mark.begun == 0) return;
     const std::uint64_t begin = started(mark), now = record_time();
@@ -93,41 +93,42 @@ class CallStats {
   std::shared_ptr<Timeline> timeline_;
 };
 
-// Shared by all parts of a worker.
+// All parts of a worker share one Setup.
 
 struct Setup {
   WorkerEntry self;
-  Secret key;  // of the job, for calls
+  Secret key;  // the job's key for calls
   std::shared_ptr<Directory> directory;
   std::size_t max_message = 0;
-  std::size_t max_calls = 0;  // under way from one worker to another
-  std::size_t max_bytes = 0;  // of their requests
+  std::size_t max_calls = 0;  // calls under way from one worker to another
+  std::size_t max_bytes = 0;  // bytes of their requests
   LeaseTime lease = kDefaultLease;
   std::chrono::nanoseconds spin{};
   CallStats stats{};
 };
 using SetupPointer = std::shared_ptr<const Setup>;
 
-// The longest message that a connection takes: also lists of calls find room, however small the
-// program's own messages are.
+// The longest message that a connection takes. Lists of calls always fit, however small the limit
+// for the program's messages is.
 std::size_t longest_frame(const Setup& setup);
 
-// CLOCK_BOOTTIME: it goes on while the machine sleeps.
+// The time on CLOCK_BOOTTIME, which continues while the machine sleeps.
 LeaseTime boot_time();
 
-inline constexpr std::chrono::milliseconds kNameless(50);  // between two looks for a name
+inline constexpr std::chrono::milliseconds kNameless(50);  // between two look-ups of a name
 
-// The context in which both ends prove the secret: calls at this incarnation of `callee`.
+// The context in which both ends prove the secret: calls to this incarnation of `callee`.
 std::string connection_context(const WorkerEntry& callee, bool is_encrypted);
-// Whether a connection is encrypted: the workers of a host trust its kernel.
+// Whether a connection is encrypted. Connections within a host never are, because its workers trust
+// its kernel.
 bool is_encrypted(const WorkerEntry& callee, const WorkerEntry& caller);
-// The one that every worker can do.
+// The cipher that every worker supports.
 inline constexpr CipherKind kCallCipher = CipherKind::kChaCha20Poly1305;
 
-// A worker on another host has been silent for so long: its connection is broken.
+// A connection to another host counts as broken after this silence.
 inline constexpr std::chrono::seconds kSilence(5);
-// Keeps what the kernel has not sent yet of a TCP connection small, so that urgent frames do not
-// wait behind it, and notices a host that is gone.
+// Keeps the kernel's backlog of unsent bytes on a TCP connection small, so that urgent frames do
+// not wait behind it, and makes the kernel notice a host that is gone.
 void prepare_tcp(const Fd& socket);
 
 }  // namespace paceline::rpc

@@ -30,14 +30,14 @@ constexpr std::size_t kMaxName = 128;
 
 void check_name(const std::string& name) {
   check(!name.empty() && name.size() <= kMaxName,
-        "join: a worker's name has 1 to {} characters, not {}", kMaxName, name.size());
+        "join: a worker's name must have 1 to {} characters, not {}", kMaxName, name.size());
   const bool has_control = std::any_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) < ' ' || c == '\x7f';
   });
-  check(!has_control, "join: a worker's name has no control characters");
+  check(!has_control, "join: a worker's name must not have control characters");
 }
 
-// The launcher's store and secret.
+// Fills in the launcher's store and secret.
 void find_job(const std::string& name, JoinOptions& options) {
   if (options.store && options.secret) return;
   const auto variable = process_environment();
@@ -54,12 +54,12 @@ void find_job(const std::string& name, JoinOptions& options) {
     }
   }
   check(options.store != nullptr && options.secret.has_value(),
-        "join: worker {} needs its job's store and secret: start it by `paceline run`, or pass "
+        "join: worker {} needs its job's store and secret: start it with `paceline run`, or pass "
         "JoinOptions::store and secret",
         name);
 }
 
-// That of the rank's groups too.
+// The timeline of this rank, shared with its groups.
 std::shared_ptr<Timeline> timeline_of_rank() {
   const auto variable = process_environment();
   if (!variable("PACELINE_TIMELINE_DIR")) return nullptr;
@@ -116,7 +116,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
 
   std::shared_ptr<Caller> caller_of(const std::string& worker) {
     check(owner.is_this(),
-          "{}: a call to {} in a process forked from the worker's (process {}); join() there",
+          "{}: a call to {} in a process that was forked from the worker's (process {}); call "
+          "join() there",
           setup->self.name, worker, owner.pid());
     check(is_present, "{}: a call to {} after leave()", setup->self.name, worker);
     const std::lock_guard lock(callers_mutex);
@@ -136,7 +137,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
     return all;
   }
 
-  // Deadlines, leases, and now and then the other workers. On any thread of the pool.
+  // Housekeeping on any thread of the pool: deadlines, leases, and from time to time the other
+  // workers.
   void look() {
     if (!is_present) return;
     for (const auto& caller : all_callers()) caller->look();
@@ -178,7 +180,7 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
       reported[name] = info;
       to_report.push_back(info);
     }
-    const auto seen = watcher;  // a copy: it may watch() anew
+    const auto seen = watcher;  // a copy, because it may call watch() again
     report(seen);
   }
   void report(const std::function<void(const WorkerInfo&)>& seen) {
@@ -194,7 +196,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   void leave() {
     if (!owner.is_this() || !is_present.exchange(false)) return;
     const auto until = Deadline::after(leave_timeout);
-    // The store may take its time, so this thread does not wait for it any longer than for others.
+    // The store may be slow, so the pool tells it, and this thread waits no longer than for
+    // everything else.
     const auto said = std::make_shared<std::promise<void>>();
     pool->run([self = shared_from_this(), said] {
       const Pool::Blocked blocked;
@@ -224,7 +227,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   const int num_threads, max_threads;
   const OwnerProcess owner;
   std::atomic<bool> is_present{false}, looks_around{false};
-  std::chrono::steady_clock::time_point looked_around{};  // of the thread that keeps house
+  std::chrono::steady_clock::time_point
+      looked_around{};  // used by the thread that does the housekeeping
 
   std::shared_ptr<Pool> pool;
   std::shared_ptr<Server> server;
@@ -233,8 +237,8 @@ struct Workers::Impl : std::enable_shared_from_this<Impl> {
   std::mutex callers_mutex;  // guards callers
   std::map<std::string, std::shared_ptr<Caller>> callers;
 
-  std::recursive_mutex watching;  // guards what follows; recursive, as a watcher may watch() anew
-  std::condition_variable_any looked;  // around
+  std::recursive_mutex watching;  // guards the members below; recursive: a watcher may call watch()
+  std::condition_variable_any looked;  // look_around() has updated `known`
   std::function<void(const WorkerInfo&)> watcher;
   std::map<std::string, WorkerInfo> known, reported;
   std::vector<WorkerInfo> to_report;
@@ -244,8 +248,9 @@ Workers::Workers(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Workers::~Workers() {
   if (!impl_->owner.is_this()) {
-    // The threads are the parent's. What they may have held stays as it was.
-    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a lack of memory ends the child.
+    // In a forked child, the threads exist only in the parent. The child leaks the state that they
+    // may have held. NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a lack of memory ends the
+    // child.
     [[maybe_unused]] const auto* const for_ever = new std::shared_ptr<Impl>(std::move(impl_));
     return;
   }
@@ -358,7 +363,8 @@ std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& given)
 std::unique_ptr<Workers> join(const JoinOptions& given) {
   const auto who = detect_launch_environment();
   check(who.launcher != "none",
-        "join: no launcher says which rank this is; start it by `paceline run`, or give the worker "
+        "join: no launcher sets the rank of this process; start it with `paceline run`, or give "
+        "the worker "
         "a name: join(\"trainer0\", ...)");
   JoinOptions options = given;
   options.role = role_of(given, who);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Calls between the workers of a job: remote procedure calls on messages (message.h), and
-// references to objects on other workers (remote_ref.h). docs/rpc.md has the promises.
+// references to objects on other workers (remote_ref.h). docs/rpc.md has the guarantees.
 //
 //   struct Add {
 //     static constexpr std::string_view kName = "add";
@@ -25,14 +25,15 @@
 //   // on worker "trainer":
 //   int five = workers->call<Add>("adder0", {2, 3}).get().sum;
 //
-// Workers come and go as they like; none is the first. A connection is made at the first call to a
-// worker, and made again when it is lost. Every call ends, at the latest at its deadline: with its
+// Workers may join and leave at any time, and none is special. A connection is made at the first
+// call to a worker, and made again when it is lost. Every call ends by its deadline: with its
 // reply, or with a CallError that says whether it was executed (call_error.h).
 //
 // Handlers run on threads of the worker ("paceline-rpc"), several at a time. They may block, call
-// others, call the caller back, and answer later.
+// other workers, call the caller back, and answer later.
 //
-// Thread safety: all of it. A child of fork() must not use its parent's Workers.
+// Thread safety: every method may be called from any thread. A forked child must not use its
+// parent's Workers.
 
 #include <chrono>
 #include <cstddef>
@@ -57,27 +58,29 @@ namespace paceline::rpc {
 class Workers;
 
 struct JoinOptions {
-  // Runs before other workers see this one: serves what they may call at once.
+  // Runs before other workers see this one; it serves the methods that they may call at once.
   std::function<void(Workers&)> prepare{};
-  std::string role{};  // empty: that of the launcher (`paceline run --roles`), else "worker"
-  // The job's. If they are not set, the launcher's (`paceline run`).
+  std::string role{};  // empty: the launcher's (`paceline run --roles`), or "worker"
+  // The store and the secret of the job; by default those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
-  std::string address{};  // for other hosts; empty: of the first interface that is not loopback
-  std::string host{};     // a part of the host that counts as another one, as in LinkOptions
-  bool encrypt = false;   // connections to other hosts; also PACELINE_ENCRYPT=1. All workers alike.
-  std::chrono::milliseconds deadline = kDefaultDeadline;  // of calls that have none
+  std::string address{};  // for other hosts; empty: the first interface that is not loopback
+  std::string host{};     // a part of the host that counts as a host of its own, as in LinkOptions
+  bool encrypt = false;  // connections to other hosts; or PACELINE_ENCRYPT=1. Equal on all workers.
+  std::chrono::milliseconds deadline = kDefaultDeadline;  // for calls without one
   std::size_t max_message = std::size_t{256} << 20;       // bytes
-  // Credit that this worker gives each other: calls under way, and bytes of their requests.
+  // The credit that this worker gives to each other worker: calls under way, and bytes of their
+  // requests.
   std::size_t max_calls = 1024;
   std::size_t max_bytes = std::size_t{64} << 20;
-  // Handlers that run at a time while none of them blocks; and threads in all.
+  // The number of handlers that run at a time while none of them blocks, and the largest number of
+  // threads.
   int num_threads = 2, max_threads = 64;
-  // A worker that has not been heard of for so long has lost its references, and counts as lost.
+  // A worker that has been silent for this time has lost its references, and counts as lost.
   std::chrono::nanoseconds lease = kDefaultLease;
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
-  // A thread that waits for a worker of this host looks for its message for so long before it
-  // sleeps. That saves some microseconds of each call and costs a core.
+  // How long a thread that waits for a worker of this host polls for its message before it sleeps.
+  // Polling saves some microseconds a call and costs a core.
   std::chrono::nanoseconds spin{};
 };
 
@@ -89,9 +92,9 @@ class Workers {
 
   const std::string& name() const;
 
-  // `handler(const Request&, rpc::Context&)` returns the reply; what it throws is the caller's
-  // CallError. Or `handler(const Request&, rpc::Answer<Reply>)` answers later. Error(kInvalid) if
-  // the method has a handler.
+  // Serves a method. `handler(const Request&, rpc::Context&)` returns the reply, and its exceptions
+  // become the caller's CallError; `handler(const Request&, rpc::Answer<Reply>)` answers later.
+  // Throws Error(kInvalid) if the method already has a handler.
   template <class M, class F>
   void serve(F handler, const ServeOptions& options = {}) {
     serve(std::vector{
@@ -99,15 +102,15 @@ class Workers {
                .handler = make_handler<typename M::Request, typename M::Reply>(std::move(handler)),
                .options = options}});
   }
-  // Objects of the class may be created here. All its methods are served, or none.
+  // Lets other workers create objects of the class here. Serves all its methods, or none.
   template <RemoteClass T>
   void serve(const ServeOptions& options = {}) {
     serve(methods_of<T>(options));
   }
 
-  // Calls a method. It waits until its deadline for a worker that has not joined yet, and while the
-  // callee's credit is used up. What spans of the request refer to
-  // must live until the call has ended.
+  // Calls a method. The call waits, at most until its deadline, for a worker that has not joined
+  // yet, and while the callee's credit is used up. Memory to which spans of the request refer must
+  // live until the call has ended.
   template <class M>
   Future<typename M::Reply> call(const std::string& worker, typename M::Request request = {},
                                  const CallOptions& options = {}) {
@@ -117,8 +120,8 @@ class Workers {
     return {std::move(caller), std::move(call), references()};
   }
 
-  // As call(), one way: nothing comes back, not even that it failed. Executed at most once.
-  // CallError at once if the callee's credit is used up.
+  // Sends a one-way message: there is no reply, not even for a failure. It is executed at most
+  // once. Throws CallError at once if the callee's credit is used up.
   template <class M>
   void tell(const std::string& worker, typename M::Request request = {}) {
     tell_call(*caller_of(worker), *references(), target_of<M>(), std::move(request),
@@ -126,8 +129,8 @@ class Workers {
   }
 
   // Makes an object on a worker that serves its class. The reference can be used at once; if the
-  // constructor fails, the calls behind it do. Error(kInvalid) if there is no such worker until the
-  // deadline.
+  // constructor fails, the calls after it fail as well. Throws Error(kInvalid) if no such worker
+  // has joined by the deadline.
   template <RemoteClass T>
   RemoteRef<T> create(const std::string& worker, typename ArgumentsOf<T>::Type arguments = {},
                       const CallOptions& options = {}) {
@@ -142,17 +145,20 @@ class Workers {
 
   // All workers that have joined so far, with their states.
   std::vector<WorkerInfo> list() const;
-  // Calls `seen` for each worker there is, and for each that comes, leaves or is lost, within about
-  // a second, on a thread of this worker, one at a time. Replaces the one that was given before.
+  // Calls `seen` for each worker that is present, and for each that joins, leaves or is lost,
+  // within about a second. The calls come one at a time, on a thread of this worker. Replaces the
+  // function of an earlier call.
   void watch(std::function<void(const WorkerInfo&)> seen);
 
-  // Serves until a worker that has joined, or joins meanwhile, has left or is lost; true then.
+  // Waits, while handlers serve, until a worker that has joined, or joins meanwhile, has left or is
+  // lost. Returns false at the timeout.
   bool wait_until_gone(const std::string& worker,
                        std::chrono::milliseconds timeout = std::chrono::milliseconds::max());
 
-  // Says goodbye. Calls under way end. Handlers are asked to stop (Context::is_cancelled()) and
-  // waited for until JoinOptions::leave_timeout; one that still runs then goes on without a caller.
-  // May be called by a handler, which is not waited for; so may the destructor.
+  // Leaves the job. Calls under way end. Handlers are asked to stop (Context::is_cancelled()), and
+  // leave() waits for them for at most JoinOptions::leave_timeout; a handler that still runs then
+  // continues without a caller. A handler may call leave(), which then does not wait for that
+  // handler; the same holds for the destructor.
   void leave();
 
  private:
@@ -173,12 +179,13 @@ class Workers {
   std::shared_ptr<Impl> impl_;
 };
 
-// Becomes a worker of the job. Error(kInvalid) for a name that is empty, has more than 128
-// characters or control characters, or belongs to a worker that is present; errors of the store.
+// Makes this process a worker of the job. Throws Error(kInvalid) for a name that is empty, has more
+// than 128 characters or control characters, or belongs to a worker that is present; also throws
+// errors of the store.
 std::unique_ptr<Workers> join(const std::string& name, const JoinOptions& options = {});
-// Named after the role and this rank's number in it, "trainer0". Without the launcher's roles, or
-// with another role in `options`, the number is the rank: "worker3". Error(kInvalid) also where no
-// launcher says which rank this is.
+// As above, with a name made of the role and this rank's number in it: "trainer0". Without the
+// launcher's roles, or with another role in `options`, the number is the rank: "worker3". Also
+// throws Error(kInvalid) when no launcher sets the rank of this process.
 std::unique_ptr<Workers> join(const JoinOptions& options = {});
 
 }  // namespace paceline::rpc

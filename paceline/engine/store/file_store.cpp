@@ -38,7 +38,7 @@ constexpr off_t kPresenceByte = 1;
 
 struct Header {
   std::array<char, 8> magic;
-  std::uint64_t end;  // of the changes that count
+  std::uint64_t end;  // where the valid changes end
   std::array<std::byte, 16> run;
   std::int64_t pid;
   std::int64_t created;  // seconds since 1970
@@ -47,7 +47,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 152);
 
-// 0 or the errno.
+// Tries to lock one byte of the file; returns 0 or the error number.
 int try_lock(const Fd& file, short type, off_t byte) {
   struct flock region {};
   region.l_type = type;
@@ -75,8 +75,8 @@ FileStoreLog::FileStoreLog(std::string path, Deadline deadline) : path_(std::mov
   unlock();
 }
 
-// Leaves the file open and locked. Between our open and our lock its last user may have removed it:
-// then we start again.
+// Leaves the file open and locked. If its last user removes it between the opening and the locking,
+// we start again.
 void FileStoreLog::open(Deadline deadline) {
   for (;;) {
     file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
@@ -96,11 +96,11 @@ void FileStoreLog::open(Deadline deadline) {
 FileStoreLog::~FileStoreLog() {
   try {
     lock(Deadline::after(2s));
-    // No other process is present exactly when our read lock can become a write lock.
+    // Our read lock can become a write lock exactly when no other process uses the file.
     if (try_lock(file_, F_WRLCK, kPresenceByte) == 0) ::unlink(path_.c_str());
     try_lock(file_, F_UNLCK, kPresenceByte);
   } catch (const std::exception&) {
-    // Somebody removed the file, or holds it: closing it is all that is left to do.
+    // Another process removed the file or keeps it locked, so we only close it.
   }
 }
 
@@ -115,7 +115,7 @@ void FileStoreLog::lock(Deadline deadline) {
     if (vigil.sees_passed(deadline)) {
       fail(ErrorCode::kTimeout, "another process keeps the store's file {} locked", path_);
     }
-    std::this_thread::sleep_for(pause);  // the kernel offers no lock with a deadline
+    std::this_thread::sleep_for(pause);  // the kernel has no lock with a deadline
   }
   if (!still_linked()) {
     unlock();
@@ -162,8 +162,8 @@ void FileStoreLog::refuse_stale() const {
   if (try_lock(file_, F_WRLCK, kPresenceByte) != 0) return;  // it is in use
   const bool rebooted = printable(header.boot) != boot_id();
   fail(ErrorCode::kInvalid,
-       "the store's file {} is left over from a run that is over: process {} on host {} made it at "
-       "{}{} and nobody uses it any more. Remove it (rm {}) or name another file",
+       "the store's file {} is left over from an earlier run: process {} on host {} made it at "
+       "{}{} and no process uses it any more. Remove it (rm {}) or name another file",
        path_, header.pid, printable(header.host),
        fmt::format("{:%F %T}", fmt::localtime(static_cast<std::time_t>(header.created))),
        rebooted ? ", on another host or before a reboot," : "", path_);
@@ -231,8 +231,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Wakes when the file changes. Changes made on another host, or with inotify's instances used up,
-// are seen at the next look.
+// Wakes the waiting call when the file changes. A change on another host, and any change when no
+// inotify instance is left, is noticed only at the next regular look.
 class FileWatch {
  public:
   explicit FileWatch(const std::string& path) : events_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
@@ -253,8 +253,8 @@ class FileWatch {
   Fd events_;
 };
 
-// Unlocks the file, and after a failed operation makes the next one read it from the start: memory
-// may be ahead of it.
+// Unlocks the file at the end of an operation. After a failed one it discards the contents in
+// memory, which may be ahead of the file, so that the next operation reads the file from the start.
 class LogLock {
  public:
   LogLock(FileStoreLog& log, KeyValues& contents, Deadline deadline)
@@ -333,7 +333,7 @@ void FileStore::write_to_log(const StoreRequest& request, const StoreReply& repl
 StoreReply FileStore::wait_for(const StoreRequest& request) {
   const std::chrono::milliseconds timeout(request.number);
   auto deadline = Deadline::after(timeout);
-  const FileWatch watch(log_.path());  // before the first look, so that no change falls between
+  const FileWatch watch(log_.path());  // made before the first look, so that no change is missed
   for (Vigil vigil;;) {
     StoreReply reply;
     const auto missing = locked([&] {

@@ -17,36 +17,39 @@ namespace paceline {
 
 enum class FileStoreChange : std::uint8_t { kSet = 1, kAppend = 2, kErase = 3 };
 
-// The file under a FileStore: a header that says whose run it is, then every change in order.
+// The file of a FileStore: a header that names the run it belongs to, then every change in order.
 //
-// A process that works on the file locks byte 0 for writing (OFD locks of fcntl); every process
-// that uses it has byte 1 locked for reading. The kernel takes both back when a process dies. A
-// file with contents but without users was therefore left by a run that is over. The header's `end`
-// says how much of the log counts; what a killed writer left behind it is overwritten.
+// A process locks byte 0 for writing while it works on the file (OFD locks of fcntl), and byte 1
+// for reading as long as it uses the file. The kernel releases both when a process dies. A file
+// with contents but without users was therefore left by an earlier run. The header's `end` marks
+// the end of the valid changes; bytes that a killed writer left behind it are overwritten.
 //
-// Thread safety: none; FileStore serialises.
+// Thread safety: none; FileStore serialises the calls.
 class FileStoreLog {
  public:
   static constexpr std::uint64_t kMaxBytes = 1ULL << 30;
 
-  // Opens or creates (0600). Error(kInvalid) when the file is not a store, belongs to another user
-  // or is left over from an earlier run: its process, host and time are named.
+  // Opens the file or creates it (0600). Throws Error(kInvalid) when the file is not a store,
+  // belongs to another user, or is left over from an earlier run, whose process, host and time the
+  // message names.
   FileStoreLog(std::string path, Deadline deadline);
   FileStoreLog(const FileStoreLog&) = delete;
   FileStoreLog& operator=(const FileStoreLog&) = delete;
   // Removes the file when no other user is left.
   ~FileStoreLog();
 
-  // Error(kTimeout) when another process keeps the file locked, kPeerLost when it was removed.
+  // Throws Error(kTimeout) when another process keeps the file locked, and kPeerLost when the file
+  // was removed.
   void lock(Deadline deadline);
   void unlock() noexcept;
 
-  // Applies what was written since the last call. Requires: locked. Error(kCorrupt) names file and
-  // offset.
+  // Applies the changes that were written since the last call. Throws Error(kCorrupt), which names
+  // the file and the offset. Requires: the file is locked.
   void replay(KeyValues& contents);
-  // Requires: locked and replayed. Error(kSystem) when the disk is full; then nothing was appended.
+  // Appends a change. Throws Error(kSystem) when the disk is full; the file is then unchanged.
+  // Requires: the file is locked and replayed.
   void append(FileStoreChange change, const std::string& key, const std::string& value);
-  // The next replay starts over, on empty contents.
+  // Makes the next replay() start over, with empty contents.
   void rewind();
 
   const std::string& path() const { return path_; }
@@ -62,26 +65,26 @@ class FileStoreLog {
 
   std::string path_;
   Fd file_;
-  std::uint64_t position_ = 0;  // of the next change to replay
+  std::uint64_t position_ = 0;  // where the next change to replay begins
 };
 
-// Every change is appended under a lock; the file goes when its last user leaves. It is fit for a
-// meeting, not for traffic: each call takes the lock, and a waiting one looks again whenever the
-// file changes (at least every 50 ms).
+// A store in a file. Every change is appended under a lock, and the last user removes the file. It
+// suits a rendezvous, not traffic: each call takes the lock, and a waiting call looks again
+// whenever the file changes (at least every 50 ms).
 //
-// Thread safety: as Store. Threads of one process take turns, also while one of them waits for
+// Thread safety: as Store. The threads of one process take turns, even while one of them waits for
 // another process's lock.
 class FileStore final : public Store {
  public:
-  // `path` does not exist, is empty, or is in use by this run's other ranks. Error(kInvalid) for
-  // anything else: a file that an earlier run left behind is refused with that run's process, host
+  // `path` must not exist, be empty, or be in use by other ranks of this run. Any other file gives
+  // Error(kInvalid); if an earlier run left the file, the message names that run's process, host
   // and time.
   explicit FileStore(std::string path, std::chrono::milliseconds timeout = kDefaultStoreTimeout);
 
   StoreReply run(const StoreRequest& request) override;
 
  private:
-  // Runs `body` on the current contents, with thread and file locked.
+  // Runs `body` on the current contents, with the mutex and the file locked.
   template <class Body>
   auto locked(Body body);
   StoreReply wait_for(const StoreRequest& request);

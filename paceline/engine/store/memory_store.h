@@ -1,7 +1,7 @@
 #pragma once
 
-// The contents of a store, in memory: keys, values, their limits and the errors about them, which
-// are the same whichever store a job uses; and the store that is nothing else.
+// The contents of a store in memory: keys, values, their limits and the errors about them, which
+// are the same for every kind of store; and the memory store itself.
 
 #include <chrono>
 #include <condition_variable>
@@ -18,35 +18,36 @@
 
 namespace paceline {
 
-// A key as messages show it: quoted, shortened, without bytes that a terminal would interpret.
+// A key as messages show it: quoted, shortened, and without control characters.
 std::string quote_key(const std::string& key);
-// At most eight keys, then how many more there are.
+// At most eight keys, and the number of the others.
 std::string quote_keys(const std::vector<std::string>& keys);
 
-// Error(kTimeout): `missing` was not set within `timeout`.
+// An Error(kTimeout) that says that `missing` was not set within `timeout`.
 Error missing_keys_error(const std::vector<std::string>& missing,
                          std::chrono::milliseconds timeout);
 
 struct StoreLimits {
   std::size_t max_keys = 131072;
-  std::size_t max_bytes = 256 << 20;  // of all keys and values together
+  std::size_t max_bytes = 256 << 20;  // for all keys and values together
 };
 
-// Keys, values and their limits, with the exact meaning of every operation that does not wait. The
-// memory store, the TCP server and the file store's replay all work on one of these.
+// Keys, values and their limits, with every operation that does not wait. The memory store, the TCP
+// server and the file store all keep their contents in one of these.
 //
-// Thread safety: none; the owner serialises.
+// Thread safety: none; the owner serialises the calls.
 class KeyValues {
  public:
   explicit KeyValues(StoreLimits limits = {}) : limits_(limits) {}
 
-  // Nothing when the key is absent. Valid until the next change.
+  // The value of a key, valid until the next change; null when the key is absent.
   const std::string* find(const std::string& key) const;
   bool contains(const std::string& key) const { return find(key) != nullptr; }
   std::vector<std::string> missing(const std::vector<std::string>& keys) const;
   std::size_t size() const { return values_.size(); }
 
-  // As in Store. Error(kInvalid) names the limit that would be passed; nothing has changed then.
+  // As in Store. Throws Error(kInvalid), which names the limit that would be exceeded; the contents
+  // are then unchanged.
   void set(const std::string& key, const std::string& value);
   std::int64_t add(const std::string& key, std::int64_t amount);
   std::string compare_set(const std::string& key, const std::string& expected,
@@ -62,7 +63,7 @@ class KeyValues {
   std::size_t bytes_ = 0;
 };
 
-// Error(kInvalid) for a key that no store takes.
+// Throws Error(kInvalid) for a key that no store accepts.
 void check_key(const std::string& key);
 void check_keys(const std::vector<std::string>& keys);
 

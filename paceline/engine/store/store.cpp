@@ -55,7 +55,7 @@ PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> below)
   paceline::check(below_ != nullptr, "a PrefixStore '{}' needs a store below it", prefix_);
 }
 
-// An empty key stays an error instead of becoming the prefix.
+// The keys are checked first, so that an empty key stays an error instead of becoming the prefix.
 StoreReply PrefixStore::run(const StoreRequest& request) {
   check_keys(request.keys);
   StoreRequest longer = request;

@@ -1,14 +1,15 @@
 #pragma once
 
-// A small key-value store through which the processes of a job find each other: addresses, counts,
-// barriers. Not for data. The operations and their corner cases are those of PyTorch's c10d::Store.
+// A small key-value store through which the processes of a job find each other: it holds addresses,
+// counts and barriers, not data. The operations and their corner cases are those of PyTorch's
+// c10d::Store.
 //
 // Keys have 1 to kMaxKeyBytes bytes, values up to kMaxValueBytes; both are opaque bytes. Every
 // operation may throw Error(kTimeout) when the store does not answer within timeout(), kPeerLost
-// when its host died, kInvalid for a limit.
+// when its host died, and kInvalid when a limit is exceeded.
 //
-// Thread safety: every method may be called from any thread. A blocking get or wait does not hold
-// up other threads' calls.
+// Thread safety: every method may be called from any thread. A blocking get or wait does not delay
+// the calls of other threads.
 
 #include <atomic>
 #include <chrono>
@@ -36,34 +37,34 @@ class Store {
 
   void set(const std::string& key, const std::string& value) { multi_set({key}, {value}); }
 
-  // The value of `key`, waiting until it is set. Error(kTimeout) names the key.
+  // Waits until `key` is set, and returns its value. Throws Error(kTimeout), which names the key.
   std::string get(const std::string& key, std::chrono::milliseconds timeout);
   std::string get(const std::string& key) { return get(key, timeout()); }
 
   // Adds `amount` to the decimal number stored under `key` (0 when absent) and returns the sum,
-  // which is stored as decimal text. Error(kInvalid) when the stored value is not a number.
+  // which is stored as decimal text. Throws Error(kInvalid) when the stored value is not a number.
   std::int64_t add(const std::string& key, std::int64_t amount);
 
-  // absent and `expected` empty: sets `desired`, returns it. present and equal: sets `desired`,
-  // returns it. present and unequal: returns the current value. absent and `expected` not empty:
-  // returns `expected`, and the key stays absent.
+  // Sets `key` to `desired` and returns `desired` if the current value equals `expected`, or if the
+  // key is absent and `expected` is empty. Otherwise changes nothing and returns the current value,
+  // or `expected` if the key is absent.
   std::string compare_set(const std::string& key, const std::string& expected,
                           const std::string& desired);
 
   // Appends to the value of `key` (empty when absent).
   void append(const std::string& key, const std::string& value);
 
-  // True when the key existed.
+  // Deletes a key; returns whether it existed.
   bool delete_key(const std::string& key);
-  // True when all keys exist. Does not wait.
+  // Returns whether all keys exist, without waiting.
   bool check(const std::vector<std::string>& keys);
   std::int64_t num_keys();
 
-  // Waits until all keys exist. Error(kTimeout) names the missing ones.
+  // Waits until all keys exist. Throws Error(kTimeout), which names the missing keys.
   void wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
   void wait(const std::vector<std::string>& keys) { wait(keys, timeout()); }
 
-  // The values of all keys, waiting for each, in one round trip.
+  // Waits until all keys are set, and returns their values, in one round trip.
   std::vector<std::string> multi_get(const std::vector<std::string>& keys,
                                      std::chrono::milliseconds timeout);
   std::vector<std::string> multi_get(const std::vector<std::string>& keys) {
@@ -72,18 +73,18 @@ class Store {
   // Requires: keys.size() == values.size().
   void multi_set(const std::vector<std::string>& keys, const std::vector<std::string>& values);
 
-  // The time limit of operations that are called without one. kDefaultStoreTimeout until set.
+  // The time limit of operations that are called without one. The default is kDefaultStoreTimeout.
   virtual std::chrono::milliseconds timeout() const { return timeout_; }
   virtual void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
-  // Carries out any of the calls above, which only fill a request in.
+  // Carries out any of the operations above, which only fill in a request.
   virtual StoreReply run(const StoreRequest& request) = 0;
 
  private:
   std::atomic<std::chrono::milliseconds> timeout_;
 };
 
-// A request to any store, and its reply. Values.
+// A request to any store, and the reply to it, as values.
 
 enum class StoreCommand : std::uint8_t {
   kSet = 1,         // keys, values
@@ -91,8 +92,8 @@ enum class StoreCommand : std::uint8_t {
   kAdd = 3,         // one key, number = amount -> number = sum
   kCompareSet = 4,  // one key, values = expected, desired -> values = result
   kAppend = 5,      // one key, one value
-  kDelete = 6,      // one key -> number = 1 when it was there
-  kCheck = 7,       // keys -> number = 1 when all are there
+  kDelete = 6,      // one key -> number = 1 when it existed
+  kCheck = 7,       // keys -> number = 1 when all exist
   kNumKeys = 8,     // -> number
   kWait = 9,        // keys, number = timeout in ms
 };
@@ -107,17 +108,17 @@ struct StoreRequest {
 };
 
 struct StoreReply {
-  // 0, or 1 + the ErrorCode; then values holds the message.
+  // 0, or 1 + the ErrorCode of an error whose message is in `values`.
   std::uint8_t status = 0;
   std::int64_t number = 0;
   std::vector<std::string> values;
 };
 
-// A view of another store in which every key k is "prefix/k": one store carries many groups,
-// generations and purposes that cannot meet. num_keys() and the timeout are those of the store
-// below.
+// A view of another store in which every key k is "prefix/k": one store serves many groups,
+// generations and purposes without collisions. num_keys() and the timeout are those of the
+// underlying store.
 //
-// Thread safety: as Store. Shares ownership of the store below with its other users.
+// Thread safety: as Store. It shares ownership of the underlying store with other users.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> below);

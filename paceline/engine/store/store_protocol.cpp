@@ -32,7 +32,7 @@ void put_strings(ByteWriter& writer, const std::vector<std::string>& texts) {
 std::vector<std::string> get_strings(ByteReader& reader, std::size_t limit) {
   const auto count = reader.get<std::uint32_t>();
   if (count > reader.remaining() / 4) {
-    fail(ErrorCode::kCorrupt, "a store message counts {} strings in {} bytes", count,
+    fail(ErrorCode::kCorrupt, "a store message claims {} strings in {} bytes", count,
          reader.remaining());
   }
   std::vector<std::string> texts;
@@ -48,7 +48,7 @@ void start_frame(ByteWriter& writer, std::size_t body) {
   writer.put(static_cast<std::uint32_t>(body));
 }
 
-// How many keys and values a command takes; -1 is any number.
+// The numbers of keys and values that a command takes; -1 means any number.
 struct Shape {
   int keys, values;
 };
@@ -71,7 +71,7 @@ Shape shape_of(StoreCommand command) {
     case StoreCommand::kNumKeys:
       return {0, 0};
   }
-  fail(ErrorCode::kCorrupt, "the store knows no command {}", static_cast<int>(command));
+  fail(ErrorCode::kCorrupt, "unknown store command {}", static_cast<int>(command));
 }
 
 void check_shape(const StoreRequest& request) {
@@ -83,14 +83,14 @@ void check_shape(const StoreRequest& request) {
       request.command != StoreCommand::kSet || request.keys.size() == request.values.size();
   if (!fits(shape.keys, request.keys.size()) || !fits(shape.values, request.values.size()) ||
       !paired) {
-    fail(ErrorCode::kCorrupt, "store command {} came with {} keys and {} values",
+    fail(ErrorCode::kCorrupt, "store command {} has {} keys and {} values",
          static_cast<int>(request.command), request.keys.size(), request.values.size());
   }
 }
 
 void check_end(const ByteReader& reader) {
   if (reader.remaining() != 0) {
-    fail(ErrorCode::kCorrupt, "a store message has {} bytes too many", reader.remaining());
+    fail(ErrorCode::kCorrupt, "a store message has {} extra bytes at its end", reader.remaining());
   }
 }
 
@@ -192,7 +192,8 @@ void StoreConnection::read(std::span<std::byte> scratch) {
   }
 }
 
-// How many bytes a receive_some() took; 0 when none were there.
+// Converts the result of receive_some() to a number of bytes, 0 on EAGAIN; throws for anything
+// else.
 std::size_t StoreConnection::taken(ssize_t got) const {
   if (got > 0) return static_cast<std::size_t>(got);
   if (got < 0 && errno == EAGAIN) return 0;

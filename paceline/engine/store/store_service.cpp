@@ -25,7 +25,8 @@ std::optional<StoreReply> StoreService::handle(Client client, StoreRequest reque
   }
 }
 
-// Some of the keys may have been set before an error.
+// Wakes the watchers of all keys even after an error, because a multi_set that failed may have set
+// some of them.
 StoreReply StoreService::apply(const StoreRequest& request) {
   StoreReply reply;
   try {
@@ -47,8 +48,8 @@ std::optional<StoreReply> StoreService::wait(Client client, StoreRequest request
   return std::nullopt;
 }
 
-// Sizes are added up before anything is copied: a reply over the frame limit must not be built
-// first.
+// The sizes are added up before any value is copied, so that a reply over the frame limit is never
+// built.
 StoreReply StoreService::complete(const StoreRequest& request) {
   if (request.command == StoreCommand::kWait) return {};
   std::size_t bytes = 0;

@@ -1,13 +1,13 @@
 #pragma once
 
-// The TCP server's logic without sockets: takes requests of numbered clients and answers them,
-// at once or later. A get or wait of a missing key is parked until all its keys exist, its deadline
-// passes, or its client leaves.
+// The TCP server's logic without sockets: it takes requests of numbered clients and answers them,
+// at once or later. A get or wait with missing keys is parked until all its keys exist, its
+// deadline passes, or its client leaves.
 //
 // A parked request watches one missing key at a time, so that a barrier of n clients over n keys
 // costs n look-ups a client and not n times n.
 //
-// Thread safety: none; the server's loop owns it. Time comes in as an argument.
+// Thread safety: none; the server's loop owns it. The caller passes the time as an argument.
 
 #include <chrono>
 #include <cstdint>
@@ -35,7 +35,7 @@ class StoreService {
 
   explicit StoreService(StoreLimits limits) : contents_(limits) {}
 
-  // The reply, or nothing when the request is parked now. Errors come as replies.
+  // Returns the reply, or nullopt when the request is parked. Errors are returned as replies.
   // Requires: `client` has nothing parked.
   std::optional<StoreReply> handle(Client client, StoreRequest request, Moment now);
 
@@ -43,9 +43,9 @@ class StoreService {
   std::vector<Answer> take_answers() { return std::exchange(answers_, {}); }
   // Answers the parked requests whose deadline has passed.
   void expire(Moment now);
-  // The first deadline of a parked request.
+  // The earliest deadline of the parked requests.
   std::optional<Moment> next_deadline() const;
-  // The client has gone: drops its parked request.
+  // Drops the parked request of a client that has left.
   void forget(Client client);
   std::size_t num_parked() const { return parked_.size(); }
 
@@ -59,7 +59,8 @@ class StoreService {
   StoreReply apply(const StoreRequest& request);
   std::optional<StoreReply> wait(Client client, StoreRequest request, Moment now);
   StoreReply complete(const StoreRequest& request);
-  // The first missing key from `from` on, around once; nothing when all are there.
+  // The index of the first missing key, searched once around from `from`; nullopt when all keys
+  // exist.
   std::optional<std::size_t> next_missing(const StoreRequest& request, std::size_t from) const;
   void wake(const std::string& key);
   void remove(Client client);

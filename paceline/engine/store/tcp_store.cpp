@@ -20,9 +20,11 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kKeptConnections = 4;
 constexpr auto kHandshakeTimeout = 10s;
-// A server that was reached before and now refuses is gone; the pause is for a full backlog.
+// A server that was reached before and refuses connections for this long is gone; a shorter refusal
+// may be a full backlog.
 constexpr auto kRefusedFor = 500ms;
-// The server answers a wait at its deadline; the answer needs time to arrive.
+// The server answers a wait only at its deadline, so the client waits longer by this time for the
+// answer.
 constexpr auto kAnswerGrace = 1s;
 
 std::chrono::milliseconds plus_grace(std::chrono::milliseconds timeout) {
@@ -51,7 +53,8 @@ TcpStore::TcpStore(Endpoint endpoint, const Secret& secret, std::chrono::millise
   keep_connection(std::move(first));
 }
 
-// Limits are checked here too: a frame that the server would refuse must not cost the connection.
+// The client checks the limits as well, because the server would close the connection over a frame
+// that exceeds them.
 StoreReply TcpStore::run(const StoreRequest& request) {
   check_keys(request.keys);
   for (const auto& value : request.values) {
@@ -65,7 +68,7 @@ StoreReply TcpStore::run(const StoreRequest& request) {
                              : request.command == StoreCommand::kCompareSet ? 1
                                                                             : reply.values.size();
   if (reply.status == 0 && reply.values.size() != wanted) {
-    fail(ErrorCode::kCorrupt, "the store at {} answered {} values instead of {}",
+    fail(ErrorCode::kCorrupt, "the store at {} answered with {} values instead of {}",
          to_string(endpoint_), reply.values.size(), wanted);
   }
   if (reply.status == 0) return reply;
@@ -119,9 +122,9 @@ std::size_t TcpStore::num_connections() {
   return idle_.size();
 }
 
-// A busy server may drop a connection before its handshake (too many strangers); that is tried
-// again until the deadline. So is a refused connection, unless the server was reached before: then
-// it is given kRefusedFor, and is lost.
+// A busy server may drop a connection before its handshake is done (too many strangers), so the
+// client tries again until the deadline. It also retries refused connections, but if the server was
+// reached before, only for kRefusedFor; after that the store is lost.
 Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
   const auto begun = Deadline::Clock::now();
   for (auto pause = 1ms;; pause = std::min(pause * 2, 100ms)) {
@@ -140,11 +143,11 @@ Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
       }
       vigil.look();
       if (put_off_since(begun, wanted).remaining() <= pause) {
-        fail(ErrorCode::kTimeout, "the store at {} completed no handshake in time: {}",
+        fail(ErrorCode::kTimeout, "the store at {} did not complete a handshake in time: {}",
              to_string(endpoint_), error.what());
       }
     }
-    std::this_thread::sleep_for(pause);  // nothing signals that the server has room again
+    std::this_thread::sleep_for(pause);  // a busy server sends no event
     vigil.look();
   }
 }
@@ -164,8 +167,8 @@ Fd TcpStore::reconnect(Deadline deadline) {
 void TcpStore::lose(const std::string& cause) {
   const std::lock_guard lock(mutex_);
   if (lost_.empty()) {
-    lost_ = fmt::format("the store at {} is lost, its process has ended: {}", to_string(endpoint_),
-                        cause);
+    lost_ = fmt::format("the store at {} is lost because its process ended: {}",
+                        to_string(endpoint_), cause);
   }
   idle_.clear();
   throw Error(ErrorCode::kPeerLost, lost_);

@@ -1,11 +1,11 @@
 #pragma once
 
-// The client of TcpStoreServer. Each call has a connection to itself, taken from a small pool that
-// grows with the number of concurrent calls: a get that waits holds up no other call, and a server
-// that dies is noticed by every waiting call at once.
+// The client of TcpStoreServer. Each call has a connection of its own, from a small pool that grows
+// with the number of concurrent calls. So a get that waits does not delay other calls, and every
+// waiting call notices at once when the server dies.
 //
-// Once the server is lost the store stays lost (what it held is gone): every later call throws the
-// same Error(kPeerLost).
+// A lost server stays lost, because its contents are gone: every later call throws the same
+// Error(kPeerLost).
 //
 // Thread safety: as Store.
 
@@ -23,9 +23,9 @@ namespace paceline {
 
 class TcpStore final : public Store {
  public:
-  // Connects, waiting up to `timeout` for the server to come up; `timeout` is then the store's.
-  // Error(kTimeout) names the endpoint and the last cause, Error(kInvalid) says that the server has
-  // another secret or is none of ours.
+  // Connects, waiting up to `timeout` for the server to come up; `timeout` also becomes the timeout
+  // of the store. Throws Error(kTimeout), which names the endpoint and the last cause, and
+  // Error(kInvalid) when the server has another secret or is not a Paceline store.
   TcpStore(Endpoint endpoint, const Secret& secret,
            std::chrono::milliseconds timeout = kDefaultStoreTimeout);
 
@@ -51,7 +51,7 @@ class TcpStore final : public Store {
   std::string local_address_;
   std::mutex mutex_;      // guards idle_ and lost_
   std::vector<Fd> idle_;  // connections that no call is using
-  std::string lost_;      // why the server is gone; empty while it is there
+  std::string lost_;      // why the server was lost; empty while it lives
 };
 
 }  // namespace paceline

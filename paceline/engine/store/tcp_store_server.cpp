@@ -1,7 +1,7 @@
-// The thread body of TcpStoreServer: it accepts and drops connections, and carries requests to the
-// StoreService and replies back.
+// The thread body of TcpStoreServer: it accepts and drops connections, passes requests to the
+// StoreService and sends its replies.
 //
-// Thread safety: run() belongs to one thread; the others may be called from any.
+// Thread safety: one thread calls run(); any thread may call the other public methods.
 
 #include "paceline/engine/store/tcp_store_server.h"
 
@@ -40,13 +40,13 @@ namespace paceline {
 
 class StoreServerLoop {
  public:
-  // `listener` is made non-blocking.
+  // Makes `listener` non-blocking.
   StoreServerLoop(Fd listener, const Secret& secret, const TcpStoreServerOptions& options);
 
-  // Serves until stop(). Does not throw.
+  // Serves clients until stop(). Does not throw.
   void run();
   void stop();
-  // False when clients are still connected at the deadline.
+  // Returns false when clients are still connected at the deadline.
   bool wait_until_clients_left(Deadline deadline);
   std::size_t num_clients();
 
@@ -73,7 +73,7 @@ class StoreServerLoop {
   void drop(Id id);
   void count_clients();
   void complain(const std::string& what);
-  // Runs `body`; when it throws, the connection goes.
+  // Runs `body`, and drops the connection when it throws.
   template <class Body>
   void guard(Id id, Body body);
 
@@ -82,16 +82,16 @@ class StoreServerLoop {
   TcpStoreServerOptions options_;
   std::string name_;  // "the store at 127.0.0.1:29500", for the log
   Fd epoll_, stop_event_;
-  Fd reserve_;        // given up to accept and refuse when no descriptor is left
+  Fd reserve_;        // a spare: closed to accept and refuse when descriptors run out
   std::mutex mutex_;  // guards num_clients_
   std::condition_variable clients_left_;
-  std::size_t num_clients_ = 0;  // that have completed their handshake
+  std::size_t num_clients_ = 0;  // clients that have completed their handshake
   bool stopping_ = false;
   Vigil vigil_;
   StoreService service_;
   Id next_id_;
   std::unordered_map<Id, std::unique_ptr<StoreConnection>> connections_;
-  std::unordered_map<Id, Clock::time_point> arrivals_;  // of strangers
+  std::unordered_map<Id, Clock::time_point> arrivals_;  // when each stranger arrived
   std::set<Id> strangers_;                              // ids grow, so the first is the oldest
   std::optional<Clock::time_point> resume_at_;
   Clock::time_point last_complaint_{};
@@ -106,14 +106,14 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kStopId = 0;
 constexpr std::uint64_t kListenerId = 1;
 constexpr std::uint64_t kFirstId = 2;
-constexpr int kAcceptsAtOnce = 64;  // then the connected clients get their turn
+constexpr int kAcceptsAtOnce = 64;  // after so many, the connected clients get their turn
 constexpr auto kListenerPause = 50ms;
 constexpr auto kComplaintInterval = 1s;
 
 Fd open_reserve() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-// The host process needs descriptors of its own: strangers get at most a quarter, all connections
-// three quarters.
+// The host process needs descriptors of its own, so all connections together get at most three
+// quarters of them, and strangers at most a quarter.
 TcpStoreServerOptions fit_to_descriptor_limit(TcpStoreServerOptions options) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
@@ -166,7 +166,7 @@ void StoreServerLoop::turn() {
   vigil_.look();
   if (count < 0 && errno != EINTR) {
     stopping_ = true;
-    throw system_error("epoll_wait(), the store ends");
+    throw system_error("epoll_wait(): the store stops");
   }
   for (int i = 0; i < count; ++i) {
     const Id id = events[i].data.u64;
@@ -252,8 +252,9 @@ void StoreServerLoop::admit(Fd socket) {
   strangers_.insert(id);
 }
 
-// No descriptor was left for the next connection. A stranger makes room; without one the reserve
-// lets us refuse the newcomer instead of being woken for it again and again.
+// Called when no descriptor is left for the next connection. It drops the oldest stranger, or, if
+// there is none, closes the reserve to accept and refuse the newcomer. Otherwise epoll would wake
+// the loop for the newcomer again and again.
 void StoreServerLoop::relieve(int error) {
   if (!strangers_.empty()) {
     drop_oldest_stranger(std::strerror(error));
@@ -304,7 +305,7 @@ void StoreServerLoop::serve(Id id, unsigned events) {
     if ((connection.interest & EPOLLIN) != 0) connection.read(scratch_);
     if (connection.authenticated() && strangers_.erase(id) > 0) {
       arrivals_.erase(id);
-      count_clients();  // before its first reply, so that a client with a reply is counted
+      count_clients();  // before the first reply, so that any client with a reply is counted
     }
     handle_requests(id, connection);
   });
@@ -328,8 +329,8 @@ void StoreServerLoop::handle_requests(Id id, StoreConnection& connection) {
   }
 }
 
-// A client that waits, or that does not take its reply, is not read from: its next requests stay in
-// its own socket.
+// The server does not read from a client whose request is parked or whose reply is not sent yet;
+// further requests stay in the socket.
 void StoreServerLoop::update_interest(Id id, StoreConnection& connection) {
   unsigned interest = EPOLLRDHUP;
   if (connection.has_output()) {

@@ -19,7 +19,7 @@ using Word = std::atomic_ref<std::uint64_t>;
 
 void add_one(std::uint64_t& word) { Word(word).fetch_add(1, std::memory_order_relaxed); }
 
-// Whether another process that lives writes it.
+// Whether another live process writes this file.
 bool is_taken(const calls::Header& header) {
   if (header.magic != calls::kMagic || header.pid == getpid()) return false;
   const auto sight = look_at_process(header);

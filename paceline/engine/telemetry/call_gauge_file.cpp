@@ -15,7 +15,7 @@
 namespace paceline {
 namespace {
 
-constexpr int kAttempts = 5;  // at a table that is being written
+constexpr int kAttempts = 5;  // to read a table that is being written
 
 std::vector<OpenCall> open_calls(const calls::Table& table) {
   std::vector<OpenCall> all;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The bytes of a call gauge, shared by its writer (call_gauge.h) and its reader, which is below.
+// The layout of a call gauge, shared by its writer (call_gauge.h) and its reader (below).
 // docs/formats/call_gauge.md has every offset. All integers are little-endian.
 
 #include <array>
@@ -29,31 +29,31 @@ struct Header {
   std::int32_t rank;
   std::int32_t pid;
   std::uint64_t process_start;  // clock ticks after boot, as in /proc/PID/stat
-  std::uint64_t references;     // held by this process, to objects anywhere
-  std::uint64_t objects;        // that others hold, in this process
-  std::uint64_t looked;         // ns, monotonic: when the tables of open calls were written
+  std::uint64_t references;     // that this process holds, to objects of any process
+  std::uint64_t objects;        // of this process to which other processes hold references
+  std::uint64_t looked;         // ns, monotonic, when the tables of open calls were written
   std::array<char, 48> boot;
   std::array<char, 32> pid_namespace;
   std::array<char, 64> host;
   std::array<char, kWorkerBytes> worker;
 };
 
-// Lies at the first free place from number % kNumMethods on.
+// A method is stored at the first free place from number % kNumMethods on.
 struct Method {
   std::uint64_t number;   // method_id() of its name; 0: free
-  std::uint64_t begun;    // sent; of handlers: arrived
-  std::uint64_t started;  // of handlers: taken out of the queue
-  std::uint64_t failed;   // of those that ended
+  std::uint64_t begun;    // calls sent; at the callee: arrived
+  std::uint64_t started;  // at the callee: calls taken out of the queue
+  std::uint64_t failed;   // ended calls that failed
   std::array<char, kMethodBytes> name;
-  std::array<std::uint64_t, kNumBuckets> ended;  // by the time that they took: bucket_of()
+  std::array<std::uint64_t, kNumBuckets> ended;  // counts by duration: bucket_of()
 };
 
 struct Open {
-  std::uint64_t begun;   // ns, monotonic; of handlers: when the call arrived, or was taken up
-  std::uint64_t number;  // of the call, among those of its caller at its callee
+  std::uint64_t begun;   // ns, monotonic; at the callee: when it arrived or began to run
+  std::uint64_t number;  // counts the calls of this caller to this callee
   std::uint64_t caller;  // a hash of the caller's process
   std::uint64_t state;   // OpenState
-  std::array<char, kWorkerBytes> worker;  // of this process
+  std::array<char, kWorkerBytes> worker;  // the worker of this process
   std::array<char, kWorkerBytes> other;
   std::array<char, kMethodBytes> method;
 };
@@ -66,14 +66,14 @@ struct Table {
 
 struct File {
   alignas(1024) Header header;
-  alignas(1024) std::array<std::array<Method, kNumMethods>, 2> methods;  // by CallSide
-  alignas(1024) std::array<Table, 2> tables;                             // by CallSide
+  alignas(1024) std::array<std::array<Method, kNumMethods>, 2> methods;  // indexed by CallSide
+  alignas(1024) std::array<Table, 2> tables;                             // indexed by CallSide
 };
 
 static_assert(sizeof(File) == std::size_t{194} * 1024);
 
-// Four buckets for each doubling of the time from 128 ns on; the last one, from 7 min on, has no
-// end.
+// The bucket of a duration: four buckets for each doubling from 128 ns on; the last one takes
+// everything from 7 min on.
 constexpr std::size_t bucket_of(std::uint64_t ns) {
   constexpr unsigned kFirst = 7;
   if (ns < (std::uint64_t{1} << kFirst)) return 0;
@@ -82,7 +82,7 @@ constexpr std::size_t bucket_of(std::uint64_t ns) {
   const std::size_t bucket = 4 * (doubling - kFirst) + quarter + 1;
   return bucket < kNumBuckets ? bucket : kNumBuckets - 1;
 }
-// Where a bucket begins, in nanoseconds.
+// The shortest duration of a bucket, in nanoseconds.
 constexpr std::uint64_t bucket_begin(std::size_t bucket) {
   if (bucket == 0) return 0;
   const std::size_t doubling = 7 + (bucket - 1) / 4;
@@ -91,49 +91,49 @@ constexpr std::uint64_t bucket_begin(std::size_t bucket) {
 
 }  // namespace paceline::calls
 
-// Call gauges, read. They are taken for what a stranger may have written: every length and state is
-// checked, and names are printable.
+// The reader of call gauges. It treats a file as untrusted: it checks every length and state, and
+// makes names printable.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 
-// One method at one end of its calls.
+// The figures of one method, on the calling or the serving side.
 struct CallFigures {
   CallSide side = CallSide::kCaller;
   std::string method;
-  std::uint64_t begun = 0;    // of a callee: arrived
-  std::uint64_t started = 0;  // of a callee
+  std::uint64_t begun = 0;    // at the callee: calls that arrived
+  std::uint64_t started = 0;  // at the callee only
   std::uint64_t failed = 0;
-  std::vector<std::uint64_t> ended;  // by the time that they took (calls::bucket_of)
+  std::vector<std::uint64_t> ended;  // counts by duration (calls::bucket_of)
 
   std::uint64_t num_ended() const;
-  // Calls that wait for a reply, or of a callee for a handler and in one.
+  // The calls that wait for a reply; at the callee, those that wait for a handler or run in one.
   std::uint64_t under_way() const;
-  std::uint64_t queued() const;  // of a callee
+  std::uint64_t queued() const;  // at the callee only
 };
-// The time, in seconds, that a share of the calls in `ended` took at most, as well as the buckets
-// tell; nothing without calls.
+// The quantile `share` of the durations in `ended`, in seconds and to the precision of the buckets;
+// nullopt without calls.
 std::optional<double> call_seconds(const std::vector<std::uint64_t>& ended, double share);
 
 struct CallReading {
   int rank = 0;
   int pid = 0;
-  std::string worker;  // the first of the process
+  std::string worker;  // the first worker of the process
   std::string host;
   FlightProcess process = FlightProcess::kUnknown;
-  std::uint64_t now = 0;     // the monotonic clock of the worker's machine; 0: not known
-  std::uint64_t looked = 0;  // when `open` was written, on that clock
+  std::uint64_t now = 0;     // the monotonic clock of the worker's machine; 0: unknown
+  std::uint64_t looked = 0;  // when `open` was written, on the same clock
   std::uint64_t references = 0, objects = 0;
   std::vector<CallFigures> methods;
-  std::array<std::vector<OpenCall>, 2> open;  // by CallSide, oldest first
+  std::array<std::vector<OpenCall>, 2> open;  // indexed by CallSide, oldest first
 };
 
 // "rank-003.calls".
 std::string call_gauge_name(int rank);
-// Nothing when there is no such file, or it is something else.
+// nullopt when there is no such file, or it is not a call gauge.
 std::optional<CallReading> read_call_gauge(const std::string& path);
-// All of a directory, by rank; those of processes that are known to be gone too.
+// Reads all gauges in a directory, ordered by rank, including those of processes that have ended.
 std::vector<CallReading> read_call_gauges(const std::string& directory);
 
 }  // namespace paceline

@@ -42,7 +42,7 @@ constexpr int kLongestWaitMs = 10'000;
 constexpr int kPauseMs = 10;
 constexpr std::size_t kStackBytes = 64 << 10;
 
-// Prepared for the handler, which must not look anything up.
+// The launcher's address, prepared before a crash, because the handler must not look anything up.
 struct Launcher {
   sockaddr_un address{};
   socklen_t length = 0;
@@ -52,7 +52,7 @@ std::atomic_flag first_crash = ATOMIC_FLAG_INIT;
 std::atomic<bool> reported{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// "crash TID SIGNAL\n", by functions that a handler may call.
+// Formats "crash TID SIGNAL\n". Async-signal-safe.
 std::size_t write_message(std::span<char, 48> text, int thread, int signal) {
   constexpr std::string_view kWord = "crash ";
   char* const end = text.data() + text.size();
@@ -69,7 +69,7 @@ void pause_in_handler() {
   nanosleep(&pause, nullptr);
 }
 
-// EAGAIN means that the launcher cannot take connections for a moment.
+// Retries on EAGAIN, which means that the launcher's queue of connections is full for a moment.
 bool connect_to_launcher(int fd) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&launcher.address);
   for (int waited = 0; waited < kLongestWaitMs; waited += kPauseMs) {
@@ -80,19 +80,20 @@ bool connect_to_launcher(int fd) {
   return false;
 }
 
-// Returns once the launcher has seen enough. Async-signal-safe: system calls, and no Deadline wait,
-// whose Vigil takes a mutex that the crashed thread may hold.
+// Reports the crash and returns once the launcher has read the stack. Async-signal-safe: it uses
+// only system calls, and no wait with a Deadline, whose Vigil takes a mutex that the crashed thread
+// may hold.
 void tell_launcher(int signal) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
-  // Anybody can take a name in the abstract namespace; only this user's launcher is believed.
+  // Any user can claim a name in the abstract namespace, so only a process of this user is trusted.
   const bool is_connected = connect_to_launcher(fd);
   const auto peer = peer_credentials(fd);
   if (is_connected && peer && peer->uid == getuid()) {
     prctl(PR_SET_PTRACER, peer->pid, 0, 0, 0);
     char message[48];
     const auto length = write_message(message, static_cast<int>(syscall(SYS_gettid)), signal);
-    // The buffer of a new connection has room for so few bytes.
+    // These few bytes always fit into the buffer of a new connection.
     if (send_some(fd, std::as_bytes(std::span(message, length))) == static_cast<ssize_t>(length)) {
       pollfd answer{fd, POLLIN, 0};
       poll_for({&answer, 1}, std::chrono::milliseconds(kLongestWaitMs));
@@ -101,13 +102,14 @@ void tell_launcher(int signal) {
   close(fd);
 }
 
-// Another thread crashes while the first one is looked at: it must not end the process.
+// A second thread that crashes while the launcher reads the first one's stack must not end the
+// process.
 void wait_for_first() {
   for (int waited = 0; !reported.load() && waited < kLongestWaitMs; waited += kPauseMs)
     pause_in_handler();
 }
 
-// `signal` 0: none.
+// Shows the stack of the first thread that fails. `signal` is 0 for an end without a signal.
 void show_stack(int signal) {
   if (!first_crash.test_and_set()) {
     tell_launcher(signal);
@@ -121,7 +123,8 @@ void on_crash(int signal, siginfo_t* info, void* /*context*/) {
   const int error = errno;
   show_stack(signal);
   std::signal(signal, SIG_DFL);
-  // A fault strikes again when its instruction is run again; what was sent has to be sent again.
+  // A fault is raised again when its instruction runs again; a signal that was sent must be sent
+  // again.
   if (info->si_code <= 0) syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), signal, info);
   errno = error;
 }
@@ -130,13 +133,15 @@ bool prepare_address(const char* name) {
   const std::size_t length = std::strlen(name);
   if (length == 0 || length + 1 > sizeof launcher.address.sun_path) return false;
   launcher.address.sun_family = AF_UNIX;
-  std::memcpy(launcher.address.sun_path + 1, name, length);  // after the zero that begins it
+  std::memcpy(launcher.address.sun_path + 1, name,
+              length);  // after the leading zero of an abstract name
   launcher.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
   return true;
 }
 
-// The launcher also inspects a rank that hangs; where only ancestors may, it is named here. Its pid
-// is the number in "paceline-job/PID/...".
+// Names the launcher to the kernel as a tracer (PR_SET_PTRACER), because it also inspects ranks
+// that hang, and some systems allow that to ancestors only. Its pid is the number in
+// "paceline-job/PID/...".
 void allow_launcher(std::string_view name) {
   const auto slash = name.find('/');
   if (slash == std::string_view::npos) return;
@@ -145,8 +150,9 @@ void allow_launcher(std::string_view name) {
   if (pid > 1) prctl(PR_SET_PTRACER, pid, 0, 0, 0);
 }
 
-// Whether another handler gets this signal. UCX, which an MPI may be linked to, has put its own
-// handlers there before main(); they show addresses only, and never the launcher.
+// Whether the program handles this signal itself. The handlers of UCX, which an MPI library may
+// load and which are installed before main(), do not count: they print addresses only, and do not
+// tell the launcher.
 bool is_handled(const struct sigaction& action) {
   const bool has_handler = (action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL;
   Dl_info place{};
@@ -155,7 +161,7 @@ bool is_handled(const struct sigaction& action) {
           place.dli_fname == nullptr || std::strstr(place.dli_fname, "/libucs.so") == nullptr);
 }
 
-// For a handler that runs because the stack has overflowed.
+// Gives the handler a stack of its own, for the case that the thread's stack has overflowed.
 void prepare_stack() {
   stack_t old{};
   if (sigaltstack(nullptr, &old) != 0 || (old.ss_flags & SS_DISABLE) == 0) return;
@@ -199,7 +205,8 @@ constexpr std::chrono::seconds kLongestWrite{10};
 constinit std::terminate_handler handler_before = nullptr;
 constinit std::atomic_flag first_error = ATOMIC_FLAG_INIT;
 
-// c10::Error: "TEXT\nException raised from F at FILE (most recent call first):\nframe #0: ...".
+// Cuts the list of frames from the text of a c10::Error, "TEXT\nException raised from F at FILE
+// (most recent call first):\nframe #0: ...".
 std::string without_frames(std::string text) {
   constexpr std::string_view kFrames = " (most recent call first):\nframe #0: ";
   text.resize(std::min(text.size(), text.find(kFrames)));
@@ -207,7 +214,7 @@ std::string without_frames(std::string text) {
   return text;
 }
 
-// A lock that another thread holds, perhaps forever, must not hold this one up.
+// Flushes stdout unless another thread holds its lock, perhaps forever.
 void flush_stdout() {
   if (ftrylockfile(stdout) != 0) return;
   fflush_unlocked(stdout);
@@ -225,7 +232,7 @@ int exit_code_of_current() {
   }
 }
 
-// Empty without an exception, and for one that is not a std::exception.
+// The text of the current exception; empty if there is none, or if it is not a std::exception.
 std::string text_of_current() {
   if (!std::current_exception()) return "";
   try {
@@ -237,7 +244,7 @@ std::string text_of_current() {
   }
 }
 
-// Read at the end: a program may set it itself.
+// Read only when the process ends, because the program may set the variable itself.
 bool is_wanted() {
   const char* const value = std::getenv("PACELINE_CRASH_REPORT");
   return value == nullptr || std::string_view(value) != "0";
@@ -264,9 +271,9 @@ bool is_wanted() {
 
 std::string uncaught_text(const char* type, const std::string& what, int rank) {
   std::string text = without_frames(what);
-  if (text.empty()) text = "it has no text";
+  if (text.empty()) text = "no error message";
   if (text == std::bad_alloc().what())
-    text = "memory was refused; see ulimit -v and the size asked for";
+    text = "a memory allocation failed; check ulimit -v and the requested size";
   const std::string_view name = type;
   if (name != typeid(Error).name() && name != typeid(DamagedState).name())
     text = demangled(type) + ": " + text;

@@ -1,37 +1,37 @@
 #pragma once
 
-// Lets the launcher look at a rank that crashes, before the rank is gone: the launcher then says
-// where it was, with the names of functions.
+// Lets the launcher read the stack of a rank that crashes before its process ends, so that the
+// launcher can report the function in which the rank was.
 //
-// How. A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT tells the job's socket
-// (PACELINE_JOB_SOCKET, set by `paceline run`) which thread crashed, waits until the launcher has
-// read the stack from outside, puts the default action back and lets the signal strike again: the
-// exit signal, its cause and the core dump are those of a program without it. Nothing is unwound,
-// allocated or formatted in the crashing process, whose memory may be corrupt. The wait ends with
-// the launcher or after 10 s.
+// A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT sends the number of the crashed thread
+// to the job's socket (PACELINE_JOB_SOCKET, set by `paceline run`), waits until the launcher has
+// read the stack from outside, restores the default action and lets the signal be raised again. So
+// the exit signal, its cause and the core dump are the same as without the handler. Nothing is
+// unwound or allocated in the crashing process, whose memory may be corrupt. The wait ends when the
+// launcher ends, or after 10 s.
 //
-// A signal that the program handles itself is left alone, before and after. The main thread's stack
-// may overflow (the handler has a stack of its own there); in other threads an overflow ends the
-// process without a report.
+// A signal that the program handles itself is left alone, whether its handler was installed before
+// or later. An overflow of the main thread's stack is reported (the handler has a stack of its own
+// there); in other threads an overflow ends the process without a report.
 
 #include <string>
 
 namespace paceline {
 
-// Called by init_process_group(). Does nothing outside `paceline run`, a second time, and with
-// PACELINE_CRASH_REPORT=0. Never fails: a crash that cannot be reported ends the process as usual.
-// Thread safety: call it from one thread at a time; the thread that calls gets the stack for
-// overflows, so call it from main().
+// Installs the handler; init_process_group() calls it. Does nothing outside `paceline run`, when
+// called a second time, and with PACELINE_CRASH_REPORT=0. Never fails: a crash that cannot be
+// reported ends the process as usual. Thread safety: call it from one thread at a time. The calling
+// thread gets the stack for overflows, so call it from main().
 void report_crashes_to_launcher() noexcept;
 
-// Lets the launcher read the calling thread's stack as after a crash, for an end without a signal
-// (report_uncaught_errors()). Returns at once where there is no launcher to tell. For the process's
-// last moments.
+// Lets the launcher read the calling thread's stack as after a crash, for a process that ends
+// without a signal (report_uncaught_errors()). Returns at once when there is no launcher. Call it
+// only when the process is about to end.
 void show_stack_to_launcher() noexcept;
 
-// What a program prints when an exception leaves main() or the function of a thread: the verdict in
-// one line, details below it, and the exit code of engine/core/error.h, where the C++ library
-// would print two lines, the verdict last, and abort (134).
+// Sets what a program does when an exception leaves main() or the function of a thread: it prints
+// the verdict in one line, with details below, and ends with an exit code of engine/core/error.h.
+// The C++ library alone would print two lines, the verdict last, and abort (134).
 //
 //   error: rank 1: broadcast: root 2 is not a rank of group world, which has 2 ranks
 //   error: rank 0: std::runtime_error: no such key: learning_rate
@@ -40,14 +40,15 @@ void show_stack_to_launcher() noexcept;
 // repeats the verdict in its report. An exception that is not a std::exception, a terminate without
 // an exception, and real crashes end as in any program.
 //
-// Happens before main() in every program that calls init_process_group(), so that it holds for what
-// comes before that call too: reading arguments, loading data. Without effect a second time, when
-// the program has a terminate handler of its own, and with PACELINE_CRASH_REPORT=0 in the
-// environment at the end. Thread safety: call it from one thread at a time.
+// It is called before main() in every program that calls init_process_group(), so that it also
+// covers the code before that call, such as reading arguments and loading data. It has no effect
+// when called a second time, when the program has a terminate handler of its own, and when
+// PACELINE_CRASH_REPORT=0 is in the environment at the end. Thread safety: call it from one thread
+// at a time.
 void report_uncaught_errors() noexcept;
 
 // The text that is printed for an exception of this type and text (typeid().name(), what()); `rank`
-// is -1 where it is not known. LibTorch's list of frames is left out. Pure.
+// is -1 when it is unknown. LibTorch's list of frames is left out. Thread safety: a pure function.
 std::string uncaught_text(const char* type, const std::string& what, int rank);
 
 }  // namespace paceline

@@ -21,7 +21,7 @@ namespace paceline {
 namespace {
 
 constexpr int kMaxRanks = 1 << 24;
-// A record that its rank writes at this moment is read again; a torn one stays torn.
+// A record that its rank is writing is read again, at most this often; a torn record stays torn.
 constexpr int kReadings = 3;
 
 template <class... Args>
@@ -153,14 +153,14 @@ void take_operations(const flight::File& file, const std::string& name, Flight& 
 std::vector<std::byte> read_bytes(const std::string& path) {
   const Fd file = open_to_read(path);
   if (!file) fail(ErrorCode::kSystem, "{} cannot be opened: {}", path, describe_refusal(errno));
-  std::vector<std::byte> bytes(sizeof(flight::File) + 1);  // one more, to see that there is no more
+  std::vector<std::byte> bytes(sizeof(flight::File) + 1);  // one byte more, to notice a longer file
   const ssize_t got = read_whole(file.get(), bytes);
   if (got < 0) throw system_error("reading " + path);
   bytes.resize(static_cast<std::size_t>(got));
   return bytes;
 }
 
-// Files of an earlier job would contradict those of the newest.
+// Drops the files of earlier jobs, which would contradict those of the newest one.
 void keep_newest_job(FlightDirectory& found) {
   if (found.flights.empty()) return;
   const auto key = [](const Flight& flight) {
@@ -173,7 +173,7 @@ void keep_newest_job(FlightDirectory& found) {
     const bool is_older = key(flight) != newest;
     if (is_older) {
       found.problems.push_back(
-          fmt::format("{} is of an earlier job or generation", flight_file_name(flight.rank)));
+          fmt::format("{} belongs to an earlier job or generation", flight_file_name(flight.rank)));
     }
     return is_older;
   });

@@ -1,12 +1,12 @@
 #pragma once
 
-// The bytes of a flight file, shared by its writer (flight_recorder.h) and its reader below:
-// a header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
+// The layout of a flight file, shared by its writer (flight_recorder.h) and its reader (below): a
+// header, a table of groups, a ring of operations. docs/formats/flight_recorder.md has every
 // offset. All integers are little-endian.
 //
-// A record that is being written has an odd stamp, and one that is whole carries a check word over
-// all its fields: what a process left that was killed while writing, or what a copy caught
-// half-written, is told from what counts.
+// A record that is being written has an odd stamp, and a complete one carries a check word over all
+// its fields. So a reader recognises a record that a process left incomplete when it was killed, or
+// that was copied half-written.
 
 #include <array>
 #include <cstddef>
@@ -31,7 +31,8 @@ inline constexpr std::size_t kNumGroups = 64;
 inline constexpr std::size_t kNameBytes = 96;
 inline constexpr std::size_t kFailureBytes = 1024;
 
-// Written once, before the file gets its name; `end`, `next` and what follows change later.
+// The fields before `end` are written once, before the file gets its name; `end` and the fields
+// behind it change later.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -52,12 +53,13 @@ struct Header {
   // How the rank left (FlightEnd).
   alignas(64) std::uint32_t end;
   std::uint32_t failure_length;    // set last; 0: no failure
-  std::uint64_t dropped;           // operations that found their place being written
-  alignas(64) std::uint64_t next;  // operations begun so far: the number of the last one
+  std::uint64_t dropped;           // operations not recorded, because their place was being written
+  alignas(64) std::uint64_t next;  // operations begun so far: the id of the newest one
   alignas(64) std::array<char, kFailureBytes> failure;
 };
 
-// Groups have numbers from 0 in the order of their making and lie at number % kNumGroups.
+// Groups are numbered from 0 in the order in which they were made, and stored at number %
+// kNumGroups.
 struct Group {
   std::uint64_t stamp;  // number << 1, odd while it is written; 1: empty
   std::uint64_t hash;   // of the name
@@ -69,17 +71,17 @@ struct Group {
 };
 static_assert(sizeof(Group) == 128);
 
-// Operations have ids from 1 and lie at id % kNumOperations.
+// Operations have ids from 1 on, and are stored at id % kNumOperations.
 struct Operation {
-  std::uint64_t stamp;        // id << 8 | version; versions count writes, odd while it is written
-  std::uint64_t entered;      // ns, monotonic: the call
-  std::int64_t entered_wall;  // ns since 1970, as coarse as the kernel's tick
-  std::uint64_t started;      // 0: still behind others in the group's queue
+  std::uint64_t stamp;        // id << 8 | version; counts writes, odd while one is under way
+  std::uint64_t entered;      // ns, monotonic, when it was called
+  std::int64_t entered_wall;  // ns since 1970, to the precision of the kernel's tick
+  std::uint64_t started;      // 0: still waits in the group's queue
   std::uint64_t ended;        // 0: under way
   std::uint64_t count;
   std::uint64_t group_hash;
-  std::uint32_t group;     // number
-  std::uint32_t sequence;  // 0: not known yet, or a message between two ranks
+  std::uint32_t group;     // its number
+  std::uint32_t sequence;  // 0: not yet known, or a message between two ranks
   std::int32_t peer;       // root, or the other side of a message
   std::uint32_t tag;
   std::uint32_t thread;  // its kernel id
@@ -90,7 +92,7 @@ struct Operation {
   std::uint8_t error;  // 0, or 1 + ErrorCode
   std::uint8_t asynchronous;
   std::uint16_t reserved;
-  std::uint32_t check;  // check_of() all that stands before it
+  std::uint32_t check;  // check_of() all fields before it
 };
 static_assert(sizeof(Operation) == 88);
 inline constexpr std::size_t kNumWords = sizeof(Operation) / sizeof(std::uint64_t);
@@ -103,8 +105,8 @@ struct File {
 static_assert(sizeof(File) == std::size_t{98} * 1024);
 static_assert(offsetof(File, groups) == 2048 && offsetof(File, operations) == 2048 + 8192);
 
-// The check word of a record whose words are given, its own half of the last one taken as 0. The
-// products are independent of each other, so that a record costs a few nanoseconds.
+// The check word of a record, whose own half of the last word counts as 0. The products do not
+// depend on each other, so that a record costs a few nanoseconds.
 constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& words) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   std::uint64_t sum = 0;
@@ -117,18 +119,18 @@ constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& wor
 
 }  // namespace paceline::flight
 
-// Flight files, read: what each rank did last. Files are taken for what a stranger may have
-// written: every length, number and name is checked, and names are printable.
+// The reader of flight files, which tell what each rank did last. It treats a file as untrusted: it
+// checks every length, number and name, and makes names printable.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 
 struct FlightGroup {
-  std::uint32_t number = 0;  // in the order of their making on this rank
+  std::uint32_t number = 0;  // in the order in which this rank made its groups
   std::uint64_t hash = 0;    // of the name
   std::string name;
-  int rank = 0;  // this rank's in the group
+  int rank = 0;  // the number of this rank in the group
   int world_size = 1;
   std::uint32_t generation = 0;
 };
@@ -136,23 +138,23 @@ struct FlightGroup {
 struct FlightOperation {
   std::uint64_t id = 0;
   FlightCall call;
-  std::uint32_t sequence = 0;  // 0: not known yet, or a message between two ranks
+  std::uint32_t sequence = 0;  // 0: not yet known, or a message between two ranks
   FlightState state = FlightState::kStarted;
   std::optional<ErrorCode> error;
   std::uint32_t thread = 0;
-  // Nanoseconds: monotonic, from the machine's start, 0 for what has not happened; and since 1970.
+  // Nanoseconds on the monotonic clock (0: has not happened), and since 1970.
   std::uint64_t entered = 0, started = 0, ended = 0;
   std::int64_t entered_wall = 0;
 };
 
 enum class FlightProcess : std::uint8_t {
-  kUnknown,  // of another machine, or of one that has been restarted
+  kUnknown,  // it ran on another machine, or before a reboot
   kRunning,
-  kStopped,  // SIGSTOP, or a debugger
+  kStopped,  // by SIGSTOP or a debugger
   kGone,
 };
 
-// One rank's file.
+// The contents of one rank's file.
 struct Flight {
   int rank = 0;
   int world_size = 1;
@@ -163,50 +165,52 @@ struct Flight {
   std::int64_t opened_wall = 0;
   std::string boot, pid_namespace, host, job;
   FlightEnd end = FlightEnd::kOpen;
-  std::string failure;  // the first error's text
+  std::string failure;  // the text of the first error
   std::uint64_t num_begun = 0;
   std::uint64_t num_dropped = 0;
   std::size_t num_torn = 0;         // records that were being written when the process ended
   std::vector<FlightGroup> groups;  // by number
   std::vector<FlightOperation> operations;  // by id
 
-  // Not in the file: the reader's.
+  // Not in the file: the reader adds these.
   FlightProcess process = FlightProcess::kUnknown;
-  std::optional<int> exit_code;  // of the process; nothing: not known, or it was killed
-  std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: not known
+  std::optional<int> exit_code;  // nullopt: unknown, or the process was killed
+  std::uint64_t now = 0;         // the monotonic clock of the rank's machine; 0: unknown
 };
 
-// Error(kUnsupported) for another version, Error(kCorrupt) for anything else that a recorder does
-// not write. `name` stands in the messages.
+// Parses a flight file. Throws Error(kUnsupported) for another version, and Error(kCorrupt) for
+// anything else that no recorder writes. `name` names the file in messages.
 Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 
-// As parse_flight, and looks whether the process lives. Error(kSystem).
+// Reads a file, parses it as parse_flight() does, and checks whether its process lives. Also throws
+// Error(kSystem).
 Flight read_flight(const std::string& path);
 
-// A process, looked at from this one.
+// What this process can find out about another one.
 struct ProcessSight {
   FlightProcess process = FlightProcess::kUnknown;
-  std::uint64_t now = 0;  // the monotonic clock of its machine; 0: another machine, or not known
+  std::uint64_t now = 0;  // the monotonic clock; 0: another machine, or unknown
 };
 ProcessSight look_at_process(const std::string& boot, const std::string& pid_namespace, int pid,
                              std::uint64_t start);
-// The process that a header names (name_this_process()).
+// Looks at the process that a header names (name_this_process()).
 template <class Header>
 ProcessSight look_at_process(const Header& header) {
   return look_at_process(printable(header.boot), printable(header.pid_namespace), header.pid,
                          header.process_start);
 }
 
-// How many operations the rank has begun so far, from a file's header alone; 0 when there is no
-// such file.
+// The number of operations that the rank has begun so far, read from the header only; 0 when there
+// is no such file.
 std::uint64_t num_begun_in(const std::string& path) noexcept;
 
 struct FlightDirectory {
   std::vector<Flight> flights;        // by rank
   std::vector<std::string> problems;  // files that were left out, and why
 };
-// All rank-RRR.flight of a directory, of the job and generation that began last. Error(kSystem)
-// when it cannot be read, Error(kInvalid) when it has none.
+// Reads all rank-RRR.flight files in a directory that belong to its newest job and generation.
+// Throws Error(kSystem) when the directory cannot be read, and Error(kInvalid) when it has no such
+// file.
 FlightDirectory read_flights(const std::string& directory);
 
 }  // namespace paceline

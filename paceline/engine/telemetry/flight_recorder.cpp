@@ -32,7 +32,7 @@ std::int64_t read_clock(clockid_t clock) noexcept {
   return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-// Its parents as usual, itself for this user alone.
+// Makes the directory for this user alone, and missing parents with the usual permissions.
 void make_directory(const std::string& directory) {
   std::error_code error;
   const auto parent = std::filesystem::path(directory).parent_path();
@@ -50,8 +50,9 @@ std::string path_in(const FlightOptions& options) {
   return options.directory + "/" + flight_file_name(options.rank);
 }
 
-// A record is put together in words and stored by words: bytes stored one by one and read again as
-// words for the check would wait for the store buffer, three times as long as all the rest.
+// A record is composed of words and stored word by word. If bytes were stored one by one and read
+// back as words for the check, the reads would wait for the store buffer, three times as long as
+// all the rest.
 using Words = std::array<std::uint64_t, flight::kNumWords>;
 
 Words words_of(const Operation& place) noexcept {
@@ -69,8 +70,8 @@ template <class T>
   word = (word & ~(kMask << shift)) | (static_cast<std::uint64_t>(value) & kMask) << shift;
 }
 
-// Requires: `place` is claimed. Makes it what `words` say and lets it go. Others may look at its
-// stamp meanwhile, so that is only touched as an atomic.
+// Writes `words` to `place` and releases it. Other threads may read the stamp meanwhile, so the
+// stamp is only accessed atomically. Requires: `place` is claimed.
 [[gnu::always_inline]] inline void seal(Operation& place, Words& words) noexcept {
   const std::uint64_t stamp = Word(place.stamp).load(std::memory_order_relaxed) + 1;
   words[0] = stamp;
@@ -127,7 +128,8 @@ FlightRecorder::~FlightRecorder() {
   munmap(file_, sizeof(flight::File));
 }
 
-// A newer group of this rank may have replaced it.
+// Whether the path still names this recorder's file; a newer group of this rank may have replaced
+// it.
 bool FlightRecorder::is_own_file() const {
   struct stat status {};
   return lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
@@ -202,7 +204,8 @@ FlightTicket FlightRecorder::begin(const FlightCall& call, FlightState state,
   return ticket;
 }
 
-// The operation's place if it still has it: a thousand others may have come since.
+// Claims the place of an operation; null if a later operation has taken it (there are a thousand
+// places).
 Operation* FlightRecorder::claim(FlightTicket ticket) noexcept {
   if (ticket.id == 0) return nullptr;
   Operation& place = place_of(ticket.id);
@@ -220,7 +223,7 @@ void FlightRecorder::start(FlightTicket ticket, std::uint32_t sequence) noexcept
   Operation* const place = claim(ticket);
   if (place == nullptr) return;
   Words words = words_of(*place);
-  // Another thread may have called, whose clock differs a little.
+  // The operation may have been entered on another thread, whose clock differs a little.
   put(words, offsetof(Operation, started), std::max(record_time(), place->entered));
   put(words, offsetof(Operation, sequence), sequence);
   put(words, offsetof(Operation, thread), this_thread());

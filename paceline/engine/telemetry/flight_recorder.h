@@ -1,7 +1,7 @@
 #pragma once
 
-// The flight recorder, which keeps the last operations of this rank, and the words that it and its
-// readers share.
+// The flight recorder, which keeps the last operations of this rank, and the types that it shares
+// with its readers.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@
 namespace paceline {
 
 enum class FlightState : std::uint8_t {
-  kEntered = 1,  // called; behind other operations in the group's queue
+  kEntered = 1,  // called; waits in the group's queue
   kStarted = 2,
   kDone = 3,
   kFailed = 4,
@@ -28,19 +28,19 @@ enum class FlightState : std::uint8_t {
 
 // How a rank stopped recording.
 enum class FlightEnd : std::uint32_t {
-  kOpen = 0,       // it has not: it runs, or its process ended without a word
-  kInOrder = 1,    // its groups are gone and nothing failed
-  kFailed = 2,     // its groups are gone, and something had failed
+  kOpen = 0,       // it has not: it runs, or its process ended abruptly
+  kInOrder = 1,    // its groups were destroyed, and nothing had failed
+  kFailed = 2,     // its groups were destroyed after a failure
   kException = 3,  // an exception destroyed its groups before any operation had failed
 };
 
-// A call. `op` and `reduce_op` are the numbers of paceline/engine/collectives.
+// One call of an operation. `op` and `reduce_op` are numbers of paceline/engine/collectives.
 struct FlightCall {
   std::uint8_t op = 0;
   std::uint8_t reduce_op = 0;
   Dtype dtype = Dtype::kUint8;
   bool asynchronous = false;
-  std::uint32_t group = 0;  // as FlightRecorder::add_group() gave it
+  std::uint32_t group = 0;  // a number from FlightRecorder::add_group()
   std::int32_t peer = 0;    // root, or the other side of a message
   std::uint32_t tag = 0;
   std::uint64_t count = 0;
@@ -50,21 +50,21 @@ struct FlightCall {
 // "rank-003.flight".
 std::string flight_file_name(int rank);
 
-// The last thousand operations of this rank, in a ring that is a mapped file: the kernel keeps what
-// was written whatever ends the process, kill -9 included. flight_file.h reads it;
-// `paceline explain` says in one sentence what it means.
+// Keeps the last thousand operations of this rank in a ring in a mapped file. The kernel keeps the
+// records however the process ends, even after kill -9. flight_file.h reads the file; `paceline
+// explain` sums it up in one sentence.
 //
-// The file is DIRECTORY/rank-RRR.flight, 98 KiB. It is gone after a clean end and stays after a
-// failure: it is removed when the recorder goes and nothing has failed, unless `keep` leaves that
-// to the program that started the job (a rank that left in order is worth knowing about when
-// another one waits for it).
+// The file is DIRECTORY/rank-RRR.flight, 98 KiB. The destructor of the recorder removes it if
+// nothing has failed; after a failure it stays. With `keep` the program that started the job
+// removes it instead: a rank that ended in order matters when another rank waits for it.
 //
-// Cost: about 25 ns a record (engine/core/timing.h); an operation has two, its begin and its
-// end, an asynchronous one three. No allocation, no lock, no system call; a record whose place
-// another thread is writing at the same moment is dropped and counted.
+// Cost: about 25 ns a record (engine/core/timing.h). A synchronous operation takes two records, its
+// beginning and its end, an asynchronous one three. There is no allocation, no lock and no system
+// call. A record is dropped and counted if another thread is writing to the same place at that
+// moment.
 //
-// Thread safety: every method may be called from any thread. A child after fork() must not use it.
-// Owners are the groups of one rank.
+// Thread safety: every method may be called from any thread. A forked child must not use it. The
+// groups of one rank own it.
 
 namespace flight {
 struct File;
@@ -72,23 +72,24 @@ struct Operation;
 }  // namespace flight
 
 struct FlightOptions {
-  std::string directory;  // made if it is missing, for this user alone
+  std::string directory;  // created if it is missing, for this user alone
   int rank = 0;
   int world_size = 1;
   int generation = 0;
-  std::string job;    // by which the ranks of a job know each other's files; 39 bytes of it
-  bool keep = false;  // the file stays after a clean end as well
-  std::shared_ptr<Timeline> timeline;  // also has every operation that ended; may be null
+  std::string job;                     // tells which files belong to one job; 39 bytes are kept
+  bool keep = false;                   // keeps the file after a clean end as well
+  std::shared_ptr<Timeline> timeline;  // also records every operation that ends; may be null
 };
 
-// An operation that is being recorded; 0: one that is not.
+// An operation that is being recorded; 0 for one that is not.
 struct FlightTicket {
   std::uint64_t id = 0;
 };
 
 class FlightRecorder {
  public:
-  // Replaces the file of an earlier group of this rank. Error(kSystem) names the path.
+  // Replaces the file of an earlier group of this rank. Throws Error(kSystem), which names the
+  // path.
   explicit FlightRecorder(const FlightOptions& options);
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
@@ -97,7 +98,7 @@ class FlightRecorder {
   const std::string& directory() const { return options_.directory; }
   const std::string& path() const { return path_; }
 
-  // Takes a lock; returns the number by which operations name the group.
+  // Returns the number with which operations refer to the group. Takes a lock.
   std::uint32_t add_group(std::string_view name, std::uint64_t hash, int rank, int world_size,
                           int generation);
 
@@ -108,7 +109,7 @@ class FlightRecorder {
   FlightTicket start(const FlightCall& call, std::uint32_t sequence) noexcept;
   void finish(FlightTicket ticket, std::optional<ErrorCode> error) noexcept;
 
-  // The failure of this rank: the first text is kept, 1,024 bytes of it.
+  // Records the failure of this rank. Only the first text is kept, up to 1,024 bytes.
   void note_failure(std::string_view text) noexcept;
 
  private:

@@ -41,7 +41,7 @@ void MetricsLog::write(const std::string& event, const std::vector<Field>& field
 
 namespace {
 
-// The fields of a protocol buffer, as its wire format has them.
+// Writes the fields of a protocol buffer in its wire format.
 class ProtoWriter {
  public:
   void put_varint(std::uint64_t value) {
@@ -88,15 +88,14 @@ constexpr int kSummaryValue = 1;
 constexpr int kValueTag = 1;
 constexpr int kValueSimpleValue = 2;
 
-constexpr int kFilesInASecond = 1000;  // of one process; a bound
+constexpr int kFilesInASecond = 1000;  // a bound on the files that one process opens
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The seconds in a file's name; 0 when it is not an event file, or has a number that no clock
-// shows.
+// The seconds in a file's name; 0 when the file is not an event file or the number is absurd.
 std::int64_t seconds_in(const std::string& name) {
   std::int64_t seconds = 0;
   if (!name.starts_with(kPrefix)) return 0;
@@ -105,7 +104,8 @@ std::int64_t seconds_in(const std::string& name) {
   return seconds < std::numeric_limits<std::int64_t>::max() ? seconds : 0;
 }
 
-// The present second, or the one after those of all event files in the directory.
+// The current second, or one more than the largest of all event files in the directory, whichever
+// is later.
 std::int64_t seconds_for_name(const std::string& directory) {
   auto seconds = static_cast<std::int64_t>(seconds_since_1970());
   std::error_code error;
@@ -115,7 +115,7 @@ std::int64_t seconds_for_name(const std::string& directory) {
   return seconds;
 }
 
-// A stored checksum of data that itself holds checksums would be weak; TFRecord rotates and adds.
+// TFRecord's masking of checksums: a plain checksum of data that contains checksums would be weak.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8U; }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #pragma once
 
 // Metrics of a run as JSON lines: one object a line, appended and flushed line by line, so that a
-// killed run keeps what it wrote.
+// killed run keeps the lines that it wrote.
 //
-// Thread safety: none. A full disk costs the metrics, not the training: after the first failed
-// write one warning is logged and the rest is dropped.
+// A full disk does not stop the training: after the first failed write one warning is logged, and
+// all later metrics are dropped. Thread safety: none.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +23,9 @@ class MetricsLog {
   using Value = std::variant<double, std::int64_t, std::string>;
   using Field = std::pair<std::string, Value>;
 
-  // Writes nothing.
+  // A log that writes nothing.
   MetricsLog() = default;
-  // Appends to `path`, creating it. Error(kSystem) names the path.
+  // Appends to `path`, creating the file if needed. Throws Error(kSystem), which names the path.
   explicit MetricsLog(const std::string& path);
 
   // {"event":"step","step":10,"loss":0.5}: the fields in the given order. Numbers that JSON cannot
@@ -40,28 +40,29 @@ class MetricsLog {
   std::string path_;
 };
 
-// Scalars of a run as an event file that TensorBoard shows: `tensorboard --logdir DIR`.
+// Scalars of a run as an event file for TensorBoard: `tensorboard --logdir DIR`.
 //
 // The file is DIR/events.out.tfevents.SECONDS.HOST.PID.N: TFRecords (length, masked CRC-32C, Event
-// protocol buffer, masked CRC-32C), written by hand because protobuf clashes with what LibTorch
-// carries. Every record is flushed, so that a killed run keeps what it wrote; several runs into one
-// directory make several files, which TensorBoard shows as one curve by step. It reads them in the
-// order of their names and never goes back, so a new file's SECONDS are above those of all others,
-// also after the clock went back.
+// protocol buffer, masked CRC-32C), encoded here because a protobuf library would clash with the
+// copy inside LibTorch. Every record is flushed, so that a killed run keeps the records that it
+// wrote. Several runs into one directory make several files, which TensorBoard shows as one curve
+// by step. TensorBoard reads them in the order of their names and never goes back, so the SECONDS
+// of a new file are larger than those of all others, even after the clock was set back.
 // https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
 //
-// Thread safety: none. A full disk costs the scalars, not the training: after the first failed
-// write one warning is logged and the rest is dropped.
+// A full disk does not stop the training: after the first failed write one warning is logged, and
+// all later scalars are dropped. Thread safety: none.
 
 class TensorBoardLog {
  public:
-  // Writes nothing.
+  // A log that writes nothing.
   TensorBoardLog() = default;
-  // Makes the directory if it is missing, and a file of its own. Error(kSystem) names the path.
+  // Makes the directory if it is missing, and a new file. Throws Error(kSystem), which names the
+  // path.
   explicit TensorBoardLog(const std::string& directory);
 
-  // The scalars that follow are of a run that goes on after `step`: TensorBoard drops what files of
-  // this directory have of later steps.
+  // Marks the following scalars as those of a run that was resumed after `step`: TensorBoard then
+  // drops scalars of later steps from older files in this directory.
   void resume_after(std::int64_t step);
   void scalar(std::string_view tag, std::int64_t step, double value);
 

@@ -1,12 +1,12 @@
 #pragma once
 
-// Where the time of a run goes: wall-clock seconds per named phase of a training step (data,
-// forward, backward, ...).
+// Measures where the time of a run goes: wall-clock seconds for each named phase of a training step
+// (data, forward, backward, ...).
 //
 //   { const auto timed = times.measure(Phase::kForward); output = model->forward(input); }
 //
 // With a timeline, each span is recorded there as well. Cost: two clock reads a phase, about 50 ns.
-// Thread safety: none; one per training loop.
+// Thread safety: none; each training loop has its own.
 
 #include <array>
 #include <chrono>
@@ -40,10 +40,10 @@ class PhaseTimes {
   using Clock = std::chrono::steady_clock;
 
   PhaseTimes() = default;
-  // `timeline` may be null; owners: the groups of this rank, and this.
+  // `timeline` may be null. This object and the groups of this rank own it.
   explicit PhaseTimes(std::shared_ptr<Timeline> timeline) : timeline_(std::move(timeline)) {}
 
-  // Adds the time until it goes out of scope.
+  // Adds the time from its construction to its destruction.
   class Measurement {
    public:
     Measurement(PhaseTimes& times, Phase phase) : times_(times), phase_(phase) {}
@@ -62,15 +62,15 @@ class PhaseTimes {
     add(phase, std::chrono::duration<double>(end - begin).count());
     record(phase, begin, end);
   }
-  // A phase from `begin` to now, so many seconds of which were waiting for other ranks: those count
-  // as communication.
+  // Adds a phase from `begin` to now. `waited` seconds of it, in which the rank waited for others,
+  // count as communication.
   void add_with_waiting(Phase phase, Clock::time_point begin, double waited) {
     const auto end = Clock::now();
     add(phase, std::chrono::duration<double>(end - begin).count() - waited);
     add(Phase::kCommunication, waited);
     record(phase, begin, end);
   }
-  // On the timeline only.
+  // Records a span on the timeline only.
   void record(Phase phase, Clock::time_point begin, Clock::time_point end) {
     if (!timeline_) return;
     timeline_->add(SpanKind::kPhase, static_cast<std::uint8_t>(phase), 0, begin, end);
@@ -78,7 +78,7 @@ class PhaseTimes {
   void record_step(std::int64_t step, Clock::time_point begin) {
     if (timeline_) timeline_->add(SpanKind::kStep, 0, step, begin, Clock::now());
   }
-  // Without a place on the timeline.
+  // Adds seconds without a span on the timeline.
   void add(Phase phase, double seconds) { seconds_[static_cast<std::size_t>(phase)] += seconds; }
   double seconds(Phase phase) const { return seconds_[static_cast<std::size_t>(phase)]; }
   void clear() { seconds_ = {}; }

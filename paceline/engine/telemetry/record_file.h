@@ -1,8 +1,8 @@
 #pragma once
 
-// The files in which a process records what it does, for programs that look from outside: flight
-// files, timelines, gauges of calls and steps. All of them are mapped memory of one struct, lie in
-// a folder that an environment variable names, and say in their headers which process writes them.
+// The files in which a process records its work for other programs: flight files, timelines, gauges
+// of calls and steps. Each of them is one mapped struct in a folder that an environment variable
+// names, and tells which process writes it.
 //
 // Thread safety: free functions without state.
 
@@ -25,18 +25,19 @@
 
 namespace paceline {
 
-// RANK, 0 without it.
+// The value of RANK; 0 when it is not set.
 int rank_of_process();
-// The folder that an environment variable names; nothing where it is unset or empty.
+// The folder that an environment variable names; nullopt when it is unset or empty.
 std::optional<std::string> record_folder(const char* variable);
-// The paths of the files in a folder whose names end so, sorted.
+// The paths of the files in a folder whose names end in `suffix`, sorted.
 std::vector<std::string> records_in(const std::string& folder, std::string_view suffix,
                                     std::error_code& error);
-// Removes the file of a gauge at its end, unless PACELINE_FLIGHT_KEEP=1 leaves that to the program
-// that started the job.
+// Removes a gauge's file when the gauge ends, unless PACELINE_FLIGHT_KEEP=1 leaves that to the
+// program that started the job.
 void remove_record(const std::string& path);
 
-// Takes the room of a File in `file` and maps it, shared and writable. Null and errno otherwise.
+// Reserves the size of a File in `file` and maps it, shared and writable. On failure it returns
+// null and sets errno.
 template <class File>
 File* map_record(int file, int flags = 0) {
   if (!reserve_file(file, sizeof(File))) return nullptr;
@@ -44,22 +45,22 @@ File* map_record(int file, int flags = 0) {
       mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED | flags, file, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<File*>(memory);
 }
-// Maps a gauge, and goes on with a file that exists. A gauge is optional: null where it cannot be
-// mapped.
+// Maps a gauge; an existing file is continued. A gauge is optional, so the result is null when it
+// cannot be mapped.
 template <class File>
 File* map_gauge(const std::string& path) {
   const Fd file = open_to_write(path, O_RDWR | O_CREAT, 0600);
   return file ? map_record<File>(file.get()) : nullptr;
 }
-// Maps a new file. Error(kSystem): "taking the room of WHAT PATH: ...".
+// Maps a new file. Throws Error(kSystem): "reserving space for WHAT PATH: ...".
 template <class File>
 File* map_draft(const FileDraft& draft, const std::string& what, int flags = 0) {
   auto* const file = map_record<File>(draft.fd(), flags);
-  if (file == nullptr) throw system_error("taking the room of " + what + " " + draft.path());
+  if (file == nullptr) throw system_error("reserving space for " + what + " " + draft.path());
   return file;
 }
 
-// The fields of a header that name this process.
+// Fills in the fields of a header that name this process.
 template <class Header>
 void name_this_process(Header& header) {
   header.pid = getpid();
@@ -70,7 +71,7 @@ void name_this_process(Header& header) {
   put_text(header.host, host_name());
 }
 
-// Linux's number of the calling thread, asked for once.
+// Linux's number of the calling thread, looked up once for each thread.
 inline std::uint32_t this_thread() noexcept {
   thread_local const auto id = static_cast<std::uint32_t>(gettid());
   return id;

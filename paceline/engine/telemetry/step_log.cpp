@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::array<char, 8> kMagic = {'P', 'L', 'S', 'T', 'E', 'P', 'S', '1'};
 constexpr double kNanoseconds = 1e9;
-constexpr ssize_t kShortest = 64;  // of those that say nothing of when
+constexpr ssize_t kShortest = 64;  // bytes of a gauge without the two times
 
 std::uint64_t load(const std::uint64_t& word) {
   std::uint64_t value = 0;
@@ -29,7 +29,7 @@ void add(std::uint64_t& word, std::uint64_t value) {
   std::atomic_ref(word).store(load(word) + value, std::memory_order_relaxed);
 }
 
-// On the clock that std::chrono::steady_clock reads, CLOCK_MONOTONIC.
+// Nanoseconds on CLOCK_MONOTONIC, the clock of std::chrono::steady_clock.
 std::uint64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
@@ -52,8 +52,8 @@ std::uint64_t nanoseconds(double seconds) {
 struct StepGauge::Page {
   std::array<char, 8> magic;
   std::uint64_t pid, steps, samples, step_ns, communication_ns;
-  std::uint64_t begun_after;  // one more than the steps before the first; 0: not said
-  std::uint64_t first_began_ns, last_ended_ns;  // 0: not said
+  std::uint64_t begun_after;  // one more than the steps before the first one; 0: unknown
+  std::uint64_t first_began_ns, last_ended_ns;  // 0: unknown
 };
 
 std::string step_gauge_name(int rank) { return fmt::format("rank-{:03}.steps", rank); }
@@ -113,7 +113,7 @@ void StepGauge::step(std::int64_t samples, double seconds, double communication_
 
 namespace {
 
-// Whether a log of this process counts: its files are the process's.
+// Whether some log of this process counts; the files are shared by the whole process.
 std::atomic<bool> taken{false};
 
 MetricsLog open_log() {

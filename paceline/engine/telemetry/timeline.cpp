@@ -101,9 +101,9 @@ void Timeline::add(const SpanCall& call, SpanTime time) noexcept {
   put(span);
 }
 
-// Two threads meet in one place only when one of them is 65,536 spans behind; its span is then
-// neither's and the reader leaves it out, or takes the newer stamp for a mixture of both, which
-// is a wrong length on a picture and no more.
+// Two threads write to the same place only when one of them is 65,536 spans behind. The span is
+// then a mixture of both: the reader skips it, or, if it carries the newer stamp, shows one span of
+// a wrong length.
 void Timeline::put(Span span) noexcept {
   const std::uint64_t number = Word(file_->header.next).fetch_add(1, std::memory_order_relaxed) + 1;
   Span& place = file_->spans[number % timeline::kNumSpans];
@@ -132,7 +132,7 @@ std::shared_ptr<Timeline> open_timeline(
     known = timeline;
     return timeline;
   } catch (const Error& error) {
-    log::warning(fmt::format("no timeline is recorded: {}", error.what()));
+    log::warning(fmt::format("no timeline will be recorded: {}", error.what()));
     return nullptr;
   }
 }

@@ -1,15 +1,15 @@
 #pragma once
 
-// The times at which one rank did things: the phases of its steps, its collectives and messages,
-// its checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which outlives the
-// process whatever ends it; `paceline run --timeline FILE` puts those of all ranks on one clock
+// Records when one rank did what: the phases of its steps, its collectives and messages, its
+// checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which survives the
+// process however it ends. `paceline run --timeline FILE` puts the spans of all ranks on one clock
 // (launcher/job_timeline/timeline_trace.h).
 //
-// Cost: a span takes the reading of the clock and one store of 64 bytes, about 40 ns; no
-// allocation, no lock, no system call. A child after fork() must not record.
+// Cost of a span: one reading of the clock and one store of 64 bytes, about 40 ns, without
+// allocation, lock or system call. A forked child must not record.
 //
-// Thread safety: every method may be called from any thread. Owners are the groups and the
-// workers of a rank, and programs that record spans of their own.
+// Thread safety: every method may be called from any thread. The groups and the workers of a rank
+// own it, and so do programs that record spans of their own.
 
 #include <chrono>
 #include <cstdint>
@@ -32,9 +32,9 @@ enum class SpanKind : std::uint8_t {
   kPhase = 1,       // `what` is a Phase
   kOperation = 2,   // `what` is the number of an operation of paceline/engine/collectives
   kStep = 3,        // `value` is the step
-  kCheckpoint = 4,  // the background's write to the disk; `value` is the step
-  kCall = 5,  // of a worker (engine/rpc/workers.h), from its begin to its reply; `value` says which
-  kHandler = 6,  // the same at the worker that answers it: while its handler runs
+  kCheckpoint = 4,  // a background write to the disk; `value` is the step
+  kCall = 5,  // at the caller (engine/rpc/workers.h), until the reply; `value` is the call's number
+  kHandler = 6,  // the same call at the callee, while its handler runs
 };
 
 // Nanoseconds of the monotonic clock.
@@ -56,7 +56,7 @@ struct SpanOperation {
 struct SpanCall {
   SpanKind kind = SpanKind::kCall;
   std::uint32_t method = 0, other = 0;  // Timeline::name()
-  std::uint64_t number = 0;             // the same at both ends
+  std::uint64_t number = 0;             // the call's number, the same at both ends
   bool failed = false;
 };
 
@@ -71,16 +71,18 @@ class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Makes DIRECTORY/rank-RRR-GGG.timeline and takes its room. Error(kSystem) names the path.
+  // Makes DIRECTORY/rank-RRR-GGG.timeline and reserves its space. Throws Error(kSystem), which
+  // names the path.
   explicit Timeline(const TimelineOptions& options);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
   void name_group(std::uint32_t number, std::string_view name) noexcept;
-  // A number for a method or a worker, of which it keeps 255; 0: no room. Takes a lock.
+  // Returns a number for the name of a method or a worker, or 0 when all 255 numbers are taken.
+  // Takes a lock.
   std::uint32_t name(std::string_view name);
-  // What the launcher has measured (timeline::Header).
+  // Stores the difference between the clocks that the launcher measured (timeline::Header).
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,
@@ -96,9 +98,9 @@ class Timeline {
   std::map<std::string, std::uint32_t, std::less<>> names_;
 };
 
-// The timeline that PACELINE_TIMELINE_DIR asks for; null when it is unset or empty. One for all who
-// open that of a rank in this process at the same time: its groups and its workers. A directory
-// that cannot be written costs one warning and the spans.
+// The timeline of a rank in the directory PACELINE_TIMELINE_DIR; null when that is unset or empty.
+// All groups and workers of the rank in this process share one timeline. If the directory cannot be
+// written, one warning is logged and no spans are recorded.
 std::shared_ptr<Timeline> open_timeline(
     int rank, int world_size, int generation,
     const std::function<std::optional<std::string>(const std::string&)>& variable);

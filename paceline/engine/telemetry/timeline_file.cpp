@@ -21,7 +21,7 @@ bool is_known(std::uint8_t kind) {
          kind <= static_cast<std::uint8_t>(SpanKind::kHandler);
 }
 
-// A mark of the last 146 years, so that sums of two do not overflow.
+// Whether a time is less than 146 years, so that the sum of two of them does not overflow.
 bool is_moment(std::uint64_t nanoseconds) { return nanoseconds < std::uint64_t{1} << 62; }
 
 bool is_offset(std::int64_t nanoseconds) {
@@ -76,10 +76,10 @@ RankTimeline read_timeline(const std::string& path) {
     fail(ErrorCode::kCorrupt, "{}: not a timeline of this version", path);
   }
   if (header.rank < 0 || header.rank >= header.world_size) {
-    fail(ErrorCode::kCorrupt, "{}: of rank {} of {}", path, header.rank, header.world_size);
+    fail(ErrorCode::kCorrupt, "{}: written by rank {} of {}", path, header.rank, header.world_size);
   }
   if (!is_offset(header.clock_offset) || !is_offset(header.clock_error)) {
-    fail(ErrorCode::kCorrupt, "{}: clocks are never that far apart", path);
+    fail(ErrorCode::kCorrupt, "{}: the clock offset is implausibly large", path);
   }
   RankTimeline timeline;
   timeline.rank = header.rank;
@@ -108,7 +108,7 @@ std::string pack_timeline(const std::string& path) {
 
 namespace {
 
-// For writing, but no link to another file.
+// Opens a timeline for writing; refuses a link to another file.
 Fd open_timeline(const std::string& path, int flags) {
   Fd file = open_to_write(path, flags, 0600);
   if (file) return file;
@@ -119,7 +119,7 @@ Fd open_timeline(const std::string& path, int flags) {
 
 void unpack_timeline(const std::string& packed, const std::string& path) {
   if (packed.size() > sizeof(timeline::File)) {
-    fail(ErrorCode::kCorrupt, "a timeline of {} bytes is larger than any", packed.size());
+    fail(ErrorCode::kCorrupt, "{} bytes are more than any timeline has", packed.size());
   }
   const Fd file = open_timeline(path, O_WRONLY | O_CREAT | O_TRUNC);
   const auto bytes = std::as_bytes(std::span(packed));
@@ -137,7 +137,7 @@ void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
   const bool is_whole = read_whole_at(file.get(), 0, bytes) == std::ssize(bytes);
   if (!is_whole || !is_offset(header.clock_offset) || !is_offset(header.clock_error) ||
       !is_offset(offset.count()) || !is_offset(error.count())) {
-    fail(ErrorCode::kCorrupt, "{}: clocks are never that far apart", path);
+    fail(ErrorCode::kCorrupt, "{}: the clock offset is implausibly large", path);
   }
   header.clock_offset += offset.count();
   header.clock_error += error.count();

@@ -1,8 +1,8 @@
 #pragma once
 
-// The bytes of a timeline file, shared by its writer (timeline.h) and its reader below: a
-// header, a table of groups, a table of names, a ring of spans. Little-endian. A span counts when
-// its stamp says its number.
+// The layout of a timeline file, shared by its writer (timeline.h) and its reader (below): a
+// header, a table of groups, a table of names, a ring of spans. Integers are little-endian. A span
+// is complete when its stamp is its number.
 
 #include <array>
 #include <chrono>
@@ -33,28 +33,29 @@ struct Header {
   std::uint32_t generation;
   std::int32_t pid;
   std::array<char, 64> host;
-  // What to add to this host's monotonic clock to get that of rank 0's host, and how far off that
-  // may be, in nanoseconds.
+  // Nanoseconds to add to this host's monotonic clock to get that of rank 0's host, and the
+  // possible error of that.
   std::int64_t clock_offset;
   std::int64_t clock_error;
-  alignas(64) std::uint64_t next;  // spans recorded so far: the number of the last one
+  alignas(64) std::uint64_t next;  // spans recorded so far: the number of the newest one
 };
 
-// All zero: not used.
+// A name that is all zero is unused.
 using Name = std::array<char, kNameBytes>;
 
-// Spans have numbers from 1 and lie at number % kNumSpans.
+// Spans are numbered from 1 on, and stored at number % kNumSpans.
 struct Span {
   std::uint64_t stamp;  // the number; 0 while it is written
   std::uint64_t begin;  // ns, monotonic
   std::uint64_t end;
-  std::int64_t value;      // of an operation: elements; of a step: its number; of a call: which
-  std::uint32_t sequence;  // of a collective; 0: of none. Of a call: the name of its method
-  std::uint32_t group;     // of an operation, as the flight recorder numbers them. Of a call: the
-                           // name of the worker at its other end
-  std::int32_t peer;       // of an operation: root, or the other side
-  std::uint8_t kind;       // SpanKind
-  std::uint8_t what;       // Phase, or the number of an operation
+  std::int64_t value;  // operation: its elements; step: its number; call: its number
+  std::uint32_t
+      sequence;         // collective: its number, 0 for none; call: its method, an index of names
+  std::uint32_t group;  // operation: the flight recorder's number of the group; call: the
+                        // worker at the other end, an index of names
+  std::int32_t peer;    // operation: the root, or the other side of a message
+  std::uint8_t kind;    // SpanKind
+  std::uint8_t what;    // Phase, or the number of an operation
   std::uint8_t dtype;
   std::uint8_t failed;
   std::uint32_t thread;  // its kernel id
@@ -65,16 +66,17 @@ static_assert(sizeof(Span) == 64);
 struct File {
   alignas(4096) Header header;
   alignas(4096) std::array<Name, kNumGroups> groups;
-  alignas(4096) std::array<Name, kNumNames> names;  // 0 stands for one that has no room
+  alignas(
+      4096) std::array<Name, kNumNames> names;  // entry 0 is for names that do not fit in the table
   alignas(4096) std::array<Span, kNumSpans> spans;
 };
 static_assert(sizeof(File) == 8192 + 64 * (kNumNames + kNumSpans));
 
 }  // namespace paceline::timeline
 
-// Timeline files, read. They are taken for what a stranger may have written.
+// The reader of timeline files, which treats them as untrusted.
 //
-// Thread safety: pure functions of what they read.
+// Thread safety: pure functions of the files that they read.
 
 namespace paceline {
 
@@ -98,30 +100,31 @@ struct RankTimeline {
   std::uint32_t generation = 0;
   int pid = 0;
   std::string host;
-  std::int64_t clock_offset = 0;    // ns: was added to the times of this host's clock
+  std::int64_t clock_offset = 0;    // ns, already added to all times
   std::int64_t clock_error = 0;     // ns
-  std::uint64_t num_recorded = 0;   // the ring keeps the newest of them
-  std::vector<std::string> groups;  // names, by number
-  std::vector<std::string> names;   // of methods and workers, by number
-  std::vector<TimelineSpan> spans;  // by begin
+  std::uint64_t num_recorded = 0;   // the ring keeps only the newest spans
+  std::vector<std::string> groups;  // names, indexed by number
+  std::vector<std::string> names;   // of methods and workers, indexed by number
+  std::vector<TimelineSpan> spans;  // ordered by begin
 };
 
-// Error(kSystem), Error(kCorrupt) for anything that Timeline does not write.
+// Throws Error(kSystem), and Error(kCorrupt) for contents that Timeline never writes.
 RankTimeline read_timeline(const std::string& path);
 
-// A timeline's bytes without the room that no span has taken, to be sent to another host.
-// Error(kSystem), Error(kCorrupt) for a file larger than any timeline.
+// The bytes of a timeline without the unused part of the ring, to be sent to another host. Throws
+// Error(kSystem), and Error(kCorrupt) for a file that is larger than any timeline.
 std::string pack_timeline(const std::string& path);
-// Makes the file at `path` that was packed; what it holds is looked at by read_timeline. Errors as
-// above.
+// Restores a packed timeline to the file `path`. read_timeline() checks the contents later. Errors
+// as above.
 void unpack_timeline(const std::string& packed, const std::string& path);
-// Moves the times in the file by `offset`, which may be off by `error`. Errors as above.
+// Shifts the times in the file by `offset`, which may be off by `error`. Errors as above.
 void shift_timeline(const std::string& path, std::chrono::nanoseconds offset,
                     std::chrono::nanoseconds error);
 
 // The file of one rank and generation: "rank-000-000.timeline".
 std::string timeline_file_name(int rank, int generation);
-// The paths of all timelines in a directory, sorted. Error(kSystem) when it cannot be read.
+// The paths of all timelines in a directory, sorted. Throws Error(kSystem) when the directory
+// cannot be read.
 std::vector<std::string> timelines_in(const std::string& directory);
 
 }  // namespace paceline

@@ -17,7 +17,7 @@ constexpr std::size_t kEntryBytes = 12;
 constexpr std::uint32_t kOrientation = 0x0112;
 constexpr std::string_view kIntro("Exif\0\0", 6);
 
-// The bytes of one value of a type that holds integers; 0 for another type.
+// The size in bytes of one value of an integer type; 0 for any other type.
 std::size_t bytes_of_type(std::uint32_t type) {
   constexpr std::uint32_t kShort = 3, kLong = 4, kSignedByte = 6, kSignedShort = 8, kSignedLong = 9,
                           kDirectory = 13;
@@ -36,7 +36,7 @@ std::size_t bytes_of_type(std::uint32_t type) {
   }
 }
 
-// TIFF's numbers, in either order of bytes; nothing beyond the end.
+// Reads TIFF's numbers in either byte order; nullopt beyond the end.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, bool big_endian)
@@ -67,7 +67,7 @@ std::optional<int> orientation_of(std::span<const std::byte> exif) {
   const bool big_endian = tiff[0] == std::byte{'M'};
   if (!big_endian && tiff[0] != std::byte{'I'}) return {};
   const Reader reader(tiff, big_endian);
-  // Some writers have the 42 in the other order.
+  // Some writers store the 42 in the other byte order.
   if (reader.number(2, 2) != 42 && reader.number(2, 2) != 42 << 8) return {};
   const std::size_t directory = *reader.number(4, 4);
   const auto count = reader.number(directory, 2);
@@ -76,9 +76,9 @@ std::optional<int> orientation_of(std::span<const std::byte> exif) {
     const std::size_t entry = directory + 2 + i * kEntryBytes;
     const auto tag = reader.number(entry, 2), type = reader.number(entry + 2, 2);
     const auto values = reader.number(entry + 4, 4), offset = reader.number(entry + 8, 4);
-    if (!offset) break;  // cut
+    if (!offset) break;  // the data is truncated
     if (*tag != kOrientation) continue;
-    // A value of up to four bytes stands in the entry itself.
+    // A value of up to four bytes is stored in the entry itself.
     const std::size_t bytes = bytes_of_type(*type);
     const std::uint64_t all = std::uint64_t{bytes} * *values;
     if (all == 0) continue;
@@ -153,7 +153,7 @@ EncodedImage::EncodedImage(std::span<const std::byte> bytes, const std::string& 
     : name_(name), codec_(open(bytes, name)) {
   const auto [width, height] = codec_->size();
   check(std::int64_t{width} * height <= options.max_pixels,
-        "{}: {} x {} pixels are above the limit of {} (DecodeOptions::max_pixels)", name, width,
+        "{}: {} x {} pixels exceed the limit of {} (DecodeOptions::max_pixels)", name, width,
         height, options.max_pixels);
   if (options.exif_transpose) transposition_ = transposition_of(codec_->orientation());
 }
@@ -174,8 +174,8 @@ Image EncodedImage::decode(const Region& region, int reduction) {
   const Size shown = reduced_size(reduction);
   check(region.x >= 0 && region.y >= 0 && region.width > 0 && region.height > 0 &&
             region.width <= shown.width - region.x && region.height <= shown.height - region.y,
-        "{}: the region of {} x {} at ({}, {}) is not in the {} x {} pixels", name_, region.width,
-        region.height, region.x, region.y, shown.width, shown.height);
+        "{}: the region of {} x {} at ({}, {}) is outside of the {} x {} pixels", name_,
+        region.width, region.height, region.x, region.y, shown.width, shown.height);
   const Region stored = stored_region(region, transposed(shown, transposition_), transposition_);
   return transposed(codec_->read(stored, reduction), transposition_);
 }

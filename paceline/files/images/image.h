@@ -1,9 +1,9 @@
 #pragma once
 
-// An image in memory: three bytes a pixel (red, green, blue), row after row without gaps. Grey,
-// palettes and alpha of the file have been converted or dropped.
+// An image in memory: three bytes a pixel (red, green, blue), row after row without gaps. Grey and
+// palettes of the file have been converted, alpha has been dropped.
 //
-// Thread safety: none; a value that is moved.
+// Thread safety: none; an image is a value that can be moved.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace paceline::images {
 
-// In pixels.
+// A size in pixels.
 struct Size {
   int width = 0, height = 0;
   bool operator==(const Size&) const = default;
@@ -27,11 +27,11 @@ struct Region {
 class Image {
  public:
   static constexpr std::ptrdiff_t kChannels = 3;
-  // Behind the last pixel, so that a kernel can read four bytes at any pixel.
+  // Bytes behind the last pixel, so that a kernel can read four bytes at any pixel.
   static constexpr std::size_t kSlack = 16;
 
   Image() = default;
-  // Its pixels are not set. Requires: neither side is negative.
+  // An image with undefined pixels. Requires: neither side is negative.
   explicit Image(Size size)
       : size_(size), pixels_(std::make_unique_for_overwrite<std::uint8_t[]>(num_bytes() + kSlack)) {
     for (std::size_t i = 0; i < kSlack; ++i) pixels_[num_bytes() + i] = 0;
@@ -43,7 +43,7 @@ class Image {
   std::ptrdiff_t row_bytes() const { return kChannels * size_.width; }
   std::uint8_t* row(int y) { return pixels_.get() + y * row_bytes(); }
   const std::uint8_t* row(int y) const { return pixels_.get() + y * row_bytes(); }
-  // The same size and pixels.
+  // Equal images have the same size and pixels.
   friend bool operator==(const Image& a, const Image& b) {
     return a.size() == b.size() && std::ranges::equal(a.bytes(), b.bytes());
   }

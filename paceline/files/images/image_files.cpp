@@ -17,7 +17,8 @@ namespace paceline::images {
 
 namespace {
 
-// The length of the UTF-8 sequence that begins there; 0: there is none to print.
+// The length of the UTF-8 sequence at the beginning of the text; 0 if it is invalid or not
+// printable.
 std::size_t sequence_size(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
@@ -27,7 +28,7 @@ std::size_t sequence_size(std::string_view text) {
   for (std::size_t i = 1; i < size; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Longer than need be, a surrogate, or beyond Unicode.
+  // Overlong encodings, surrogates, and codes beyond Unicode are invalid.
   const unsigned second = byte(1);
   if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
       (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90))
@@ -52,17 +53,17 @@ std::string printable(std::string_view name) {
 }
 
 std::vector<std::byte> read_image_file(const std::string& path, std::int64_t max_bytes) {
-  // Not to wait for the writer of a pipe.
+  // O_NONBLOCK, so that open() does not wait for the writer of a pipe.
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw system_error(printable(path));
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw system_error(printable(path));
-  check(S_ISREG(status.st_mode), "{}: is not a regular file", printable(path));
+  check(S_ISREG(status.st_mode), "{} is not a regular file", printable(path));
   check(status.st_size <= max_bytes,
-        "{}: {} bytes are above the limit of {} (DecodeOptions::max_file_bytes)", printable(path),
+        "{}: {} bytes exceed the limit of {} (DecodeOptions::max_file_bytes)", printable(path),
         status.st_size, max_bytes);
   const auto size = static_cast<std::size_t>(status.st_size);
-  std::vector<std::byte> bytes(size + 1);  // one more, to see the end
+  std::vector<std::byte> bytes(size + 1);  // one byte more, to detect the end
   const ssize_t got = read_whole(file.get(), bytes);
   if (got < 0) throw system_error(printable(path));
   if (static_cast<std::size_t>(got) != size) {
@@ -89,7 +90,8 @@ bool ends_with_any(std::string name, const auto& endings) {
   return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-// The names in a folder, sorted: those of folders, also behind links, and all others.
+// The sorted names in a folder: first those of folders, including links to folders, then all
+// others.
 std::pair<Names, Names> names_in(const std::string& path) {
   Names folders, files;
   std::error_code error;
@@ -110,14 +112,14 @@ struct FolderFiles {
   Names files;
 };
 
-// A folder and all below it. `above`: which folders it is in, to see a circle.
+// Lists a folder and everything below it. `above`: the folders that contain it, to detect a cycle.
 void walk(const std::string& path, std::vector<std::pair<struct stat, std::string>>& above,
           std::vector<FolderFiles>& found) {
   struct stat own {};
   if (::stat(path.c_str(), &own) != 0) throw system_error(printable(path));
   for (const auto& [other, other_path] : above) {
     check(own.st_dev != other.st_dev || own.st_ino != other.st_ino,
-          "{}: leads back to {}, which it is in: remove this link", printable(path),
+          "{} links back to {}, which contains it: remove this link", printable(path),
           printable(other_path));
   }
   auto [folders, files] = names_in(path);
@@ -129,9 +131,9 @@ void walk(const std::string& path, std::vector<std::pair<struct stat, std::strin
 
 Names class_names(const std::string& folder) {
   std::error_code error;
-  check(fs::is_directory(folder, error), "{}: there is no such folder", printable(folder));
+  check(fs::is_directory(folder, error), "{}: no such folder", printable(folder));
   Names classes = names_in(folder).first;
-  check(!classes.empty(), "{}: has no folder in it; there must be one for each class",
+  check(!classes.empty(), "{} contains no folders; it must have one for each class",
         printable(folder));
   return classes;
 }

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kTries = 10;
 
-// As Python's round(): halves to the even number.
+// Rounds like Python's round(): halves to the even number.
 int rounded(double value) { return static_cast<int>(std::nearbyint(value)); }
 
-// A region of a random area and aspect; its place is not drawn yet.
+// Draws the size of a region with a random area and aspect; its place is drawn later.
 Size draw_size(Size image, const Range& area, const Range& aspect, SampleRandom& random) {
   const double pixels =
       static_cast<double>(image.width) * image.height * random.uniform(area.low, area.high);
@@ -50,7 +50,7 @@ Region random_resized_crop(Size image, const RandomResizedCropOptions& options,
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random) {
   if (random.uniform() >= options.probability) return {};
   for (int i = 0; i < kTries; ++i) {
-    // torchvision's aspect is height by width here.
+    // Here torchvision defines the aspect as height by width.
     const auto [height, width] = draw_size(image, options.area, options.aspect, random);
     if (height < image.height && width < image.width && height > 0 && width > 0)
       return draw_place(image, {width, height}, random);
@@ -59,7 +59,7 @@ Region random_erasing(Size image, const RandomErasingOptions& options, SampleRan
 }
 
 CentreCrop centre_crop(Size image, int shorter, Size crop) {
-  // Far beyond what is used of it, so that no aspect overflows.
+  // The bound is far above any useful length, so that no aspect overflows.
   const auto longer = [&](int of_shorter, int of_longer) {
     const std::int64_t length = static_cast<std::int64_t>(shorter) * of_longer / of_shorter;
     return static_cast<int>(std::clamp<std::int64_t>(length, 1, 1 << 30));
@@ -67,7 +67,7 @@ CentreCrop centre_crop(Size image, int shorter, Size crop) {
   const Size resized = image.width <= image.height
                            ? Size{shorter, longer(image.width, image.height)}
                            : Size{longer(image.height, image.width), shorter};
-  // Where it is smaller, the padding on the left is the one that is rounded down.
+  // If the image is smaller than the crop, the padding on the left is rounded down.
   const auto begin = [](int length, int wanted) {
     return wanted > length ? -((wanted - length) / 2) : rounded((length - wanted) / 2.0);
   };
@@ -84,7 +84,7 @@ std::uint8_t grey(const std::uint8_t* pixel) {
       (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16);
 }
 
-// From `base` (factor 0) to `value` (1) and beyond, cut to a byte.
+// Interpolates from `base` (factor 0) to `value` (factor 1) and beyond, clipped to a byte.
 std::uint8_t blend(int base, int value, float factor) {
   const float mixed = static_cast<float>(base) + factor * static_cast<float>(value - base);
   return mixed <= 0     ? std::uint8_t{0}
@@ -101,7 +101,7 @@ void blend_with(Image& image, int base, double factor) {
 
 std::uint8_t cut(int value) { return static_cast<std::uint8_t>(std::clamp(value, 0, 255)); }
 
-// Python's colorsys in bytes and float32, as in Pillow.
+// Python's colorsys with bytes and float32, as in Pillow.
 std::array<std::uint8_t, 3> to_hsv(int red, int green, int blue) {
   const int largest = std::max({red, green, blue}), smallest = std::min({red, green, blue});
   if (largest == smallest) return {0, 0, cut(largest)};
@@ -179,7 +179,7 @@ void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRando
   std::array order = {0, 1, 2, 3};
   for (std::size_t i = 3; i > 0; --i)
     std::swap(order[i], order[static_cast<std::size_t>(random.below(static_cast<int>(i) + 1))]);
-  // Drawn in one order, so that which is applied first changes no factor.
+  // The factors are drawn in a fixed order, independent of the order in which they are applied.
   const double brightness = factor_near_one(options.brightness, random);
   const double contrast = factor_near_one(options.contrast, random);
   const double saturation = factor_near_one(options.saturation, random);
@@ -215,10 +215,10 @@ void require_valid(const ImagePipelineOptions& options) {
   const ColourJitterOptions& jitter = options.jitter;
   check(jitter.brightness >= 0 && jitter.contrast >= 0 && jitter.saturation >= 0 &&
             jitter.hue >= 0 && jitter.hue <= 0.5,
-        "image pipeline: colour jitter of {}, {}, {} and hue {}, which goes to 0.5",
+        "image pipeline: colour jitter of {}, {}, {} and hue {}; the largest hue is 0.5",
         jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue);
   check(options.reducing_gap == 0 || options.reducing_gap >= 1,
-        "image pipeline: a reducing gap of {}, which is 0 or from 1 on", options.reducing_gap);
+        "image pipeline: a reducing gap of {}; it must be 0, or at least 1", options.reducing_gap);
   check(options.mean.empty() || options.mean.size() == 3, "image pipeline: {} means for 3 channels",
         options.mean.size());
   check(options.std.empty() || options.std.size() == 3,
@@ -247,7 +247,8 @@ ImagePipeline::ImagePipeline(const ImagePipelineOptions& options, std::uint64_t 
   }
 }
 
-// A window of the part, resized. The window may reach beyond it: that is black.
+// Resizes the part and returns a window of the result. Pixels of the window outside of the part are
+// black.
 Image ImagePipeline::take(EncodedImage& image, const Region& part, Size resized,
                           const Region& window) const {
   const int x = std::max(0, window.x), y = std::max(0, window.y);

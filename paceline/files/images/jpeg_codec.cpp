@@ -13,9 +13,10 @@
 namespace paceline::images {
 namespace {
 
-// Of a progressive file; a few bytes of each can cost a pass over the whole image.
+// The most scans of a progressive file; a scan of a few bytes can cost a pass over the whole image.
 constexpr int kMaxScans = 500;
-// Beside a region, so that the filter that enlarges the colours sees the same neighbours.
+// Columns decoded beside a region, so that the filter that enlarges the colours sees the same
+// neighbours.
 constexpr int kMargin = 8;
 constexpr std::size_t kExifIntro = 6;  // "Exif", 0, 0
 
@@ -26,10 +27,10 @@ struct JpegState {
   std::jmp_buf landing;
   char reason[JMSG_LENGTH_MAX];
   std::span<const std::byte> bytes;
-  // Of a read.
+  // The state of one read.
   Region region;
   int reduction;
-  int first_column;  // of the rows as the library gives them
+  int first_column;  // the column at which the library's rows begin
   std::uint8_t* row;
   Image* image;
 };
@@ -40,7 +41,7 @@ struct JpegState {
   std::longjmp(state.landing, 1);
 }
 
-// The library goes on after these by making up pixels.
+// Whether the library continues after this warning with invented pixels.
 bool damages(int code) {
   return code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE || code == JWRN_JPEG_EOF ||
          code == JWRN_MUST_RESYNC;
@@ -59,8 +60,8 @@ void count_scans(j_common_ptr info) {
   std::longjmp(state.landing, 1);
 }
 
-// Runs one step; false when the library reported an error, whose text is in `reason`. A step has no
-// local with a destructor.
+// Runs one step; returns false when the library reported an error, whose text is in `reason`. A
+// step has no locals with a destructor.
 bool run(JpegState& state, void (*step)(JpegState&)) {
   if (setjmp(state.landing) != 0) return false;
   step(state);
@@ -96,7 +97,7 @@ void start_step(JpegState& state) {
   }
 }
 
-// Pillow's: four inks, stored inverted, as Adobe's programs write them.
+// Pillow's conversion: the four inks are stored inverted, as Adobe's programs write them.
 void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, int width) {
   for (int x = 0; x < width; ++x, from += 4, to += 3) {
     const int light = from[3];
@@ -153,8 +154,9 @@ class JpegCodec : public Codec {
     }
     return 1;
   }
-  // A region of a reduced image has other pixels than the whole where a colour sample stands for
-  // eight pixels (4:1:0): libjpeg-turbo positions its scaled colours otherwise when it skips rows.
+  // If a colour sample covers eight pixels (4:1:0), a region of a reduced image has other pixels
+  // than the whole image, because libjpeg-turbo places its scaled colours differently when it skips
+  // rows.
   bool can_reduce() const override {
     for (int i = 0; i < state_.info.num_components; ++i) {
       const jpeg_component_info& component = state_.info.comp_info[i];
@@ -185,12 +187,12 @@ class JpegCodec : public Codec {
     if (!run(state_, open_step)) {
       const std::string reason = state_.reason;
       jpeg_destroy_decompress(&state_.info);
-      fail(ErrorCode::kCorrupt, "{}: not a sound JPEG: {}", name_, reason);
+      fail(ErrorCode::kCorrupt, "{}: not a valid JPEG: {}", name_, reason);
     }
     is_fresh_ = true;
   }
   void require(bool done) const {
-    if (!done) fail(ErrorCode::kCorrupt, "{}: not a sound JPEG: {}", name_, state_.reason);
+    if (!done) fail(ErrorCode::kCorrupt, "{}: not a valid JPEG: {}", name_, state_.reason);
   }
 
   const std::string name_;

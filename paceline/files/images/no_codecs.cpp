@@ -4,7 +4,8 @@
 namespace paceline::images {
 
 std::unique_ptr<Codec> open_jpeg(std::span<const std::byte> /*bytes*/, const std::string& name) {
-  fail(ErrorCode::kUnsupported, "{}: this build decodes no images: {}", name, PACELINE_NO_IMAGES);
+  fail(ErrorCode::kUnsupported, "{}: this build cannot decode images: {}", name,
+       PACELINE_NO_IMAGES);
 }
 
 std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::string& name) {

@@ -12,7 +12,7 @@
 namespace paceline::images {
 namespace {
 
-// Chunks that libpng need not interpret, some of them packed. png_orientation() reads some.
+// Chunks that libpng need not interpret; some are compressed. png_orientation() reads some of them.
 constexpr char kSkipped[] = "iCCP\0zTXt\0iTXt\0tEXt\0eXIf\0sPLT\0hIST\0pCAL\0sCAL";
 constexpr int kNumSkipped = 9;
 
@@ -23,9 +23,9 @@ struct PngState {
   char reason[128];
   std::span<const std::byte> unread;
   std::size_t offset;
-  // Of a read.
+  // The state of one read.
   Region region;
-  std::uint8_t* rows;  // one of them, or all of an interlaced image
+  std::uint8_t* rows;  // one row, or all rows of an interlaced image
   bool is_interlaced;
   Image* image;
 };
@@ -50,7 +50,7 @@ void give_bytes(png_structp png, png_bytep into, png_size_t size) {
   state.offset += size;
 }
 
-// As in jpeg_codec.cpp.
+// Runs one step, like the function in jpeg_codec.cpp.
 bool run(PngState& state, void (*step)(PngState&)) {
   if (setjmp(state.landing) != 0) return false;
   step(state);
@@ -62,9 +62,10 @@ void open_step(PngState& state) {
   if (state.png == nullptr) return;
   state.info = png_create_info_struct(state.png);
   png_set_read_fn(state.png, &state, give_bytes);
-  // EncodedImage has limits of its own, with a message that says which.
+  // EncodedImage has limits of its own, with clearer messages.
   png_set_user_limits(state.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-  // libpng takes the memory of a chunk before it reads it, and none is longer than the file.
+  // libpng allocates the memory of a chunk before it reads the chunk; none can be longer than the
+  // file.
   png_set_chunk_malloc_max(state.png, state.unread.size());
   png_set_keep_unknown_chunks(state.png, PNG_HANDLE_CHUNK_NEVER,
                               reinterpret_cast<png_const_bytep>(kSkipped), kNumSkipped);
@@ -152,7 +153,7 @@ class PngCodec : public Codec {
   }
   void close() { png_destroy_read_struct(&state_.png, &state_.info, nullptr); }
   void require(bool done) const {
-    if (!done) fail(ErrorCode::kCorrupt, "{}: not a sound PNG: {}", name_, state_.reason);
+    if (!done) fail(ErrorCode::kCorrupt, "{}: not a valid PNG: {}", name_, state_.reason);
   }
 
   const std::span<const std::byte> bytes_;

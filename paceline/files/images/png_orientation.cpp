@@ -12,7 +12,7 @@ namespace paceline::images {
 namespace {
 
 constexpr std::size_t kSignature = 8, kLength = 4, kType = 4, kChecksum = 4;
-// The most bytes of a text, and of all packed texts of a file, as in Pillow.
+// The most bytes of one text, and of all decompressed texts of a file, as in Pillow.
 constexpr std::size_t kMaxText = std::size_t{1} << 20, kMaxPackedTexts = std::size_t{64} << 20;
 
 struct Chunk {
@@ -26,7 +26,7 @@ std::uint32_t number_at(std::string_view bytes, std::size_t at) {
   return value;
 }
 
-// Takes the next chunk from `file`. False at the end, and where the file is cut.
+// Takes the next chunk from `file`. Returns false at the end, and when the file is truncated.
 bool take_chunk(std::string_view& file, Chunk& chunk) {
   constexpr std::size_t kAround = kLength + kType + kChecksum;
   if (file.size() < kAround) return false;
@@ -38,14 +38,14 @@ bool take_chunk(std::string_view& file, Chunk& chunk) {
 }
 
 bool is_sound(const Chunk& chunk) {
-  // Type, data and checksum follow each other in the file.
+  // Type, data and checksum are adjacent in the file.
   const auto* const begin = reinterpret_cast<const Bytef*>(chunk.type.data());
   const auto sum = crc32(0, begin, static_cast<uInt>(kType + chunk.data.size()));
   return sum == number_at({chunk.data.data() + chunk.data.size(), kChecksum}, 0);
 }
 
-// Unpacks what there is of zlib's data, and takes its size from `room`. Nothing when it is damaged
-// or too long.
+// Decompresses zlib data and subtracts the size of the result from `room`; nullopt for data that is
+// damaged or too long.
 std::optional<std::string> unpacked(std::string_view packed, std::size_t& room) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return {};
@@ -69,7 +69,7 @@ std::optional<std::string> unpacked(std::string_view packed, std::size_t& room) 
   return text;
 }
 
-// Removes and returns the part before the next zero byte. Nothing when there is none.
+// Removes and returns the part before the next zero byte; nullopt when there is none.
 std::optional<std::string_view> take_word(std::string_view& text) {
   const std::size_t end = text.find('\0');
   if (end == std::string_view::npos) return {};
@@ -82,14 +82,15 @@ std::optional<std::string_view> take_word(std::string_view& text) {
 std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest,
                                                std::size_t& room) {
   if (chunk.type == "zTXt") {
-    if (rest.empty() || rest[0] != 0) return {};  // the one method
+    if (rest.empty() || rest[0] != 0) return {};  // 0 is the only compression method
     return unpacked(rest.substr(1), room);
   }
   if (chunk.type != "iTXt") return std::string(rest);
   if (rest.size() < 2) return {};
   const bool is_packed = rest[0] != 0, has_known_method = rest[1] == 0;
   rest.remove_prefix(2);
-  if (!take_word(rest) || !take_word(rest)) return {};  // the language, the keyword in it
+  if (!take_word(rest) || !take_word(rest))
+    return {};  // skips the language and the translated keyword
   if (!is_packed) return std::string(rest);
   return has_known_method ? unpacked(rest, room) : std::nullopt;
 }
@@ -101,7 +102,8 @@ int digit_of(char letter) {
   return -1;
 }
 
-// A profile of ImageMagick has an empty line, its kind, the number of bytes, then lines of digits.
+// A profile of ImageMagick consists of an empty line, its kind, the number of bytes, then lines of
+// digits.
 std::string profile_bytes(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const std::size_t end = text.find('\n');
@@ -141,7 +143,7 @@ std::optional<int> orientation_in_xmp(std::string_view xmp) {
 // The last text of each kind.
 struct Found {
   std::optional<std::string> exif, profile, xmp;
-  std::size_t room = kMaxPackedTexts;  // for the texts that are still packed
+  std::size_t room = kMaxPackedTexts;  // left for decompressed texts
 };
 
 void look_at(const Chunk& chunk, Found& found) {

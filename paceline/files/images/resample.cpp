@@ -18,7 +18,7 @@ const RowKernels& kernels() {
   return portable::kRowKernels;
 }
 
-// Of numbers that are not negative, or become 0.
+// Rounds halves up. Requires: `x` is not negative, or rounds to 0.
 int half_up(double x) { return static_cast<int>(std::floor(x + 0.5)); }
 
 std::size_t first_weight(const AxisPlan& plan, int output) {
@@ -41,8 +41,9 @@ Image along_rows(const Image& part, int x, const AxisPlan& columns) {
   Image out({columns.size(), part.height()});
   std::vector<int> begins = columns.begins;
   for (int& begin : begins) begin -= x;
-  // The row of an odd height that has no second is computed twice, the second time to be thrown
-  // away; and each row's last store reaches into the next one, which is written later.
+  // Rows are computed in pairs. The last row of an odd height is paired with itself, and the second
+  // result goes to this spare row. The last store of each row overlaps the next row, which is
+  // written later.
   std::vector<std::uint8_t> spare(static_cast<std::size_t>(out.row_bytes()) + Image::kSlack);
   const std::size_t row_bytes = static_cast<std::size_t>(out.row_bytes());
   std::vector<std::uint8_t> first(row_bytes + Image::kSlack);
@@ -72,7 +73,7 @@ Image along_columns(const Image& part, int y, const AxisPlan& rows) {
 
 AxisPlan plan_axis(int input_size, double from, double to, int output_size, int first, int count) {
   const double scale = (to - from) / output_size;
-  const double width = std::max(1.0, scale);  // of half the triangle
+  const double width = std::max(1.0, scale);  // half the width of the triangle
   AxisPlan plan;
   plan.num_taps = static_cast<int>(std::ceil(width)) * 2 + 1;
   plan.weights.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(plan.num_taps));

@@ -1,7 +1,7 @@
 #pragma once
 
-// The two loops of resample.h, for the instruction set that the including source is compiled for:
-// the same bits everywhere, because they are sums of integers.
+// The two loops of resample.h, compiled for the instruction set of the including source. All of
+// them give the same bits, because the sums are sums of integers.
 
 #include <cstdint>
 #include <cstring>
@@ -9,8 +9,9 @@
 namespace paceline::images {
 
 struct RowKernels {
-  // Two rows of pixels at a time: out[i] of 3 bytes from weights and begins as in AxisPlan. Four
-  // bytes are read at each pixel, and four written, so that both need a byte behind the last.
+  // Resizes two rows of pixels at a time: out[i] has 3 bytes; weights and begins are as in
+  // AxisPlan. Four bytes are read and written at each pixel, so input and output need one byte
+  // behind the last pixel.
   void (*along_rows)(const std::uint8_t* first, const std::uint8_t* second, std::uint8_t* first_out,
                      std::uint8_t* second_out, const int* begins, const int* counts,
                      const std::int32_t* weights, int num_taps, int count);
@@ -59,7 +60,8 @@ void along_rows(const std::uint8_t* first, const std::uint8_t* second, std::uint
       std::memcpy(reinterpret_cast<char*>(&bytes) + 4, second + at + kChannels * tap, 4);
       sums += __builtin_convertvector(bytes, Ints8) * weights[tap];
     }
-    // The weights are not negative and their sum is 1, but for their rounding: at most 255.
+    // The weights are not negative and, but for rounding, their sum is 1, so the result is at most
+    // 255.
     const Bytes8 out = __builtin_convertvector(sums >> kWeightBits, Bytes8);
     std::memcpy(first_out + kChannels * i, &out, 4);
     std::memcpy(second_out + kChannels * i, reinterpret_cast<const char*>(&out) + 4, 4);

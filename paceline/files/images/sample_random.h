@@ -1,8 +1,9 @@
 #pragma once
 
-// The random numbers of one sample in one epoch: they depend on (seed, epoch, index) alone, so
-// batches, threads, ranks and a resumed run do not change them. SplitMix64 (Steele, Lea and Flood,
-// 2014): a good 64-bit mix of its state, cheap enough to seed anew for every sample.
+// The random numbers of one sample in one epoch. They depend only on (seed, epoch, index), so
+// batches, threads, ranks and a resumed run do not change them. The generator is SplitMix64
+// (Steele, Lea and Flood, 2014), a good 64-bit mix of its state that is cheap enough to be seeded
+// for every sample.
 //
 // Thread safety: none; a value for one sample.
 
@@ -23,27 +24,27 @@ class SampleRandom {
                static_cast<std::uint64_t>(index)) {}
 
   std::uint64_t next() { return mixed(std::exchange(state_, state_ + kMixStep)); }
-  // In [0, bound); the bias of a bound far below 2^32 is below 2^-32.
+  // A number in [0, bound). For a bound far below 2^32 the bias is below 2^-32.
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>((next() >> 32) * static_cast<std::uint64_t>(bound) >> 32);
   }
-  // In [low, high).
+  // A number in [low, high).
   double uniform(double low = 0, double high = 1) {
     return low + (high - low) * (static_cast<double>(next() >> 11) * 0x1p-53);
   }
-  // A normal number of mean 0 and variance 1, by Box and Muller.
+  // A normally distributed number of mean 0 and variance 1, by Box and Muller.
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
   }
-  // A beta-distributed number of parameters (a, a): X / (X + Y), both by gamma().
+  // A beta-distributed number with parameters (a, a): X / (X + Y), where gamma() draws both.
   double beta(double a) {
     const double x = gamma(a), y = gamma(a);
     return x + y > 0 ? x / (x + y) : uniform() < 0.5 ? 0 : 1;
   }
 
  private:
-  // Marsaglia and Tsang, 2000; below 1 by their boost.
+  // A gamma-distributed number by Marsaglia and Tsang, 2000; below 1 with their boost.
   double gamma(double a) {
     if (a < 1) {
       const double u = 1 - uniform();

@@ -19,7 +19,7 @@ std::string ByteTokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
   text.reserve(tokens.size());
   for (const Token token : tokens) {
-    check(token >= 0 && token < vocabulary_size(), "decode: token {} is no byte", token);
+    check(token >= 0 && token < vocabulary_size(), "decode: token {} is not a byte", token);
     text.push_back(static_cast<char>(token));
   }
   return text;
@@ -32,8 +32,8 @@ std::optional<Token> ByteTokenizer::find(std::string_view name) const {
 
 namespace {
 
-// The files write every byte as a letter that can be seen: bytes that can are themselves, the
-// others are the characters from 256 on, in order.
+// The files write every byte as a visible letter: visible bytes stand for themselves, all others
+// are written as the characters from 256 on, in order.
 struct ByteLetters {
   std::array<char32_t, 256> letter{};
   std::unordered_map<char32_t, unsigned char> byte;
@@ -54,7 +54,8 @@ const ByteLetters& byte_letters() {
   return letters;
 }
 
-// A name that has other letters, such as a special token's, stands for its own bytes.
+// The bytes that a name stands for. A name with any other letter, such as that of a special token,
+// stands for its own bytes.
 std::string bytes_of(std::string_view name) {
   std::string bytes;
   for (std::size_t at = 0; at < name.size();) {
@@ -92,7 +93,8 @@ std::size_t length_of_contraction(std::string_view text) {
   return 0;
 }
 
-// White space that ends the text is one word; otherwise its last character is left to the next.
+// The length of a word of white space. At the end of the text it takes all of it; otherwise it
+// leaves the last character to the next word.
 std::size_t length_of_space(std::string_view text) {
   std::size_t end = 0;
   std::size_t last = 0;
@@ -148,8 +150,9 @@ void BpeTokenizer::read_vocabulary(const std::string& file) {
     const bool is_number = number.is_number_unsigned();
     const auto token = is_number ? number.get<std::uint64_t>() : 0;
     if (!is_number || token >= names_.size() || is_known[token]) {
-      fail(ErrorCode::kCorrupt, "{}: {} has the number {}; {} tokens have the numbers 0 to {} once",
-           file, name, json_text(number), names_.size(), names_.size() - 1);
+      fail(ErrorCode::kCorrupt,
+           "{}: {} has the number {}; {} tokens must have the numbers 0 to {}, each once", file,
+           name, json_text(number), names_.size(), names_.size() - 1);
     }
     is_known[token] = true;
     names_[token] = name;
@@ -183,9 +186,10 @@ void BpeTokenizer::read_merges(const std::string& file) {
                                            names_[static_cast<std::size_t>(*right)])
                                     : std::nullopt;
     if (!both) {
-      fail(ErrorCode::kCorrupt,
-           "{}:{}: '{}' is not a pair of tokens that the vocabulary has, alone and together", file,
-           line_number, line);
+      fail(
+          ErrorCode::kCorrupt,
+          "{}:{}: '{}' is not a pair of tokens that the vocabulary has, each alone and both joined",
+          file, line_number, line);
     }
     merges_.try_emplace(pair_of(*left, *right), Merge{merges_.size(), *both});
   }
@@ -202,7 +206,8 @@ std::vector<Token> BpeTokenizer::encode(std::string_view text) const {
   return tokens;
 }
 
-// Tokens of a word are a list, so that a merge moves nothing; pairs wait by rank, then place.
+// The tokens of a word form a linked list, so that a merge moves nothing. Pairs wait in a queue
+// ordered by rank, then by place.
 void BpeTokenizer::encode_word(std::string_view word, std::vector<Token>& tokens) const {
   constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
   struct Part {
@@ -236,7 +241,7 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<Token>& tokens
     const Candidate best = candidates.top();
     candidates.pop();
     Part& part = parts[best.at];
-    // A pair that has changed since is another candidate.
+    // A pair that has changed since then has another entry in the queue.
     if (part.token != best.left || part.after == kNone || parts[part.after].token != best.right)
       continue;
     Part& next = parts[part.after];

@@ -67,7 +67,8 @@ bool is_accent(char32_t code) {
 }
 
 void append_plain_lower_case(char32_t code, std::string& to) {
-  // Turkish I with a dot is the one letter that has two in lower case; the second is an accent.
+  // The Turkish capital I with a dot is the only letter whose lower case has two characters; the
+  // second is an accent.
   const auto lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(code));
   std::array<utf8proc_int32_t, 32> parts{};
   int last_class = 0;
@@ -91,8 +92,7 @@ std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
     fail(ErrorCode::kCorrupt, "{}: not a regular file", path);
   }
   if (bytes > max_bytes) {
-    fail(ErrorCode::kCorrupt, "{}: {} bytes are more than the {} that are read", path, bytes,
-         max_bytes);
+    fail(ErrorCode::kCorrupt, "{}: {} bytes exceed the limit of {}", path, bytes, max_bytes);
   }
   std::ifstream file(path, std::ios::binary);
   std::string text(bytes, '\0');

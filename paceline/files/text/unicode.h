@@ -1,7 +1,7 @@
 #pragma once
 
-// The characters of a UTF-8 text and their classes, by utf8proc and its version of Unicode; and
-// reading a vocabulary's file.
+// The characters of a UTF-8 text and their classes, by utf8proc and its version of Unicode; also
+// reads the files of vocabularies.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace paceline::text {
 
-// A byte that belongs to no character counts as one with this code.
+// The code of a byte that belongs to no character.
 inline constexpr char32_t kNoCharacter = 0xFFFFFFFF;
 
 struct Character {
@@ -29,15 +29,14 @@ bool is_number(char32_t code);  // category N
 bool is_space(char32_t code);
 bool is_punctuation(char32_t code);  // category P
 bool is_control(char32_t code);      // categories Cc, Cf and Co: control, format, private use
-bool is_accent(char32_t code);       // category Mn: marks that take no room of their own
+bool is_accent(char32_t code);       // category Mn: nonspacing marks
 
-// Appends the lower-case letters of `code`, in their canonical decomposition (NFD) and without
-// accents.
+// Appends the lower case of `code`, in canonical decomposition (NFD) and without accents.
 void append_plain_lower_case(char32_t code, std::string& to);
 
-// The text of a regular file of a vocabulary, without a byte order mark of UTF-8. Error(kCorrupt)
-// with its name when it is missing, no regular file, a web page or a pointer of Git LFS in its
-// place, marked as another encoding, cannot be read or has more than `max_bytes`.
+// Reads a vocabulary's file, without a UTF-8 byte order mark. Throws Error(kCorrupt), which names
+// the file, when it is missing, is not a regular file, is a web page or a pointer of Git LFS, is
+// marked as another encoding, cannot be read, or has more than `max_bytes` bytes.
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes = 1ULL << 32);
 
 }  // namespace paceline::text

@@ -7,7 +7,7 @@
 namespace paceline::text {
 namespace {
 
-// The longest word, in characters; BERT takes a longer one for unknown.
+// The longest word, in characters; to BERT a longer one is unknown.
 constexpr std::size_t kLongestWord = 100;
 constexpr std::string_view kContinued = "##";
 
@@ -15,7 +15,7 @@ bool is_bert_space(char32_t code) {
   return code == '\t' || code == '\n' || code == '\r' || (is_space(code) && !is_control(code));
 }
 
-// All signs of ASCII count, also the ones that Unicode classifies as symbols.
+// All punctuation of ASCII counts, including signs that Unicode classifies as symbols.
 bool is_bert_punctuation(char32_t code) {
   return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') ||
          (code >= '[' && code <= '`') || (code >= '{' && code <= '~') || is_punctuation(code);
@@ -55,7 +55,7 @@ std::vector<std::string> split_for_bert(std::string_view text, bool is_lower_cas
     if (is_bert_space(code)) {
       end_word();
     } else if (code == kNoCharacter || code == 0 || code == 0xFFFD || is_control(code)) {
-      continue;  // a byte of no character is left out, as control characters are
+      continue;  // bytes of no character and control characters are dropped
     } else if (!is_lower_case) {
       add(code);
     } else {
@@ -86,7 +86,7 @@ WordPieceTokenizer WordPieceTokenizer::read(const std::string& vocabulary_file,
     if (name.ends_with('\r')) name.pop_back();
     const auto token = static_cast<Token>(tokenizer.names_.size());
     if (!tokenizer.tokens_.emplace(name, token).second) {
-      fail(ErrorCode::kCorrupt, "{}:{}: the token '{}' is there twice", vocabulary_file, token + 1,
+      fail(ErrorCode::kCorrupt, "{}:{}: the token '{}' appears twice", vocabulary_file, token + 1,
            name);
     }
     tokenizer.longest_name_ = std::max(tokenizer.longest_name_, name.size());

@@ -14,15 +14,15 @@ namespace paceline::planning {
 
 namespace {
 
-// Numbers of micro-batches that are tried with each pipeline.
+// How many numbers of micro-batches are tried with each pipeline.
 constexpr std::size_t kMostMicroBatchNumbers = 5;
-// More micro-batches for each stage than this gain less than their overhead.
+// Beyond this number of micro-batches for each stage, the overhead exceeds the gain.
 constexpr std::int64_t kMostForEachStage = 16;
-// This many of the fastest pipelines are searched for a better schedule than those with names,
-// unless they have more stages times micro-batches than these: that would take seconds.
+// For this many of the fastest pipelines a better schedule than the named ones is searched, unless
+// stages times micro-batches exceed kMostSearched, because that would take seconds.
 constexpr std::size_t kSearchedPipelines = 6;
 constexpr int kMostSearched = 64;
-// Faster by less is noise of the measurement; the simpler way wins then.
+// Smaller differences are noise of the measurement; the simpler way then wins.
 constexpr double kNoise = 0.01;
 
 std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
@@ -33,7 +33,8 @@ std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// Numbers of micro-batches: divisors of a replica's samples, from one a stage on, about doubling.
+// The numbers of micro-batches to try: divisors of a replica's samples, from one for each stage on,
+// roughly doubling.
 std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   if (stages == 1) return divisors_of(samples, 1);
   std::vector<int> numbers;
@@ -45,7 +46,7 @@ std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   return numbers;
 }
 
-// One axis more, or one thing more that is divided, is one more thing to understand.
+// How much a way asks a user to understand: each further axis and each further division counts.
 int complexity(const Way& way) {
   return (way.replicas > 1) + 2 * (way.parts > 1) + 2 * (way.stages > 1) + (way.shard_stage > 0) +
          (way.schedule != "1f1b") + !way.stages_outside;
@@ -101,7 +102,7 @@ class Searcher {
     }
   }
 
-  // How many ways have come of it.
+  // Adds pipelines with searched schedules; returns how many.
   std::size_t try_searched() {
     const auto& schedules = profile_.schedules;
     if (std::find(schedules.begin(), schedules.end(), kSearched) == schedules.end()) return 0;
@@ -130,12 +131,12 @@ class Searcher {
   }
 
   [[noreturn]] void refuse() const {
-    fail(
-        ErrorCode::kInvalid,
-        "{} ranks cannot divide a global batch of {} samples among them: {} ranks are the most "
-        "that share a replica (heads: {}, blocks: {}); choose a larger global batch or fewer ranks",
-        machine_.world_size(), global_batch_, machine_.world_size() / global_batch_ + 1,
-        profile_.most_parts, profile_.num_blocks());
+    fail(ErrorCode::kInvalid,
+         "{} ranks cannot divide a global batch of {} samples among them: about {} ranks would "
+         "have to "
+         "share each replica (heads: {}, blocks: {}); choose a larger global batch or fewer ranks",
+         machine_.world_size(), global_batch_, machine_.world_size() / global_batch_ + 1,
+         profile_.most_parts, profile_.num_blocks());
   }
 
   void sort() {
@@ -145,7 +146,7 @@ class Searcher {
       if (!a.fits) return a.memory.host < b.memory.host;
       return a.samples_per_second() > b.samples_per_second();
     });
-    // The simplest of those as fast as the fastest comes first.
+    // The simplest of all ways that are as fast as the fastest comes first.
     const auto end = std::find_if(ways.begin(), ways.end(), [&](const Forecast& way) {
       return way.fits != ways.front().fits ||
              way.samples_per_second() < (1 - kNoise) * ways.front().samples_per_second();
@@ -179,8 +180,8 @@ std::vector<std::string> reasons_for(const Search& search) {
     reasons.push_back(fmt::format(format, std::forward<Args>(args)...));
   };
   because(
-      "of a step of {:.4g} ms {:.0f}% are passes, {:.0f}% bubble, {:.0f}% exchange within "
-      "layers, {:.0f}% exchange of gradients that nothing hides, {:.0f}% the optimizer",
+      "a step takes {:.4g} ms: {:.0f}% passes, {:.0f}% bubble, {:.0f}% exchange within "
+      "layers, {:.0f}% exposed exchange of gradients, {:.0f}% optimizer",
       best.step_s() * 1e3, share(times.compute), share(times.bubble), share(times.exchange),
       share(times.gradients), share(times.optimizer));
   const auto compare = [&](const char* what, const std::function<bool(const Way&)>& wanted) {

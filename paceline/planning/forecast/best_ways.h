@@ -1,14 +1,14 @@
 #pragma once
 
-// The search over all ways to divide a job among the ranks of a machine, and tables of ways for
-// people.
+// The search over all ways to divide a job among the ranks of a machine, and tables that show ways
+// to people.
 //
-// The search takes every mesh of the right size whose parts stay within a host, every stage of
-// sharding and every schedule that the program runs, and several numbers of micro-batches.
+// The search tries every mesh of the right size whose parts stay within a host, with every stage of
+// sharding, every schedule that the program supports, and several numbers of micro-batches.
 //
-// Cost: a forecast for each way; for a pipeline a simulated step, a few milliseconds for the
-// largest. A mesh of 100,000 ranks has a few hundred ways. Where the program can (kSearched), a
-// better schedule is searched for a few of the fastest pipelines, if they are not large: about a
+// Cost: one forecast for each way, which for a pipeline includes a simulated step of at most a few
+// milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program supports kSearched,
+// a better schedule is searched for a few of the fastest pipelines, unless they are large: about a
 // tenth of a second each.
 //
 // Thread safety: pure functions.
@@ -28,29 +28,29 @@ struct Search {
   std::int64_t num_simulations = 0;
 };
 
-// Error(kInvalid) that says what to change when there is no way at all.
+// Throws Error(kInvalid), which says what to change, when no way is possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-// Why the first is the best, a sentence each: what divides the model would cost instead, what
-// limits the step. Requires: a way.
+// Why the first way is the best, one reason a sentence: the cost of ways that divide the model
+// instead, and what limits the step. Requires: search.ways is not empty.
 std::vector<std::string> reasons_for(const Search& search);
 
 // A way's measured time and memory beside its forecast.
 struct MeasuredWay {
   Forecast forecast;
   double step_s = 0;      // 0: nothing was measured
-  double host_bytes = 0;  // of all ranks of the host
+  double host_bytes = 0;  // memory of all ranks of the host
   std::string problem;    // why nothing was measured
 };
 
-// The first `rows` ways, the best one marked: mesh, sharding, schedule, step and what it consists
-// of, throughput, memory.
+// The first `rows` ways, with the best one marked: mesh, sharding, schedule, step and its parts,
+// throughput, memory.
 std::string way_table(const Search& search, const JobProfile& profile, std::size_t rows);
 
-// One line for each way: what its memory consists of, for a rank and a host, and whether it fits.
+// One line for each way: the parts of its memory, for a rank and for a host, and whether it fits.
 std::string memory_table(std::span<const Forecast> ways, const Machine& machine);
 
-// Predicted beside measured, with the errors' median and the worst.
+// Predictions beside measurements, with the median and the largest error.
 std::string measured_table(std::span<const MeasuredWay> ways);
 
 // "1.2 GB", "35 MB".

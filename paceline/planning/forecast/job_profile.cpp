@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 constexpr const char* kFormat = "paceline profile";
 constexpr int kVersion = 1;
 
-// Fields that are finite and not negative, by their names in the file.
+// The fields that must be finite and not negative, with their names in the file.
 constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
     {"units_per_sample", &JobProfile::units_per_sample},
     {"parameter_bytes", &JobProfile::parameter_bytes},
@@ -38,8 +38,8 @@ constexpr std::pair<const char*, double JobProfile::*> kAmounts[] = {
     {"library_bytes", &JobProfile::library_bytes},
 };
 
-// What a file has of a profile: visit(name, field) for each of its fields, visit(name, field, true)
-// where a file must have it. Layers are apart.
+// Visits the fields that a file has: visit(name, field) for each, visit(name, field, true) for a
+// required one. Layers are visited separately.
 template <class Layer, class Visit>
 void visit_layer(Layer& layer, const Visit& visit) {
   visit("name", layer.name, true);
@@ -86,7 +86,7 @@ struct FieldWriter {
   }
 };
 
-// A field that the file does not have keeps its value.
+// Reads fields; a field that the file lacks keeps its value.
 struct FieldReader {
   const Json& json;
 
@@ -102,7 +102,7 @@ struct FieldReader {
 
 JobProfile from_json(const Json& json) {
   check(json.at("format") == kFormat && json.at("version") == kVersion,
-        "it is another kind of file");
+        "the file has another format or version");
   JobProfile profile;
   visit_profile(profile, FieldReader{json});
   for (const Json& layer : json.at("layers"))
@@ -112,12 +112,12 @@ JobProfile from_json(const Json& json) {
 }
 
 void require_amount(const std::string& of, const char* field, double value) {
-  check(std::isfinite(value) && value >= 0, "{}: {} is {}; it is finite and not negative", of,
+  check(std::isfinite(value) && value >= 0, "{}: {} is {}; it must be finite and not negative", of,
         field, value);
 }
 
 void require_share(const std::string& of, const char* field, double value) {
-  check(value >= 0 && value <= 1, "{}: {} is {}; it is a share from 0 to 1", of, field, value);
+  check(value >= 0 && value <= 1, "{}: {} is {}; it must be a share from 0 to 1", of, field, value);
 }
 
 void require_valid(const LayerProfile& layer) {
@@ -167,7 +167,7 @@ void require_valid(const JobProfile& profile) {
   check(profile.threads >= 1, "{}: threads is {}", of, profile.threads);
   check(profile.ranks_at_once >= 1, "{}: ranks_at_once is {}", of, profile.ranks_at_once);
   check(profile.most_parts >= 1, "{}: most_parts is {}", of, profile.most_parts);
-  check(!profile.shard_stages.empty(), "{}: shard_stages is empty; 0 is without", of);
+  check(!profile.shard_stages.empty(), "{}: shard_stages is empty; use 0 for no sharding", of);
   for (const int stage : profile.shard_stages)
     check(stage >= 0 && stage <= 3, "{}: shard_stages has {}; stages are 0 to 3", of, stage);
   const auto known = pipeline::plan_names();
@@ -176,7 +176,7 @@ void require_valid(const JobProfile& profile) {
           "{}: unknown schedule '{}'", of, name);
   }
   check(profile.schedules.size() != 1 || profile.schedules.front() != kSearched,
-        "{}: schedules has '{}' alone; give a name, too", of, kSearched);
+        "{}: schedules has only '{}'; add a name", of, kSearched);
   for (const auto& [name, amount] : kAmounts) require_amount(of, name, profile.*amount);
 }
 
@@ -192,7 +192,7 @@ JobProfile profile_from_text(const std::string& text) {
   try {
     return from_json(parse_json(text));
   } catch (const std::exception& error) {
-    fail(ErrorCode::kCorrupt, "this is no profile of a program: {}", error.what());
+    fail(ErrorCode::kCorrupt, "not a profile of a program: {}", error.what());
   }
 }
 

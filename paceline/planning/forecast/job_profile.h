@@ -1,13 +1,14 @@
 #pragma once
 
-// What a training program costs, measured by the program itself in a dry run: the facts from which
+// The costs of a training program, which the program itself measures in a dry run. From them
 // step_forecast.h and memory_plan.h predict every way to divide it.
 //
 // With PACELINE_PROFILE=FILE in the environment, train::TrainingRun measures a few steps and writes
-// the profile there in the place of training; a program of any language can do the same
-// (docs/planner.md has the fields).
+// the profile to that file instead of training. A program in any language can do the same
+// (docs/planner.md lists the fields).
 //
-// Times are linear in the samples that are computed at once: a fixed part and a part for each.
+// Times are linear in the number of samples that are computed at once: a fixed part, and a part for
+// each sample.
 //
 // Thread safety: values.
 
@@ -20,10 +21,10 @@
 
 namespace paceline::planning {
 
-// The schedule of a pipeline that searches for it.
+// The name of the schedule of a pipeline that searches for its own.
 inline constexpr std::string_view kSearched = "search";
 
-// Seconds of a pass.
+// The time of a pass in seconds.
 struct PassCost {
   double fixed_s = 0;
   double sample_s = 0;
@@ -32,12 +33,12 @@ struct PassCost {
   bool operator==(const PassCost&) const = default;
 };
 
-// Through two measurements, neither part below zero. Requires: few < many.
+// The line through two measurements; neither part is below zero. Requires: few < many.
 PassCost line_through(double few, double seconds_of_few, double many, double seconds_of_many);
 
 // The shares of a layer, 0 to 1, that tensor parallelism divides among ranks.
 struct DivisibleShares {
-  double time = 0;  // of PassCost::sample_s
+  double time = 0;  // share of PassCost::sample_s
   double parameters = 0;
   double activations = 0;
   bool operator==(const DivisibleShares&) const = default;
@@ -45,26 +46,27 @@ struct DivisibleShares {
 
 struct LayerProfile {
   std::string name;
-  // Blocks are what a pipeline divides, by what they cost (planning/schedules/search.h).
-  // What comes before the first block counts with it, what comes after the last one with that.
+  // A pipeline divides the blocks among its stages by their costs (planning/schedules/search.h).
+  // Layers before the first block count with it, and layers behind the last block count with that.
   bool is_block = false;
   std::int64_t parameters = 0;
-  // Those of the parameters that the first layer has too. A stage without the first layer has a
-  // copy.
+  // The parameters that this layer shares with the first one. A stage without the first layer has a
+  // copy of them.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
-  // The backward pass's halves, for inputs and for weights (zero-bubble schedules); not given: half
-  // of it each.
+  // The halves of the backward pass, for inputs and for weights (zero-bubble schedules). By default
+  // each is half of it.
   std::optional<PassCost> input_half, weight_half;
-  // Seconds of adding its gradients to those of earlier micro-batches, in a pipeline.
+  // In a pipeline, the seconds that it takes to add the layer's gradients to those of earlier
+  // micro-batches.
   double add_s = 0;
-  double activation_bytes = 0;  // kept from the forward to the backward pass, for each sample
-  // The same from the first half of the backward pass to the second; not given: as much.
+  double activation_bytes = 0;  // kept from the forward to the backward pass, a sample
+  // Bytes kept from the first half of the backward pass to the second. By default activation_bytes.
   std::optional<double> deferred_bytes;
-  double output_bytes = 0;  // for each sample: what goes to the next stage
+  double output_bytes = 0;  // sent to the next stage, a sample
   DivisibleShares divisible;
-  // All-reduces of the output's size in a forward pass of a divided layer, and as many in a
-  // backward pass.
+  // The number of all-reduces of the output's size in a forward pass of a divided layer; the
+  // backward pass has as many.
   int exchanges = 0;
 
   double deferred() const { return deferred_bytes.value_or(activation_bytes); }
@@ -72,29 +74,30 @@ struct LayerProfile {
 };
 
 struct JobProfile {
-  std::string program;  // its name, for people
+  std::string program;  // the name of the program, for people
   std::string unit = "samples";
   double units_per_sample = 1;
-  std::int64_t samples_per_step = 1;  // of all ranks together, as the program was started
-  int threads = 1;                    // of a rank
-  int ranks_at_once = 1;              // that computed on the machine while it was measured
+  std::int64_t samples_per_step = 1;  // of all ranks together in the measured run
+  int threads = 1;                    // threads of each rank
+  int ranks_at_once = 1;              // ranks that computed on the machine during the measurement
 
   std::vector<LayerProfile> layers;  // in the order of the forward pass, at least one
-  double parameter_bytes = 4;        // of an element
+  double parameter_bytes = 4;        // bytes of an element
   double gradient_bytes = 4;
-  double optimizer_bytes = 8;              // of state, for each parameter
-  double optimizer_s_a_parameter = 0;      // of a step
-  double data_s = 0;                       // of waiting for a step's batch
-  double other_s = 0;                      // of a step, beside passes, optimizer and data
-  double bucket_bytes = 25.0 * (1 << 20);  // of gradients that travel together
-  double unit_bytes = 4.0 * (1 << 20);     // the same where gradients are divided
-  double working_bytes = 0;  // beyond activations, for each sample, at the peak of a step
-  double process_bytes = 0;  // of a rank without model and data: its own
-  double library_bytes = 0;  // of files that all ranks of a host share
+  double optimizer_bytes = 8;              // bytes of state a parameter
+  double optimizer_s_a_parameter = 0;      // seconds of a step, a parameter
+  double data_s = 0;                       // waiting for the batch of a step
+  double other_s = 0;                      // the rest of a step: no pass, optimizer or data
+  double bucket_bytes = 25.0 * (1 << 20);  // gradients that are reduced together
+  double unit_bytes = 4.0 * (1 << 20);     // the same, if gradients are divided
+  double working_bytes = 0;  // in addition to activations, a sample, at the peak of a step
+  double process_bytes = 0;  // private memory of a rank without model and data
+  double library_bytes = 0;  // files that all ranks of a host share
 
-  std::vector<int> shard_stages = {0};  // of fully_shard(): those that the program can run
-  // Schedules of pipelines: names (planning/schedules/named_plans.h), and kSearched where the
-  // program searches for stages and schedule itself (planning/schedules/search.h); empty: none.
+  std::vector<int> shard_stages = {0};  // stages of fully_shard() that the program supports
+  // The schedules of pipelines that the program supports: names (planning/schedules/named_plans.h),
+  // and kSearched if the program searches for stages and schedule itself
+  // (planning/schedules/search.h). Empty: it has no pipelines.
   std::vector<std::string> schedules;
   std::int64_t most_parts = 1;  // tensor parallelism divides this number (heads); 1: none
 
@@ -103,16 +106,17 @@ struct JobProfile {
   bool operator==(const JobProfile&) const = default;
 };
 
-// Error(kInvalid) that names the field which is wrong.
+// Throws Error(kInvalid), which names the invalid field.
 void require_valid(const JobProfile& profile);
 
-// JSON, and back. Error(kCorrupt) for any other text, and where require_valid() refuses it.
+// Converts a profile to JSON and back. Throws Error(kCorrupt) for any other text, and for a profile
+// that require_valid() refuses.
 std::string to_text(const JobProfile& profile);
 JobProfile profile_from_text(const std::string& text);
 
-// Atomically. Error(kSystem) with the path.
+// Saves atomically. Throws Error(kSystem), which names the path.
 void save_profile(const JobProfile& profile, const std::filesystem::path& path);
-// Error(kSystem) where there is no such file, Error(kCorrupt), both with the path.
+// Throws Error(kSystem) when there is no such file, and Error(kCorrupt); both name the path.
 JobProfile load_profile(const std::filesystem::path& path);
 
 }  // namespace paceline::planning

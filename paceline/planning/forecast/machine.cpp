@@ -14,12 +14,12 @@ constexpr int kMostCores = 65536;
 
 double bytes_of(const Setting& setting) {
   constexpr std::array<Unit, 3> kUnits = {{{"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
-  return quantity(setting, kUnits, "a size as 512GB (MB, GB, TB)");
+  return quantity(setting, kUnits, "a size such as 512GB (MB, GB, TB)");
 }
 
 double share_of(const Setting& setting) {
   constexpr std::array<Unit, 1> kUnits = {{{"%", 0.01}}};
-  return quantity(setting, kUnits, "a share as 5%");
+  return quantity(setting, kUnits, "a share such as 5%");
 }
 
 void take(Machine& machine, const Setting& setting) {

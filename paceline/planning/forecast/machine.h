@@ -1,6 +1,6 @@
 #pragma once
 
-// The hosts that a job is planned for: those that are here, or others in words:
+// The hosts that a job is planned for: the present ones, or others described by a text:
 // "hosts=64,ranks=8,link=100Gbit,latency=20us,cores=64,memory=512GB,mtbf=5000h,stragglers=5%".
 //
 // Thread safety: values and pure functions.
@@ -18,11 +18,11 @@ struct Machine {
   int ranks_a_host = 1;
   // Cores of each host that compute; 0: enough for all threads of all ranks.
   double cores_a_host = 0;
-  double memory_bytes = 0;  // of each host; 0: not known, everything fits
+  double memory_bytes = 0;  // of each host; 0: unknown, so everything fits
   CostModel links;
 
-  // What goes wrong.
-  double mtbf_s = 0;         // mean time between failures of one host; 0: there are none
+  // Failures and slow ranks.
+  double mtbf_s = 0;         // mean time between failures of one host; 0: no failures
   double checkpoint_s = 30;  // how long saving stops the training
   double restart_s = 120;    // from a failure to the next step
   double interval_s = 0;     // between checkpoints; 0: the best one
@@ -33,11 +33,11 @@ struct Machine {
   bool operator==(const Machine&) const = default;
 };
 
-// The most ranks that are planned for.
+// The largest number of ranks of a plan.
 inline constexpr int kMostPlannedRanks = 1'000'000;
 
-// `usual` with what the text says; hosts must be given. Throws SettingError
-// (engine/core/option_text.h) with the part that is wrong, and what is allowed.
+// `usual`, changed by the settings in the text, which must include hosts. Throws SettingError
+// (engine/core/option_text.h), which names the invalid part and what is allowed.
 Machine parse_machine(std::string_view text, const Machine& usual);
 
 // "64 hosts x 8 ranks, 100 Gbit/s, 20 µs, ...".

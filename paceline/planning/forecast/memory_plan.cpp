@@ -6,12 +6,14 @@
 namespace paceline::planning {
 namespace {
 
-// Constants of a pass under stages 2 and 3 (training/parallel/fully_shard.h).
+// The number of units of gradients under way in a pass under stages 2 and 3
+// (training/parallel/fully_shard.h).
 constexpr double kUnitsUnderWay = 4;
 
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
-// Parameters of a layer, beside the first layer or not.
+// A rank's parameters of a layer. `beside_first`: the rank also has the first layer, and so the
+// tied ones.
 double parameters_of(const LayerProfile& layer, const Way& way, bool beside_first) {
   const std::int64_t all = layer.parameters - (beside_first ? layer.tied_parameters : 0);
   return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
@@ -21,19 +23,20 @@ double activations_of(const LayerProfile& layer, const Way& way) {
   return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
 }
 
-// Into how many parts gradients are divided. A pipeline's are whole until the end of the step.
+// The number of parts into which gradients are divided. Those of a pipeline are whole until the end
+// of the step.
 int gradient_parts(const Way& way) {
   return way.shard_stage >= 2 && way.stages == 1 ? way.replicas : 1;
 }
 
-// How many of so many divided gradients wait for their exchange.
+// The bytes of divided gradients that wait for their exchange, of `gradients` bytes in all.
 double units_under_way(const JobProfile& profile, const Way& way, double gradients) {
   if (gradient_parts(way) == 1) return 0;
   return std::min(gradients, kUnitsUnderWay * profile.unit_bytes);
 }
 
-// By how much the gradients of one micro-batch in one of a pipeline's stages exceed the activations
-// whose place they take.
+// How far the gradients of one micro-batch in a pipeline's stage exceed the activations that they
+// replace, in bytes.
 double gradients_of_pass(const JobProfile& profile, const Way& way, const RankLayers& stages,
                          double samples) {
   Way whole = way;
@@ -118,7 +121,7 @@ MemoryPlan plan_memory(const JobProfile& profile, const Machine& machine, const 
                        double samples_at_once, const std::vector<RankLayers>& ranks,
                        const std::vector<double>& kept) {
   const std::vector<int> host_of_rank = hosts_of_stages(way, machine);
-  std::map<int, int> ranks_on;  // of pp, by host
+  std::map<int, int> ranks_on;  // the pipeline ranks on each host
   for (const int host : host_of_rank) ++ranks_on[host];
   std::map<int, double> ranks_of, copies_of;
   const int groups_a_host = place_of_replicas(way, machine).groups_a_host;

@@ -47,8 +47,8 @@ double Forecaster::samples_at_once(const Way& way) const {
   return static_cast<double>(global_batch_) / way.replicas / way.micro_batches;
 }
 
-// What all ranks of a host do at once takes longer where they have more threads than there are
-// cores.
+// The factor by which work slows down that all ranks of a host do at once, if they have more
+// threads than there are cores.
 double Forecaster::slowdown() const {
   if (machine_.cores_a_host <= 0) return 1;
   return std::max(1.0, profile_.threads * machine_.ranks_a_host / machine_.cores_a_host);
@@ -110,7 +110,7 @@ pipeline::Costs Forecaster::costs_of(const Way& way, const std::vector<LayerRang
       input_half += half(layer.input_half) + between;
       weight_half += half(layer.weight_half) + adding;
     }
-    if (stage == 0) input_half = 0, weight_half = backward;  // nothing waits for its input's
+    if (stage == 0) input_half = 0, weight_half = backward;  // no stage needs its input gradient
     pipeline::StageCosts each{
         .forward_s = forward,
         .input_gradient_s = input_half,
@@ -161,7 +161,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
     const auto rank = static_cast<std::size_t>(plan.rank_of_stage[stage]);
     passes.ranks[rank].push_back(cuts[chosen][stage]);
   }
-  // The mean of the ranks.
+  // Adds the exchanges of the mean rank.
   for (const LayerProfile& layer : profile_.layers)
     passes.exchange += 2 * exchange_of(layer, way) * way.micro_batches / way.stages;
   const double busy = std::accumulate(clock.busy_s().begin(), clock.busy_s().end(), 0.0);
@@ -173,7 +173,7 @@ Forecaster::Passes Forecaster::simulated_passes(const Way& way) {
 double Forecaster::seconds_of(const pipeline::Plan& plan, const pipeline::Costs& costs,
                               const Way& way, double simulated_s) const {
   if (slowdown() <= 1) return simulated_s;
-  // Each rank of the plan stands for those of other replicas and parts on its host.
+  // Each rank of the plan represents the ranks of other replicas and parts on its host.
   const std::vector<int> hosts = hosts_of_stages(way, machine_);
   const auto on_first = std::count(hosts.begin(), hosts.end(), 0);
   return seconds_on_shared_cores(plan, costs, hosts, static_cast<double>(on_first) / slowdown());
@@ -209,7 +209,7 @@ void Forecaster::add_gradients(Forecast& forecast, const std::vector<RankLayers>
           tied_bytes += static_cast<double>(layer.tied_parameters) *
                         (1 - share + share / way.parts) * profile_.gradient_bytes;
         }
-        // A pipeline's exchange comes after its passes.
+        // A pipeline exchanges gradients after its passes.
         layers.push_back({way.stages > 1 ? 0 : backward * slowdown(),
                           own * (1 - share + share / way.parts) * profile_.gradient_bytes});
       }

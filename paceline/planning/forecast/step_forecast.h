@@ -1,19 +1,19 @@
 #pragma once
 
-// Predicts a step of a job that is divided in some way: its time, what of it is bubble and
-// communication that nothing hides, its memory, and what failures leave of it.
+// Predicts a step of a job that is divided in some way: its time with the shares of bubble and
+// exposed communication, its memory, and the goodput under failures.
 //
-// The model. A replica has its share of the global batch, in micro-batches. A layer's pass takes
-// what the profile says, its divisible part shared by the ranks of tp, and the all-reduces between
-// these. A pipeline is simulated (planning/schedules/simulate.h), where the program searches with
-// the plan that the search finds; where a host has fewer cores than its ranks have threads, all
-// ranks share them (step_parts.h). Gradients are exchanged bucket by bucket while the last
-// backward pass runs (step_parts.h), in a pipeline after it; what processors do for it, sums
-// in shared memory above all, adds to the step. The optimizer's step is divided from shard stage 1
-// on, and what it updated is then gathered. The slowest of all ranks decides about the passes
-// (step_parts.h).
+// The model. A replica computes its share of the global batch in micro-batches. A layer's pass
+// takes the time in the profile, with the divisible part shared by the ranks of tp, plus the
+// all-reduces between these ranks. A pipeline is simulated (planning/schedules/simulate.h), with
+// the plan that the search finds if the program searches. If a host has fewer cores than its ranks
+// have threads, all its ranks share the cores (step_parts.h). Gradients are exchanged bucket by
+// bucket during the last backward pass (step_parts.h), or after it in a pipeline; the CPU time of
+// the exchange, mostly sums in shared memory, adds to the step. From shard stage 1 on the
+// optimizer's step is divided, and the updated parameters are then gathered. The slowest of all
+// ranks determines the time of the passes (step_parts.h).
 //
-// Thread safety: none; one Forecaster a thread.
+// Thread safety: none; use one Forecaster in each thread.
 
 #include <cstdint>
 #include <optional>
@@ -25,15 +25,15 @@
 
 namespace paceline::planning {
 
-// Seconds of a step, which they add up to.
+// The parts of a step in seconds; their sum is the step.
 struct StepTimes {
-  double compute = 0;    // passes, of the mean rank
+  double compute = 0;    // passes of the mean rank
   double bubble = 0;     // waiting for other stages
-  double exchange = 0;   // of tensor parallelism
-  double gradients = 0;  // exchange of gradients and of updated parameters, not hidden
+  double exchange = 0;   // exchanges of tensor parallelism
+  double gradients = 0;  // exposed exchange of gradients and updated parameters
   double optimizer = 0;
   double stragglers = 0;  // waiting for the slowest rank
-  double other = 0;       // data, and what the loop does beside
+  double other = 0;       // data, and the rest of the loop
 
   double all() const {
     return compute + bubble + exchange + gradients + optimizer + stragglers + other;
@@ -43,7 +43,7 @@ struct StepTimes {
 struct Forecast {
   Way way;
   StepTimes times;
-  double hidden_s = 0;  // of the exchange of gradients, under the backward pass
+  double hidden_s = 0;  // the part of the gradients' exchange that the backward pass hides
   MemoryPlan memory;
   bool fits = true;
   double goodput = 1;     // the share of time that failures and checkpoints leave
@@ -51,7 +51,7 @@ struct Forecast {
   std::int64_t samples_per_step = 0;
 
   double step_s() const { return times.all(); }
-  // With what failures take.
+  // The throughput, including the loss to failures.
   double samples_per_second() const {
     return static_cast<double>(samples_per_step) * goodput / step_s();
   }
@@ -59,18 +59,19 @@ struct Forecast {
 
 class Forecaster {
  public:
-  // `global_batch`: samples of a step of all replicas together. Error(kInvalid) as require_valid().
+  // `global_batch`: the samples of a step of all replicas together. Throws Error(kInvalid) as
+  // require_valid() does.
   Forecaster(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-  // Error(kInvalid) with why_not() for a way that is none.
+  // Throws Error(kInvalid) with the text of why_not() for an impossible way.
   Forecast forecast(const Way& way);
-  // Pipelines that have been simulated so far.
+  // The number of pipelines that have been simulated so far.
   std::int64_t num_simulations() const { return num_simulations_; }
 
  private:
   // The passes of all micro-batches of a step.
   struct Passes {
-    std::vector<RankLayers> ranks;  // of pp
+    std::vector<RankLayers> ranks;  // of each pipeline rank
     double compute = 0, bubble = 0, exchange = 0;
     std::vector<double> kept;  // bytes of activations at the peak, [rank]
   };
@@ -92,7 +93,8 @@ class Forecaster {
   const JobProfile profile_;
   const Machine machine_;
   const std::int64_t global_batch_;
-  // The passes of the last way; other shard stages have the same ones.
+  // The passes of the last way, kept because ways that differ only in the shard stage have the same
+  // passes.
   std::optional<Way> way_of_passes_;
   Passes passes_;
   std::int64_t num_simulations_ = 0;

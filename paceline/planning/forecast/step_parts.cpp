@@ -10,14 +10,14 @@ namespace paceline::planning {
 
 namespace {
 
-// Between the hosts of a group, every host's bytes in and out at once: the part (h - 1) / h of the
-// buffer in one direction, in as many rounds as a binary tree of the hosts has levels.
+// The exchange between the hosts of a group, where every host sends and receives at once: (h - 1) /
+// h of the buffer in each direction, in as many rounds as a binary tree of the hosts has levels.
 LinkTime across_hosts(double bytes, const AxisPlace& place, const CostModel& links) {
   if (place.hosts == 1) return {};
   const double hosts = place.hosts;
   const double through_link = bytes * (hosts - 1) / hosts * place.groups_a_host;
   const double rounds = std::ceil(std::log2(hosts));
-  // A rank moves its share of what its host sends and receives.
+  // A rank moves its share of the bytes that its host sends and receives.
   const double moved = 2 * bytes * (hosts - 1) / hosts / place.members;
   return {.processor_s = moved / links.sockets.bytes_per_s + 2 * rounds * links.network.message_s,
           .wire_s = through_link / links.network.bytes_per_s + rounds * links.network.latency_s};
@@ -94,7 +94,7 @@ using pipeline::ActionKind;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Virtual time in which ranks begin, share their host's cores, and end.
+// Simulates, in virtual time, ranks that begin actions, share their host's cores, and end actions.
 class SharedRun {
  public:
   SharedRun(const pipeline::Plan& plan, const pipeline::Costs& costs,
@@ -128,7 +128,7 @@ class SharedRun {
  private:
   struct Rank {
     std::size_t position = 0;
-    double left_s = 0;  // of the action under way, at full speed
+    double left_s = 0;  // left of the action under way, at full speed
     bool computes = false;
   };
 
@@ -214,12 +214,12 @@ class SharedRun {
 
   const pipeline::Plan& plan_;
   const pipeline::Costs& costs_;
-  const pipeline::PlanClock clock_;  // for durations
+  const pipeline::PlanClock clock_;  // tells the durations of actions
   const std::vector<int>& host_of_rank_;
   const double cores_;
   std::vector<Rank> ranks_;
   std::vector<int> active_;                      // [host] ranks that compute
-  std::vector<double> forward_end_, input_end_;  // by place()
+  std::vector<double> forward_end_, input_end_;  // indexed by place()
 };
 
 }  // namespace
@@ -231,7 +231,7 @@ double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs
 
 namespace {
 
-// P(X <= x) of the normal distribution, solved for x by bisection.
+// The quantile of the normal distribution: solves P(X <= x) = share for x by bisection.
 double normal_quantile(double share) {
   double below = -10, above = 10;
   for (int i = 0; i < 80; ++i) {

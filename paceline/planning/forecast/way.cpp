@@ -10,7 +10,7 @@
 namespace paceline::planning {
 namespace {
 
-// Members at `stride` from each other.
+// The place of an axis whose members are `stride` ranks apart.
 AxisPlace place(int ranks, int stride, const Machine& machine) {
   const int a_host = machine.ranks_a_host;
   const std::int64_t span = std::int64_t{ranks - 1} * stride;
@@ -70,8 +70,8 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
                                         const std::vector<int>& rank_of_stage) {
   const std::vector<LayerProfile>& layers = profile.layers;
   if (rank_of_stage.size() == 1) return {{0, layers.size()}};
-  // Where each block begins, with what is before the first one, and what it costs with what is
-  // behind it.
+  // Where each block begins (the first one includes the layers before it), and its cost together
+  // with the layers behind it.
   std::vector<std::size_t> begins;
   std::vector<double> costs;
   double before = 0;
@@ -100,17 +100,17 @@ std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& wa
 std::string why_not(const Way& way, const JobProfile& profile, const Machine& machine,
                     std::int64_t global_batch) {
   if (way.num_ranks() != machine.world_size()) {
-    return fmt::format("{} is {} ranks, the machine has {}", mesh_text(way), way.num_ranks(),
+    return fmt::format("{} has {} ranks, but the machine has {}", mesh_text(way), way.num_ranks(),
                        machine.world_size());
   }
   if (profile.most_parts % way.parts != 0)
     return fmt::format("tp={} does not divide {} (heads)", way.parts, profile.most_parts);
   if (way.stages > 1 && profile.schedules.empty())
-    return fmt::format("pp={}: the program runs no pipelines", way.stages);
+    return fmt::format("pp={}: the program has no pipelines", way.stages);
   if (way.stages > 1 && way.stages > profile.num_blocks())
     return fmt::format("pp={}: the model has {} blocks", way.stages, profile.num_blocks());
   if (way.stages > 1 && way.schedule == "interleaved-1f1b")
-    return "interleaved-1f1b: ranks with several stages are not planned for";
+    return "interleaved-1f1b: the planner does not support several stages a rank";
   if (global_batch % way.replicas != 0)
     return fmt::format("dp={} does not divide the global batch {}", way.replicas, global_batch);
   if (global_batch / way.replicas % way.micro_batches != 0) {
@@ -121,7 +121,7 @@ std::string why_not(const Way& way, const JobProfile& profile, const Machine& ma
     return fmt::format("{} micro-batches are fewer than {} stages", way.micro_batches, way.stages);
   const auto& stages = profile.shard_stages;
   if (std::find(stages.begin(), stages.end(), way.shard_stage) == stages.end())
-    return fmt::format("--shard {}: the program does not run it", way.shard_stage);
+    return fmt::format("--shard {}: the program does not support it", way.shard_stage);
   return "";
 }
 

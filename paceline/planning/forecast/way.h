@@ -1,8 +1,8 @@
 #pragma once
 
 // One way to divide a job among ranks: a mesh of replicas (dp), of ranks that divide layers (tp)
-// and of stages (pp), what replicas divide (the stage of fully_shard()), and the pipeline's
-// schedule. And where the ranks of an axis are.
+// and of stages (pp), the state that replicas divide (the stage of fully_shard()), and the
+// pipeline's schedule. Also the placement of an axis's ranks on hosts.
 //
 // Thread safety: values and pure functions.
 
@@ -18,8 +18,9 @@ namespace paceline::planning {
 struct Way {
   int replicas = 1;  // dp
   int parts = 1;     // tp
-  int stages = 1;    // pp; where the program searches, ranks that have one stage or several
-  // Ranks are numbered pp, dp, tp, the last one fastest; false: dp, pp, tp.
+  int stages = 1;    // pp; if the program searches, the ranks, each with one stage or several
+  // The order of the axes in the numbering of ranks: pp, dp, tp, the last one fastest; if false:
+  // dp, pp, tp.
   bool stages_outside = true;
   int shard_stage = 0;            // 0 to 3
   std::string schedule = "1f1b";  // or kSearched
@@ -29,37 +30,38 @@ struct Way {
   bool operator==(const Way&) const = default;
 };
 
-// "pp=2,dp=4,tp=2": as `--mesh` takes it.
+// "pp=2,dp=4,tp=2", the form that `--mesh` takes.
 std::string mesh_text(const Way& way);
-// The flags of a program that has them: "--mesh pp=2,dp=4,tp=1 --schedule 1f1b --micro-batches 8".
+// The way as flags for a program: "--mesh pp=2,dp=4,tp=1 --schedule 1f1b --micro-batches 8".
 std::vector<std::string> flags_of(const Way& way);
 
-// How the ranks of one axis lie on hosts, all groups of the axis alike.
+// The placement of the ranks of one axis on hosts, equal for all groups of the axis.
 struct AxisPlace {
-  int ranks = 1;          // of a group
-  int hosts = 1;          // that a group is on
-  int members = 1;        // of a group on one host
-  int groups_a_host = 1;  // that have members on one host
+  int ranks = 1;          // ranks of a group
+  int hosts = 1;          // hosts of a group
+  int members = 1;        // ranks of a group on one host
+  int groups_a_host = 1;  // groups with members on one host
 };
 AxisPlace place_of_replicas(const Way& way, const Machine& machine);
 AxisPlace place_of_parts(const Way& way, const Machine& machine);
 // The host of the first rank of each stage.
 std::vector<int> hosts_of_stages(const Way& way, const Machine& machine);
 
-// Layers [begin, end).
+// The layers [begin, end).
 struct LayerRange {
   std::size_t begin = 0, end = 0;
 };
-// The layers of each stage, as a program cuts them: by the cost of blocks in passes of so many
-// samples. `rank_of_stage`: one of pp's ranks for each. Requires: stages <= blocks, or one stage.
+// The layers of each stage, cut as a program does: by the costs of the blocks in passes of
+// `samples` samples. `rank_of_stage`: the pipeline rank of each stage. Requires: stages <= blocks,
+// or one stage.
 std::vector<LayerRange> cut_into_stages(const JobProfile& profile, const Way& way, double samples,
                                         const std::vector<int>& rank_of_stage);
 // The layers that one pipeline rank holds, a range for each of its stages.
 using RankLayers = std::vector<LayerRange>;
 
-// Seconds of a pass of so many samples through a rank's part of the layer, without exchanges.
+// The seconds of a pass of `samples` samples through a rank's part of the layer, without exchanges.
 double pass_of(const PassCost& cost, const LayerProfile& layer, const Way& way, double samples);
-// Seconds of adding the gradients of that part to those of another micro-batch.
+// The seconds that it takes to add the gradients of that part to those of another micro-batch.
 double adding_of(const LayerProfile& layer, const Way& way);
 
 // Why this way is not possible for the job, machine and global batch; empty when it is.

@@ -51,7 +51,7 @@ class ListScheduler {
       if (first->begin == kForever) return std::nullopt;
       const Candidate best = *first;
       take(static_cast<int>(first - next_.begin()), best);
-      // Only ranks that wait for the result of this action can choose otherwise now.
+      // Only ranks that wait for the result of this action may now choose another action.
       for (int stage = best.action.stage - 1; stage <= best.action.stage + 1; ++stage) {
         if (stage < 0 || stage == num_stages()) continue;
         const int rank = ranks_[size(stage)];
@@ -64,7 +64,7 @@ class ListScheduler {
  private:
   struct Stage {
     std::vector<double> forward_end, input_end;
-    int weights = 0;  // gradients made
+    int weights = 0;  // weight gradients made so far
   };
   struct Rank {
     std::vector<int> stages;
@@ -131,7 +131,7 @@ class ListScheduler {
     return {action, is_ready ? of_rank_[size(rank)].free_at : kForever};
   }
 
-  // Smaller comes first among actions of one kind.
+  // Among actions of one kind, the smaller precedence comes first.
   std::tuple<int, int> precedence(const Action& action) const {
     const bool forward = action.kind == ActionKind::kForward;
     const int deep = forward ? -action.stage : action.stage;
@@ -146,7 +146,7 @@ class ListScheduler {
     return {action.micro_batch / num_ranks_, -deep};
   }
 
-  // The action of `kind` that the rank would begin first; among equal begins, by precedence.
+  // The action that the rank could begin first; among equal times, the one with precedence.
   template <class Next>
   Candidate first_of(int rank, const Next& next) const {
     Candidate best;
@@ -201,12 +201,12 @@ class ListScheduler {
   const Costs& costs_;
   const MemoryLimits& limits_;
   const ListPolicy& policy_;
-  const PlanClock amounts_;  // durations and bytes
+  const PlanClock amounts_;  // tells durations and bytes
   int num_ranks_ = 0;
   Plan plan_;
   std::vector<Stage> stages_;
   std::vector<Rank> of_rank_;
-  std::vector<Candidate> next_;  // the action that each rank would begin with
+  std::vector<Candidate> next_;  // the next action of each rank
 };
 
 }  // namespace

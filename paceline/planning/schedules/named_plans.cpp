@@ -25,8 +25,8 @@ Plan empty_plan(std::string_view name, const PlanSize& size) {
   return plan;
 }
 
-// Which of its stages a rank works on in step t of its forward or backward passes, by turns of
-// `per_turn` micro-batches, and on which micro-batch.
+// The stage and the micro-batch on which a rank works in step t of its forward or backward passes.
+// Stages take turns of `per_turn` micro-batches.
 class Turns {
  public:
   Turns(const PlanSize& size, int rank, int per_turn, ActionKind kind)
@@ -58,9 +58,9 @@ int round_size(std::string_view name, const PlanSize& size) {
   return size.num_micro_batches / rounds;
 }
 
-// Rank `rank`'s actions: `warmup` forward passes, a forward and a backward pass in turn, the other
-// backward passes. With `weight_delay` these make input gradients, each followed by the oldest
-// weight gradient that is so many slots back.
+// The actions of rank `rank`: `warmup` forward passes, then a forward and a backward pass in turn,
+// then the remaining backward passes. With `weight_delay` the backward passes make only input
+// gradients, each followed by the oldest weight gradient that is `weight_delay` slots back.
 std::vector<Action> in_turns(const PlanSize& size, int rank, int per_turn, int warmup,
                              std::optional<int> weight_delay) {
   const int total = size.num_micro_batches * size.stages_per_rank;
@@ -96,9 +96,9 @@ Plan gpipe(const PlanSize& size) {
 Plan one_f_one_b(const PlanSize& size) {
   Plan plan = empty_plan("1f1b", size);
   check(size.stages_per_rank == 1,
-        "1f1b: {} stages a rank; it takes one, interleaved-1f1b takes several",
+        "1f1b: {} stages a rank; it supports one, interleaved-1f1b supports several",
         size.stages_per_rank);
-  // in_turns() adds the forward pass that is the last of the min(M, S - s) of the warm-up.
+  // in_turns() adds the last of the min(M, S - s) forward passes of the warm-up.
   for (int rank = 0; rank < size.num_ranks; ++rank) {
     plan.ranks[static_cast<std::size_t>(rank)] =
         in_turns(size, rank, size.num_micro_batches, size.num_ranks - 1 - rank, std::nullopt);

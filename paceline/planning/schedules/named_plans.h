@@ -1,22 +1,22 @@
 #pragma once
 
-// The schedules that have names. Stage s is on rank s % num_ranks.
+// The named schedules. Stage s is on rank s % num_ranks.
 //
-//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
-//                     several stages a rank breadth first: a stage has all its micro-batches before
-//                     the rank's next stage begins (Lamy-Poirier, 2023)
+//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); several
+//                     stages a rank run breadth first: a stage processes all its micro-batches
+//                     before the rank's next stage begins (Lamy-Poirier, 2023)
 //   1f1b              stage s makes min(M, S - s) forward passes, then a backward and a forward
 //                     pass in turn, then the rest (PipeDream-Flush; Narayanan et al., 2021)
 //   interleaved-1f1b  the same with several stages a rank, in rounds of about as many micro-batches
-//                     as there are ranks (Narayanan et al., 2021, as torch.distributed.pipelining
-//                     has it)
+//                     as there are ranks (Narayanan et al., 2021, in the form of
+//                     torch.distributed.pipelining)
 //   zero-bubble       backward passes in two halves; rank r delays its weight gradients by r slots,
-//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023,
-//                     ZB1P in torch.distributed.pipelining); with several stages a rank
+//                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023; ZB1P in
+//                     torch.distributed.pipelining), or with several stages a rank
 //                     InterleavedZeroBubble
 //
-// In all of them a stage works on its micro-batches in order, forwards and backwards, so that
-// gradients add up in order without being kept.
+// In all of them a stage processes its micro-batches in order, in forward and in backward passes,
+// so that gradients are summed in order without being kept.
 //
 // Thread safety: pure functions.
 
@@ -33,17 +33,18 @@ struct PlanSize {
   int stages_per_rank = 1;
 };
 
-// All: Error(kInvalid) for numbers below 1.
+// All of these throw Error(kInvalid) for numbers below 1.
 Plan gpipe(const PlanSize& size);
-// Error(kInvalid) for several stages a rank.
+// Throws Error(kInvalid) for several stages a rank.
 Plan one_f_one_b(const PlanSize& size);
-// The micro-batches go in max(1, M / ranks) rounds of equal size: Error(kInvalid) for others.
+// The micro-batches form max(1, M / ranks) rounds of equal size; throws Error(kInvalid) if they
+// cannot.
 Plan interleaved_one_f_one_b(const PlanSize& size);
 Plan zero_bubble(const PlanSize& size);
 
 // {"gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"}.
 std::span<const std::string_view> plan_names();
-// Error(kInvalid) that lists the names for an unknown one.
+// Throws Error(kInvalid), which lists the names, for an unknown name.
 Plan make_plan(std::string_view name, const PlanSize& size);
 
 }  // namespace paceline::pipeline

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kWidth = 1100, kLeft = 80, kRight = 30, kRow = 30, kGap = 6, kHeader = 54,
                  kAxis = 34;
-// By kind; black text can be read on all of them.
+// The colour of each kind; black text is readable on all of them.
 constexpr std::array<std::string_view, 4> kColours = {"#9cc3f5", "#f6b26b", "#ffd966", "#a8d8a0"};
 constexpr std::array<std::string_view, 4> kMeanings = {"forward", "backward", "input gradient",
                                                        "weight gradient"};
@@ -68,7 +68,7 @@ std::string rows(const TimedPlan& timed, std::string_view heading, double scale,
   return text;
 }
 
-// The legend of the kinds that the step has.
+// The legend of the kinds that occur in the step.
 std::string legend(const Picture& picture) {
   std::array<bool, 4> used = {};
   for (const TimedPlan* const step : {&picture.planned, &picture.measured}) {
@@ -89,14 +89,15 @@ std::string legend(const Picture& picture) {
   return text;
 }
 
-// 1, 2 or 5 times a power of ten, so that `most` has at most ten of them.
+// The distance between numbers on the axis: 1, 2 or 5 times a power of ten, so that there are at
+// most ten up to `most`.
 double step_of(double most) {
   double step = std::pow(10.0, std::floor(std::log10(most)) - 1);
   for (int i = 0; most / step > 10; ++i) step *= i % 3 == 1 ? 2.5 : 2;
   return step;
 }
 
-// Milliseconds, with a line upwards for each that has a number.
+// The axis of milliseconds, with a vertical line at each number.
 std::string axis(double seconds, double scale, double top, double bottom) {
   std::string text;
   const double most = 1e3 * seconds, step = step_of(most);

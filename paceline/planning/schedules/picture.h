@@ -1,6 +1,6 @@
 #pragma once
 
-// A plan's step beside the measured one, drawn as a picture (SVG) and as a trace for viewers.
+// The planned step beside the measured one, as a picture (SVG) and as a trace for viewers.
 //
 // Thread safety: pure functions.
 
@@ -13,22 +13,23 @@ namespace paceline::pipeline {
 struct Picture {
   std::string title;
   TimedPlan planned;
-  TimedPlan measured = {};  // without ranks: none
+  TimedPlan measured = {};  // no ranks: not measured
 };
 
-// A plan's step as a picture (SVG): a row for each rank, a box for each action with its micro-batch
-// in it, empty where the rank waits; below it, where there is one, the measured step on the same
-// scale, and an axis of milliseconds. The file needs no other and runs no script; a box's text
-// appears when the mouse rests on it. Error(kInvalid) for a step without ranks or of no time.
+// Draws the planned step as a picture (SVG): a row for each rank, and a box with the micro-batch
+// for each action; a rank that waits has no box. Below it are the measured step, if there is one,
+// on the same scale, and an axis of milliseconds. The file needs no other file and runs no script;
+// a box's text appears when the mouse rests on it. Throws Error(kInvalid) for a step without ranks
+// or without duration.
 std::string to_svg(const Picture& picture);
 
-// A plan's step beside the measured one, for Perfetto (https://ui.perfetto.dev) and
-// chrome://tracing: Chrome's trace format in JSON. "planned" and "measured" are processes, ranks
-// their threads; both begin at 0.
+// Writes both steps as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing, in
+// Chrome's JSON trace format. "planned" and "measured" appear as processes, ranks as their threads;
+// both begin at 0.
 //
 // Thread safety: a pure function.
 
-// Error(kInvalid) for a step without ranks.
+// Throws Error(kInvalid) for a step without ranks.
 std::string to_trace(const Picture& picture);
 
 }  // namespace paceline::pipeline

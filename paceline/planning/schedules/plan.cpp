@@ -42,7 +42,7 @@ Action parse_action(std::string_view text) {
 
 namespace {
 
-// A text of a few characters must not make a plan that fills the memory.
+// A limit, so that a text of a few characters cannot make a plan that fills the memory.
 constexpr int kMostInText = 100'000;
 
 std::string_view trimmed(std::string_view text) {
@@ -137,7 +137,7 @@ void require_layout(const Plan& plan) {
   check(idle == plan.num_ranks(), "plan {}: rank {} has no stage", plan.name, idle);
 }
 
-using Counts = std::array<int, 4>;  // by kind
+using Counts = std::array<int, 4>;  // indexed by kind
 
 void count_action(const Plan& plan, int rank, const Action& action, std::vector<Counts>& counts) {
   const auto& [kind, stage, micro_batch] = action;
@@ -151,7 +151,7 @@ void count_action(const Plan& plan, int rank, const Action& action, std::vector<
   const auto place =
       static_cast<std::size_t>(stage) * static_cast<std::size_t>(plan.num_micro_batches) +
       static_cast<std::size_t>(micro_batch);
-  check(++counts[place][static_cast<std::size_t>(kind)] == 1, "plan {}: rank {}: {} comes twice",
+  check(++counts[place][static_cast<std::size_t>(kind)] == 1, "plan {}: rank {}: {} appears twice",
         plan.name, rank, to_string(action));
 }
 
@@ -162,7 +162,7 @@ void require_once(const Plan& plan, int stage, int micro_batch, const Counts& co
   check(forward == 1, "plan {}: rank {}: {} is missing", plan.name, rank,
         name(ActionKind::kForward));
   if (backward == 1) {
-    check(input + weight == 0, "plan {}: rank {}: {} comes as a whole and in halves", plan.name,
+    check(input + weight == 0, "plan {}: rank {}: {} appears as a whole and in halves", plan.name,
           rank, name(ActionKind::kBackward));
     return;
   }
@@ -174,7 +174,7 @@ void require_once(const Plan& plan, int stage, int micro_batch, const Counts& co
         name(ActionKind::kWeightGradient));
 }
 
-// The kind that the plan has for what `wanted` makes.
+// The action of the plan that makes what `wanted` makes: a whole backward pass, or the half of one.
 Action as_planned(const std::vector<Action>& actions, Action wanted) {
   const auto makes = [&](const Action& action) {
     return action.stage == wanted.stage && action.micro_batch == wanted.micro_batch &&

@@ -1,7 +1,7 @@
 #pragma once
 
-// A pipeline's schedule as data: actions, the plan of them for each rank, its text, and the checks
-// that every plan must pass.
+// A pipeline's schedule as data: actions, the plan of actions for each rank, its text, and the
+// checks that every plan must pass.
 //
 // An action is one step of one micro-batch on one stage. Its text is that of PyTorch's schedules:
 // "2F0" is the forward pass of micro-batch 0 on stage 2, "2B0" its whole backward pass, "2I0" only
@@ -18,7 +18,7 @@ namespace paceline::pipeline {
 
 enum class ActionKind : std::uint8_t { kForward, kBackward, kInputGradient, kWeightGradient };
 
-// 'F', 'B', 'I' or 'W'.
+// The letter of a kind in texts: 'F', 'B', 'I' or 'W'.
 char letter_of(ActionKind kind);
 
 struct Action {
@@ -26,7 +26,7 @@ struct Action {
   int stage = 0;
   int micro_batch = 0;
 
-  // Whether it makes the gradient that the stage before waits for.
+  // Whether the action makes the gradient for which the previous stage waits.
   bool makes_input_gradient() const {
     return kind == ActionKind::kBackward || kind == ActionKind::kInputGradient;
   }
@@ -38,13 +38,13 @@ struct Action {
 
 // "2F0".
 std::string to_string(const Action& action);
-// Error(kInvalid) for anything else.
+// Throws Error(kInvalid) for any other text.
 Action parse_action(std::string_view text);
 
-// A pipeline's schedule as data: which actions each rank carries out, in order. It says nothing of
-// times: an action begins when the one before it has ended on its rank and what it needs has
-// arrived. Pure functions make plans (named_plans.h, search.h), check them (validate()), time them
-// (simulate.h) and draw them (picture.h); none of it needs LibTorch, ranks or data.
+// The actions that each rank carries out, in order. A plan has no times: an action begins when the
+// previous one on its rank has ended and its inputs have arrived. Pure functions make plans
+// (named_plans.h, search.h), check them (validate()), time them (simulate.h) and draw them
+// (picture.h); none of this needs LibTorch, ranks or data.
 struct Plan {
   std::string name;
   int num_micro_batches = 0;
@@ -56,27 +56,28 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Stage s on rank s % num_ranks. Error(kInvalid) for numbers below 1.
+// Puts stage s on rank s % num_ranks. Throws Error(kInvalid) for numbers below 1.
 std::vector<int> looped_layout(int num_ranks, int stages_per_rank);
-// Two stages a rank: r and 2 * num_ranks - 1 - r, so that rank 0 has the first and the last one.
+// Gives rank r two stages, r and 2 * num_ranks - 1 - r, so that rank 0 has the first and the last
+// stage.
 std::vector<int> v_layout(int num_ranks);
 
-// A line for each rank, actions separated by commas, as PyTorch writes its schedules.
+// Writes a line for each rank, with actions separated by commas, as PyTorch writes its schedules.
 std::string to_csv(const Plan& plan);
-// The plan of such lines. Empty cells (PyTorch's bubbles) are passed over. A stage belongs to the
-// rank whose line has its actions. Error(kInvalid) for a cell that is no action, for a stage on two
-// ranks or on none. What else a plan must keep is validate()'s.
+// Reads a plan from such lines. Empty cells (PyTorch's bubbles) are skipped. A stage belongs to the
+// rank whose line has its actions. Throws Error(kInvalid) for a cell that is not an action, and for
+// a stage on two ranks or on none; validate() checks everything else.
 Plan plan_from_csv(const std::string& text, const std::string& name = "custom");
 
-// What every plan must keep, checked before any rank runs it:
+// The rules of every plan, checked before any rank runs it:
 //
 // - each micro-batch passes each stage once: a forward pass, and either a backward pass or both of
 //   its halves;
 // - each action is on the rank that has its stage;
-// - no rank waits forever: neither for an action that comes later in its own list nor, over other
+// - no rank waits forever: neither for a later action in its own list nor, through other
 //   ranks, for itself.
 //
-// Error(kInvalid) names the rank and the action.
+// Throws Error(kInvalid), which names the rank and the action.
 void validate(const Plan& plan);
 
 }  // namespace paceline::pipeline

@@ -15,16 +15,16 @@
 namespace paceline::pipeline {
 namespace {
 
-constexpr std::size_t kStarts = 3;      // plans that are improved
-constexpr std::size_t kMostPlaces = 8;  // of which one improvement moves an action
+constexpr std::size_t kStarts = 3;      // the best plans, which are improved
+constexpr std::size_t kMostPlaces = 8;  // how far one improvement moves an action
 constexpr std::size_t kImprovedDivisions = 2;
-constexpr double kNoise = 0.01;  // of measured costs
+constexpr double kNoise = 0.01;  // relative noise of measured costs
 constexpr const char* kSearchedName = "searched";
 
 struct Timed {
   Plan plan;
   double seconds = 0;
-  double bytes = 0;   // of all ranks: of two plans as fast the smaller one is better
+  double bytes = 0;   // of all ranks; of two equally fast plans the smaller is better
   double busy_s = 0;  // of all ranks
 
   bool is_better_than(const Timed& other) const {
@@ -55,7 +55,7 @@ class Search {
   }
 
  private:
-  // As long as the fastest plan, or hardly longer.
+  // The longest step that still counts as fast as the fastest one.
   double allowed_seconds() const {
     const double least =
         std::min_element(found_.begin(), found_.end(), [](const auto& a, const auto& b) {
@@ -112,7 +112,7 @@ class Search {
     if (fits()) add(std::move(plan));
   }
 
-  // What the clock has just run.
+  // Adds the plan that the clock has just run.
   void add(Plan plan) {
     found_.push_back({std::move(plan), clock_.seconds(), peak_of_all(), busy_of_all()});
   }
@@ -123,7 +123,7 @@ class Search {
       if (std::find(allowances.begin(), allowances.end(), more) == allowances.end())
         allowances.emplace_back(more);
     }
-    // All micro-batches in halves, those that end the step, none.
+    // Backward passes in halves: for no micro-batch, for all, and for those that end the step.
     std::vector<int> splits = {num_micro_batches_};
     if (options_.may_split_backward) {
       splits.push_back(0);
@@ -150,8 +150,8 @@ class Search {
     }
   }
 
-  // One change at a time, which stays if the step is not slower and, where it takes as long, ranks
-  // have no more to do.
+  // Tries one change at a time. A change stays if it makes the step faster, or if the step takes as
+  // long and the ranks have no more work.
   void improve(Timed& best) {
     std::mt19937_64 random(options_.seed);
     const double bound = lower_bound();
@@ -176,8 +176,8 @@ class Search {
     return static_cast<std::size_t>(random() % bound);
   }
 
-  // False, with any actions: there is no such change, or it would change the order of a stage's
-  // micro-batches.
+  // Makes a random change. Returns false, with arbitrary actions, if there is none, or if it would
+  // change the order of a stage's micro-batches.
   bool change(std::vector<Action>& actions, std::mt19937_64& random) const {
     const std::size_t at = below(random, actions.size());
     const std::size_t places = 1 + below(random, kMostPlaces);
@@ -210,7 +210,7 @@ class Search {
     return true;
   }
 
-  // Changes that made nothing faster are not worth a name of their own.
+  // Restores the named plan if the changes have not made it faster.
   void restore_named(Timed& best) {
     best.plan = make_plan(best.plan.name, {num_ranks_, num_micro_batches_,
                                            static_cast<int>(layout_.size()) / num_ranks_});
@@ -223,7 +223,8 @@ class Search {
     return actions.begin() + static_cast<std::ptrdiff_t>(at);
   }
 
-  // Whether both make the same for a stage, which has its micro-batches in order.
+  // Whether both make outputs, input gradients or weight gradients of the same stage, whose
+  // micro-batches must stay in order.
   static bool are_in_order(const Action& a, const Action& b) {
     return a.stage == b.stage &&
            ((a.kind == ActionKind::kForward && b.kind == ActionKind::kForward) ||
@@ -243,8 +244,8 @@ class Search {
     return true;
   }
 
-  // The busiest rank works all the time but until the first micro-batch has arrived there and, if
-  // halves must stay together, after its last backward pass.
+  // The bound assumes that the busiest rank idles only until the first micro-batch reaches it and,
+  // if halves must stay together, after its last backward pass.
   double lower_bound() const {
     double bound = 0;
     for (int rank = 0; rank < num_ranks_; ++rank) bound = std::max(bound, least_of(rank));
@@ -272,7 +273,7 @@ class Search {
   [[noreturn]] void fail_of_memory() const {
     const auto& limits = options_.limits.bytes_of_rank;
     for (std::size_t rank = 0; rank < limits.size(); ++rank) {
-      double least = 0;  // one micro-batch on each of its stages
+      double least = 0;  // for one micro-batch on each of its stages
       for (std::size_t stage = 0; stage < layout_.size(); ++stage) {
         if (layout_[stage] == static_cast<int>(rank)) {
           least +=
@@ -329,7 +330,8 @@ SearchCandidate best_named_of(const std::vector<DivisionSearch>& all) {
   return best;
 }
 
-// The one with the fewest stages that takes no longer than so many seconds; of several the fastest.
+// The search result with the fewest stages that takes at most `seconds`; among several, the
+// fastest.
 const DivisionSearch& simplest_within(const std::vector<DivisionSearch>& all, double seconds) {
   const auto rank = [&](const DivisionSearch& one) {
     return std::tuple(seconds_of(one) > seconds, one.found.plan.num_stages(), seconds_of(one));
@@ -360,7 +362,7 @@ std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
 
 DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_micro_batches,
                                 const SearchOptions& options) {
-  check(!divisions.empty(), "a search over divisions needs one");
+  check(!divisions.empty(), "a search over divisions needs at least one");
   for (const auto& [layout, layers, costs] : divisions)
     require_searchable(layout, num_micro_batches, costs, options.limits);
   SearchOptions without_trials = options;
@@ -370,7 +372,7 @@ DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_
     return Search(layout, num_micro_batches, costs, with).run();
   };
   std::vector<DivisionSearch> all;
-  std::optional<Error> does_not_fit;  // into memory
+  std::optional<Error> does_not_fit;  // the error of the first division
   for (std::size_t i = 0; i < divisions.size(); ++i) {
     try {
       all.push_back({.division = i, .found = search(i, without_trials)});

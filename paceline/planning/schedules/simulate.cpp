@@ -29,7 +29,8 @@ void require_costs(const Costs& costs, int num_stages) {
                                each.backward_s.value_or(0), each.activation_bytes,
                                each.deferred_bytes, each.transfer_s}) {
       check(std::isfinite(value) && value >= 0,
-            "stage {} has a cost of {}; times and sizes are finite and not negative", stage, value);
+            "stage {} has a cost of {}; times and sizes must be finite and not negative", stage,
+            value);
     }
   }
 }
@@ -177,7 +178,7 @@ double PlanClock::ready_at(const Action& action) const {
     return stage == 0 ? 0 : arrival(forward_end_[place(stage - 1, micro_batch)], stage - 1, stage);
   }
   if (kind == ActionKind::kWeightGradient || stage + 1 == static_cast<int>(rank_of_stage_.size())) {
-    return 0;  // what it needs was made on this rank
+    return 0;  // its input was made on this rank
   }
   return arrival(input_end_[place(stage + 1, micro_batch)], stage + 1, stage);
 }

@@ -13,14 +13,14 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// The cut of layers into stages that makes `total` of its stages' values smallest: the number of
-// layers of each stage. `value` is of a stage's cost.
+// The cut of layers into stages with the smallest `total` of the stages' values, as the number of
+// layers of each stage. `value` gives the value of a stage from its cost.
 std::vector<int> best_cut(const std::vector<double>& sums, int num_stages,
                           const std::function<double(double cost)>& value,
                           const std::function<double(double, double)>& total) {
   const std::size_t layers = sums.size() - 1;
   const auto stages = static_cast<std::size_t>(num_stages);
-  // [stage][layer]: of the first layers in so many stages.
+  // [stages][layers]: the best total for the first `layers` layers in `stages` stages.
   std::vector<std::vector<double>> best(stages + 1, std::vector<double>(layers + 1, kNever));
   std::vector<std::vector<std::size_t>> begin(stages + 1, std::vector<std::size_t>(layers + 1));
   best[0][0] = 0;
@@ -44,8 +44,8 @@ std::vector<int> best_cut(const std::vector<double>& sums, int num_stages,
   return counts;
 }
 
-// What a cut is judged by, the smaller the better: what the busiest rank has to do, the most
-// expensive stage, and how uneven stages are. `sums`: of the layers before.
+// The quality of a cut, smaller is better: the load of the busiest rank, then the most expensive
+// stage, then the unevenness of the stages. `sums`: the cost of all layers before each one.
 std::tuple<double, double, double> judge(const std::vector<double>& sums,
                                          const std::vector<int>& counts,
                                          const std::vector<int>& rank_of_stage) {
@@ -63,7 +63,8 @@ std::tuple<double, double, double> judge(const std::vector<double>& sums,
   return {*std::max_element(of_rank.begin(), of_rank.end()), most, squares};
 }
 
-// Moves a layer over one boundary between stages, or one over each of two, while that is better.
+// Moves a layer over one boundary between stages, or one layer over each of two boundaries, as long
+// as the cut improves.
 class BoundaryMoves {
  public:
   BoundaryMoves(std::vector<double> sums, const std::vector<int>& rank_of_stage,
@@ -80,7 +81,7 @@ class BoundaryMoves {
  private:
   using Judgement = std::tuple<double, double, double>;
 
-  // Rounding does not decide.
+  // Whether `a` is better than `b` by more than a rounding error.
   static bool is_better(const Judgement& a, const Judgement& b) {
     constexpr double kRounding = 1e-9;
     const auto differs = [](double x, double y) { return std::abs(x - y) > kRounding * (x + y); };
@@ -89,7 +90,8 @@ class BoundaryMoves {
     return differs(std::get<2>(a), std::get<2>(b)) && std::get<2>(a) < std::get<2>(b);
   }
 
-  // Layers over the boundary behind stage `at`; negative: from the stage behind.
+  // Moves layers over the boundary behind stage `at` to that stage; a negative number moves them to
+  // the next stage.
   static void move(std::vector<int>& counts, std::size_t at, int layers) {
     counts[at] += layers;
     counts[at + 1] -= layers;
@@ -128,7 +130,7 @@ class BoundaryMoves {
 };
 
 std::vector<double> sums_of(const std::vector<double>& costs) {
-  std::vector<double> sums{0};  // of the layers before
+  std::vector<double> sums{0};  // the cost of all layers before each one
   for (std::size_t i = 0; i < costs.size(); ++i) {
     check(std::isfinite(costs[i]) && costs[i] >= 0, "split_by_cost: the cost of layer {} is {}", i,
           costs[i]);

@@ -1,9 +1,9 @@
 #pragma once
 
-// Used by all calls on branches: runs a branch's function with its name in errors, and checks that
-// all ranks make the same call before any of them continues.
+// The common part of all calls on branches: runs a branch's function with its name in errors, and
+// checks that all ranks make the same call before any of them continues.
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: as ProcessGroup.
 
 #include <functional>
 #include <string>

@@ -26,7 +26,7 @@
 // collective. A group of one communicates nothing. Results share no memory with other ranks; they
 // may share it with their input if nothing is communicated.
 //
-// Thread safety: that of ProcessGroup. The graph keeps the group alive.
+// Thread safety: as ProcessGroup. The graph keeps the group alive.
 
 #include <cstdint>
 #include <memory>

@@ -225,7 +225,7 @@ void broadcast_all(ProcessGroup& group, const ByOwner& lists) {
   for (const auto& [key, tensors] : lists) broadcast_coalesced(group, tensors, key.first);
 }
 
-// A byte for each parameter.
+// Returns a byte for each parameter: whether it has a gradient.
 at::Tensor which_have_gradients(const Branch& branch) {
   const at::Tensor have =
       at::zeros({static_cast<std::int64_t>(branch.parameters.size())}, at::kByte);

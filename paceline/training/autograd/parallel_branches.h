@@ -4,7 +4,8 @@
 // and every rank gets all results.
 //
 //   std::vector<Branch> branches = {make_branch("1x1", one), make_branch("3x3", three), ...};
-//   const auto owner = assign_branches(measure_branches(*group, {x}, branches), group->world_size());
+//   const auto costs = measure_branches(*group, {x}, branches);
+//   const auto owner = assign_branches(costs, group->world_size());
 //   auto y = torch::cat(parallel_branches(group, {x}, branches, owner), 1);   // as if y were local
 //   ...
 //   loss.backward();
@@ -35,7 +36,7 @@
 // group can be used after these. If the backward pass of a branch throws, other ranks get kAborted,
 // with the names of the branches, once the exception leaves the function that holds the graph.
 //
-// Thread safety: that of ProcessGroup. The graph keeps the group alive.
+// Thread safety: as ProcessGroup. The graph keeps the group alive.
 
 #include <functional>
 #include <string>

@@ -50,8 +50,8 @@ std::vector<PlannedBatch> plan_whole_batches(const Indices& order, std::int64_t 
   const std::int64_t count = std::ssize(order) / split.size;
   if (consumed >= count * split.size) return plan;
   check(consumed % split.size == 0,
-        "{} samples of the epoch are consumed, which are no whole batches of {}: continue with the "
-        "batch size that the epoch began with",
+        "{} samples of the epoch are consumed, which is not a whole number of batches of {}: "
+        "continue with the batch size that the epoch began with",
         consumed, split.size);
   for (std::int64_t first = consumed / split.size; first < count; first += split.num_ranks) {
     if (split.drop_last && first + split.num_ranks > count) break;
@@ -91,7 +91,7 @@ std::vector<PlannedBatch> plan_global_batches(const Indices& order, std::int64_t
 
 namespace {
 
-// Samples of a step of all ranks; 0: each rank has steps of its own.
+// The number of samples in a step of all ranks; 0: each rank has steps of its own.
 std::int64_t global_size_of(const DataLoaderOptions& options) {
   if (options.global_batch_size > 0) return options.global_batch_size;
   return options.logical_shards * options.batch_size;
@@ -144,12 +144,12 @@ class PlannedSource : public BatchSource {
   virtual std::vector<PlannedBatch> plan(std::int64_t epoch, std::int64_t consumed) = 0;
 
   const std::shared_ptr<const Dataset> dataset_;  // owners: the loader's user and this
-  std::vector<PlannedBatch> plan_;                // from where the epoch was begun
+  std::vector<PlannedBatch> plan_;                // from the position where the epoch was begun
   std::size_t next_ = 0;
   std::int64_t epoch_ = 0;
 };
 
-// Exactly the given samples.
+// The source for exactly the given samples.
 class ListSource : public PlannedSource {
  public:
   ListSource(const std::shared_ptr<const Dataset>& dataset, Indices indices,
@@ -177,7 +177,7 @@ class ListSource : public PlannedSource {
   const BatchSplit split_;
 };
 
-// This rank's share of an epoch.
+// The source for this rank's share of an epoch.
 class SampledSource : public PlannedSource {
  public:
   SampledSource(const std::shared_ptr<const Dataset>& dataset, const DistributedSampler& sampler,
@@ -287,8 +287,8 @@ class StreamSource : public BatchSource {
     reader_ = stream_->read(epoch);
     const std::int64_t skipped = reader_->skip(consumed);
     check(skipped == consumed,
-          "{} has {} records; an epoch cannot be continued after {}: its files are others", name(),
-          skipped, consumed);
+          "{} has {} records; an epoch cannot be continued after {}: the files have changed",
+          name(), skipped, consumed);
     read_step();
     return !drafts_.empty();
   }
@@ -351,7 +351,7 @@ class StreamSource : public BatchSource {
   const std::int64_t step_size_;  // of all ranks
   const bool is_global_;
   std::int64_t epoch_ = 0;
-  std::int64_t consumed_ = 0;  // of all ranks, by the drafts made
+  std::int64_t consumed_ = 0;  // by all ranks, up to the last draft
   std::unique_ptr<RecordReader> reader_;
   std::deque<Draft> drafts_;  // of one step
 };

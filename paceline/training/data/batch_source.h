@@ -1,6 +1,6 @@
 #pragma once
 
-// From samples or a stream to the batches of a rank: plans, which are pure functions, and the
+// Turns samples or a stream into the batches of a rank: plans, which are pure functions, and the
 // sources that a DataLoader takes its batches from.
 
 #include <cstdint>
@@ -75,8 +75,8 @@ struct SourceTraits {
   std::int64_t logical_shards = 0;  // of a step; 0: none
 };
 
-// Where a DataLoader's batches come from: the samples of a Dataset, planned for a whole epoch, or
-// the records of a StreamedDataset, read as they are needed.
+// The source of a DataLoader's batches: the samples of a Dataset, planned for a whole epoch, or the
+// records of a StreamedDataset, read as they are needed.
 //
 // Thread safety: one thread at a time, but tensors() by any thread.
 class BatchSource {
@@ -92,7 +92,7 @@ class BatchSource {
   // The next batch; nothing after the last one.
   virtual std::optional<Draft> next() = 0;
   virtual std::vector<at::Tensor> tensors(const Draft& draft) const = 0;
-  // Batches of a whole epoch; the batches of one step count once. 0: not known.
+  // The number of batches in a whole epoch; the batches of one step count once. 0: unknown.
   virtual std::int64_t num_batches() const = 0;
 
  private:

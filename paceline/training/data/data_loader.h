@@ -12,16 +12,16 @@
 // Batches come in the sampler's order for any number of threads. The loader's position, and so a
 // checkpoint's, counts the batches taken, not the batches prepared.
 //
-// With global_batch_size a step takes so many samples of all ranks together, so a job that shrinks
-// or grows continues with the same steps (batch_source.h). A loop then multiplies each loss by the
-// batch's weight, and reduces gradients and steps only if `ends_step`; train::run_loop() does that.
-// The weight is for losses that are means over a batch's samples; for others see
+// With global_batch_size a step takes this many samples of all ranks together, so a job that
+// shrinks or grows continues with the same steps (batch_source.h). A loop then multiplies each loss
+// by the batch's weight, and reduces gradients and steps only if `ends_step`; train::run_loop()
+// does that. The weight is for losses that are means over a batch's samples; for others see
 // training/train/loop.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).
 //
-// With logical shards (engine/core/logical_shards.h) a step is a global batch, too, and each of its
+// With logical shards (engine/core/logical_shards.h) a step is also a global batch, and each of its
 // batches is one shard. next() then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //

@@ -1,7 +1,7 @@
 #pragma once
 
 // Data sets whose samples have numbers: the interface, rows of tensors, and samples that a
-// program's own function makes, with the functions that put samples together to a batch.
+// program's own function makes, with the functions that put samples together into a batch.
 
 #include <cstdint>
 #include <functional>
@@ -19,9 +19,9 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::string name() const = 0;  // for messages
   virtual std::int64_t size() const = 0;
-  // These samples, all in [0, size()), as tensors whose dim 0 counts them: as a rule the model's
-  // input, then the wanted output, then any others. Random choices must depend on `epoch`, the
-  // sample's index and the data set's own seed alone, so that batches, threads and ranks do not
+  // Returns these samples, all in [0, size()), as tensors whose dim 0 counts them: usually the
+  // model's input, then the wanted output, then any others. Random choices must depend on `epoch`,
+  // the sample's index and the data set's own seed alone, so that batches, threads and ranks do not
   // change them. Thread safety: called by several threads at a time.
   virtual std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                         std::int64_t epoch) const = 0;

@@ -88,7 +88,7 @@ void GzipFile::end_member() {
          "padding; unpack the file by 'gzip -dc', which leaves the rest out",
          path_, file_bytes_ - std::ssize(unread_));
   }
-  check(inflateReset(&inflation_->stream) == Z_OK, "{}: zlib cannot go on", path_);
+  check(inflateReset(&inflation_->stream) == Z_OK, "{}: zlib cannot continue", path_);
 }
 
 bool GzipFile::begins_member() const {
@@ -159,8 +159,8 @@ class Reader {
     const std::int64_t end = file_.offset();
     std::byte extra{};
     if (file_.read({&extra, 1}) == 0) return;
-    fail(ErrorCode::kCorrupt, "{}: goes on after byte {}, where its header says it ends", path_,
-         end);
+    fail(ErrorCode::kCorrupt,
+         "{}: continues after byte {}, where it should end according to its header", path_, end);
   }
 
  private:
@@ -190,7 +190,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
   if (magic[0] != 0 || magic[1] != 0 || magic[2] != kUint8Type || magic[3] != num_dims) {
     const std::string_view mistaken = reader.mistaken(magic);
     if (!mistaken.empty()) fail(ErrorCode::kCorrupt, "{}: {}", file.path, mistaken);
-    fail(ErrorCode::kCorrupt, "{}: byte 0: this is no IDX file of bytes in {} dimensions",
+    fail(ErrorCode::kCorrupt, "{}: byte 0: this is not an IDX file of bytes in {} dimensions",
          file.path, num_dims);
   }
   std::int64_t count = 1;

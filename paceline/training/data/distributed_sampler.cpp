@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int64_t kMaxWeights = 1 << 24;  // at::multinomial's limit
 
-// The whole epoch's order. The generator, and so the permutation, is that of Python's
-// torch.Generator().manual_seed(seed).
+// Returns the order of the whole epoch. The generator, and so the permutation, is the same as
+// Python's torch.Generator().manual_seed(seed).
 std::vector<std::int64_t> epoch_order(std::int64_t num_samples, const SamplerOptions& options,
                                       std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
@@ -72,7 +72,8 @@ DistributedSampler::DistributedSampler(std::int64_t num_samples, int num_replica
 
 void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t consumed) {
   check(epoch >= 0 && consumed >= 0 && consumed <= num_samples_ + num_replicas_,
-        "sampler: epoch {} after {} of {} samples is no position", epoch, consumed, num_samples_);
+        "sampler: epoch {} after {} of {} samples is not a position", epoch, consumed,
+        num_samples_);
   epoch_ = epoch;
   consumed_ = consumed;
 }
@@ -155,8 +156,8 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
 }
 
 struct TorchSampler::Position {
-  std::optional<DistributedSampler> sampler;  // made anew for another size
-  std::vector<std::int64_t> indices;          // of this rank, from where the pass began
+  std::optional<DistributedSampler> sampler;  // made again for another size
+  std::vector<std::int64_t> indices;          // this rank's, from the beginning of the pass
   std::size_t num_taken = 0;
 
   void begin() {

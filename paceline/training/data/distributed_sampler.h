@@ -1,6 +1,7 @@
 #pragma once
 
-// Which samples a rank sees, and in which order: samplers, and groups of samples that are alike.
+// Decides which samples a rank sees, and in which order: samplers, and groups of samples that are
+// alike.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace paceline::data {
 struct SamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
-  // Drop the tail that does not divide by the ranks, instead of repeating the first samples.
+  // Drops the tail that does not divide by the ranks, instead of repeating the first samples.
   bool drop_last = false;
   // A weight for each sample, 0 or above; the same on every rank. An epoch then draws as many
   // samples as there are, with replacement, as PyTorch's WeightedRandomSampler seeded by seed +
@@ -74,16 +75,16 @@ std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_r
 //   const auto groups = data::groups_by_bounds(lengths, {16, 32, 64, 128});
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32, .groups = groups});
 //
-// The algorithm is that of torchvision's GroupedBatchSampler, applied before the batches are dealt
-// to ranks. So the batches are the same for any number of ranks, and any number of ranks can
-// continue an epoch.
+// The algorithm is torchvision's GroupedBatchSampler, applied before the batches are dealt to
+// ranks. So the batches are the same for any number of ranks, and any number of ranks can continue
+// an epoch.
 using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 
 // The group of each value: how many of `bounds` (ascending) it has reached, as bisect.bisect_right.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
 
-// Rearranges `order`, the samples of an epoch, into batches one after the other: a group makes a
+// Rearranges `order`, the samples of an epoch, into batches one after another: a group makes a
 // batch as soon as it has `batch_size` samples. There are order.size() / batch_size batches: at the
 // end the fullest of the remaining groups are filled up with their own samples, from the first on,
 // and the others are left out. Requires: a group for every sample.
@@ -91,8 +92,8 @@ std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
                                         const std::vector<std::int64_t>& groups,
                                         std::int64_t batch_size);
 
-// DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler whose
-// indices are those of DistributedSampler, hence Python's.
+// DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler with the
+// same indices as DistributedSampler, and so as Python's.
 //
 //   data::TorchSampler sampler({num_samples, group->world_size(), group->rank()});
 //   auto loader = torch::data::make_data_loader(dataset, sampler, /*batch_size=*/64);

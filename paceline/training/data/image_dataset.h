@@ -35,19 +35,19 @@ enum class Split { kTrain, kTest };
 // folder or file that is missing or empty, kCorrupt with file and byte offset for a file that is
 // truncated or not valid.
 
-// train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
-// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" behind its name.
+// Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
+// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" after its name.
 ImageDataset load_mnist(const std::string& folder, Split split);
 // The same files with Fashion-MNIST's classes; Debian's package dataset-fashion-mnist puts them
 // into kFashionMnistFolder.
 inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 ImageDataset load_fashion_mnist(const std::string& folder, Split split);
-// data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073 bytes a
-// record; in `folder` or in its cifar-10-batches-bin.
+// Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073
+// bytes a record; in `folder` or in its cifar-10-batches-bin.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 
-// A batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B]. `load`
-// writes the image of an index and returns its label.
+// Makes a batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B].
+// `load` writes the image of an index and returns its label.
 std::vector<at::Tensor> make_image_batch(
     std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
     const std::function<std::int64_t(std::int64_t index, float* out)>& load);
@@ -55,14 +55,14 @@ std::vector<at::Tensor> make_image_batch(
 struct ImageSamplesOptions {
   TransformOptions transform;
   bool channels_last = false;  // memory format of the images
-  std::uint64_t seed = 0;      // of the transform's random choices
+  std::uint64_t seed = 0;      // for the transform's random choices
 };
 
 // Labelled images as a model takes them: transformed, in batches of make_image_batch().
 class ImageSamples : public Dataset {
  public:
-  // Error(kInvalid) unless images and labels are as ImageDataset says, and equally many. Tensors
-  // that are not contiguous, as after permute(), are copied once.
+  // Error(kInvalid) unless images and labels are as ImageDataset says, and their numbers are equal.
+  // Tensors that are not contiguous, as after permute(), are copied once.
   explicit ImageSamples(ImageDataset images, const ImageSamplesOptions& options = {});
 
   std::string name() const override { return images_.name; }

@@ -12,7 +12,7 @@
 namespace paceline::data {
 namespace {
 
-// After so many bad files in a row, the folder is broken rather than a file.
+// After this many bad files in a row, the folder itself is taken to be broken.
 constexpr std::int64_t kMostSkipped = 100;
 constexpr std::size_t kMostLogged = 10;
 

@@ -30,7 +30,7 @@
 
 namespace paceline::data {
 
-// What to do with a file that has vanished, cannot be read or is damaged.
+// How to handle a file that has vanished, cannot be read or is damaged.
 enum class OnBadImage {
   kFail,  // an Error that names it
   kSkip,  // the next sound file takes its place; skipped files are counted, the first ones logged
@@ -39,7 +39,7 @@ enum class OnBadImage {
 struct ImageFolderOptions {
   images::ImagePipelineOptions pipeline;
   bool channels_last = false;  // memory format of the images
-  std::uint64_t seed = 0;      // of the random choices
+  std::uint64_t seed = 0;      // for the random choices
   OnBadImage on_bad_image = OnBadImage::kFail;
 };
 

@@ -14,7 +14,7 @@ namespace paceline::data {
 
 namespace {
 
-// Fisher and Yates. std::shuffle would make the order depend on the standard library.
+// A Fisher-Yates shuffle. std::shuffle would make the order depend on the standard library.
 template <class Item>
 void shuffle(std::vector<Item>& items, images::SampleRandom random) {
   for (auto left = std::ssize(items); left > 1; --left)
@@ -96,7 +96,7 @@ std::vector<Path> shared(std::vector<std::string> paths) {
   return shared;
 }
 
-// The lines of one file after the other.
+// Reads the lines of one file after another.
 class LineReader : public RecordReader {
  public:
   LineReader(std::vector<Path> paths, std::int64_t max_line_bytes)
@@ -166,7 +166,7 @@ class LineReader : public RecordReader {
   const std::vector<Path> paths_;  // in the order of this epoch
   const std::size_t max_line_bytes_;
   std::size_t place_ = 0;  // the open file's place in paths_
-  std::int64_t line_ = 0;  // the last line of it that was passed
+  std::int64_t line_ = 0;  // the last line of the open file that was passed
   std::unique_ptr<GzipFile> file_;
   bool is_new_ = true;  // nothing of the file was read yet
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);

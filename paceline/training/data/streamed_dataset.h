@@ -33,7 +33,7 @@ struct StreamedRecord {
   std::int64_t number = 0;                  // its place in the epoch, from 0; a DataLoader sets it
 };
 
-// Thread safety: none.
+// Reads the records of an epoch, one after another. Thread safety: none.
 class RecordReader {
  public:
   virtual ~RecordReader() = default;
@@ -50,9 +50,9 @@ class StreamedDataset {
   // The records of an epoch, the same on every rank. A random order must depend on `epoch` and the
   // stream's own seed alone.
   virtual std::unique_ptr<RecordReader> read(std::int64_t epoch) const = 0;
-  // These records as tensors whose dim 0 counts them, as Dataset::batch(). Random choices must
-  // depend on `epoch`, the record's number and the stream's own seed alone. Thread safety: called
-  // by several threads at a time.
+  // Returns these records as tensors whose dim 0 counts them, as Dataset::batch(). Random choices
+  // must depend on `epoch`, the record's number and the stream's own seed alone. Thread safety:
+  // called by several threads at a time.
   virtual std::vector<at::Tensor> batch(std::span<const StreamedRecord> records,
                                         std::int64_t epoch) const = 0;
 };
@@ -66,7 +66,7 @@ std::unique_ptr<RecordReader> shuffled_in_windows(std::unique_ptr<RecordReader> 
 
 struct LineFilesOptions {
   // 0: lines come as they are in the files. Otherwise every epoch takes the files in another order,
-  // and shuffles the lines within windows of so many, which may cover several files.
+  // and shuffles the lines within windows of this many, which may cover several files.
   std::int64_t shuffle_window = 0;
   std::uint64_t seed = 0;
   std::int64_t max_line_bytes = 64 << 20;  // a longer line is an error

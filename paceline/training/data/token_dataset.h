@@ -29,8 +29,9 @@ void write_tokens(const std::string& path, std::span<const std::int32_t> tokens,
 // regular file, or not a whole number of tokens.
 at::Tensor map_tokens(const std::string& path, TokenWidth width = TokenWidth::k16);
 
-// Sample i is `context` tokens from i x context on, and the same number of tokens from the next one
-// on: two rows of int64. A shorter rest at the end is not used.
+// A text as samples of `context` tokens. Sample i is two rows of int64: the `context` tokens that
+// begin at token i x context, and the `context` tokens that begin one token later. A shorter rest
+// at the end is not used.
 class TokenDataset : public Dataset {
  public:
   // `tokens`: a row of int16 (as unsigned numbers), int32 or int64. Error(kInvalid) unless it has

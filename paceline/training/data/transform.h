@@ -12,7 +12,8 @@ namespace paceline::data {
 struct TransformOptions {
   std::vector<float> mean;  // per channel, of pixels in [0, 1]; empty: 0
   std::vector<float> std;   // per channel, above 0; empty: 1
-  // Random crop of the original size from the image padded with so many zero pixels on each side.
+  // Crops the original size at random from the image padded with this many zero pixels on each
+  // side.
   int crop_padding = 0;
   bool random_flip = false;  // mirrored left to right with probability 1/2
 };
@@ -27,8 +28,8 @@ class ImageTransform {
   // Error(kInvalid) when mean or std do not fit the channels.
   ImageTransform(const ImageShape& shape, const TransformOptions& options, std::uint64_t seed = 0);
 
-  // One image of the given shape, planes of bytes in, planes of floats out, or with the channels
-  // last. Thread safety: const, any thread.
+  // Transforms one image of the given shape: planes of bytes become planes of floats, or floats
+  // with the channels last. Thread safety: const, any thread.
   void apply(const std::uint8_t* image, float* out, bool channels_last, std::int64_t epoch,
              std::int64_t index) const;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts masked tokens.
-// It has the same kind of blocks as GPT; the last layer's weight is that of the embedding.
+// It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
 // load_hugging_face() (hugging_face.h) reads the weights of BertForMaskedLM.
 //
 // The model knows nothing of other ranks and supports clone().
@@ -22,7 +22,7 @@ namespace paceline::models {
 // The defaults are those of BERT-base, uncased, with 110 million parameters.
 struct BertOptions {
   std::int64_t vocabulary = 30522;
-  std::int64_t context = 512;  // tokens that the model sees at most
+  std::int64_t context = 512;  // the most tokens that the model sees
   std::int64_t segments = 2;
   std::int64_t layers = 12;
   std::int64_t width = 768;
@@ -48,9 +48,9 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
   const BertOptions& options() const { return options_; }
 
  protected:
-  // What stages are made of (transformer_stage.h): the inputs of forward(), of which all but the
-  // first may be left out -> states and, where it is given, `is_token`; these -> states behind the
-  // blocks; states -> logits.
+  // The parts that stages are made of (transformer_stage.h). embed(): the inputs of forward(), of
+  // which all but the first may be left out -> states and, if it is given, `is_token`.
+  // run_blocks(): these -> states behind the blocks. logits_of(): states -> logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);

@@ -20,7 +20,8 @@ struct CnnOptions {
   std::int64_t classes = 10;
 };
 
-// For 10 to 100 classes: two 3x3 convolutions with ReLU and 2x2 max-pooling, two linear layers.
+// A network for 10 to 100 classes: two 3x3 convolutions with ReLU and 2x2 max-pooling, two linear
+// layers.
 //
 // conv channels->32, conv 32->64, linear 64*(height/4)*(width/4)->512, linear 512->classes.
 class CnnImpl : public torch::nn::Cloneable<CnnImpl> {

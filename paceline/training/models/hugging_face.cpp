@@ -15,13 +15,14 @@
 namespace paceline::models {
 namespace {
 
-// Where a file has a weight: under one name, or in parts that follow each other along dimension 0.
+// The place of a weight in a file: under one name, or in parts that follow each other along
+// dimension 0.
 struct Place {
   std::vector<std::string> names;
   bool is_transposed = false;
 };
 
-// How one kind of model lies in a file.
+// The layout of one kind of model in a file.
 struct FileLayout {
   const char* what;    // for messages
   const char* prefix;  // a file may leave it out
@@ -134,8 +135,8 @@ std::vector<std::string> names_in_files(const FileLayout& layout, const std::str
   return names;
 }
 
-// Nothing for a tensor that is not one of the constants that old versions saved; otherwise whether
-// it has the constant's values.
+// Returns nothing for a tensor that is not one of the constants that old versions saved; otherwise
+// whether it has the constant's values.
 std::optional<bool> is_right_constant(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().to(at::kDouble);
   if (name.ends_with(".attn.bias")) {  // the causal mask
@@ -280,7 +281,7 @@ class Loader {
   const std::int64_t vocabulary_;  // of the file
   std::set<std::string> used_;
   std::vector<std::string> left_out_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // into the first, of the second
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // copies the second into the first
   std::string wrong_;
 };
 

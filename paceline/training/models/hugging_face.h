@@ -34,9 +34,9 @@ struct HuggingFaceOptions {
   std::int64_t vocabulary = 0;
 };
 
-// Error(kInvalid) that lists every tensor that is missing, has another shape or element type,
-// differs from the tensor that it is tied to, or has no place in the model; nothing has been loaded
-// then.
+// Loads the weights into the model. Error(kInvalid) that lists every tensor that is missing, has
+// another shape or element type, differs from the tensor that it is tied to, or has no place in the
+// model; nothing has been loaded then.
 void load_hugging_face(Gpt& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 void load_hugging_face(Bert& model, const TensorsByName& weights,
@@ -47,7 +47,7 @@ void load_hugging_face(Bert& model, const TensorsByName& weights,
 TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
 TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 
-// The same for whole weights under the model's own names, as gather_dense() and gather_stages()
+// As above, for whole weights under the model's own names, as gather_dense() and gather_stages()
 // return them, or some of them. Error(kInvalid) for a name that such a model does not have.
 TensorsByName to_hugging_face(const GptOptions& model, const TensorsByName& weights,
                               const HuggingFaceOptions& options = {});

@@ -2,7 +2,7 @@
 
 // The layers that a model is built from. A model's constructor takes a `Layers`, as torchvision's
 // models take a norm_layer, so that a program can replace a kind of layer everywhere: BatchNorm by
-// SyncBatchNorm (training/parallel/sync_batch_norm.h) or by GroupNorm, linear layers by those that
+// SyncBatchNorm (training/parallel/sync_batch_norm.h) or by GroupNorm, linear layers by layers that
 // are divided among ranks (training/tensor_parallel/tensor_parallel_layers.h). The models
 // themselves know nothing of ranks.
 //
@@ -16,7 +16,7 @@
 // computed apart. So a first layer may make fewer blocks than asked for, if the last layer of the
 // branch adds the contribution of the others.
 //
-// Thread safety: that of the functions it holds; the ones here have no state.
+// Thread safety: as the functions it holds; the ones here have no state.
 
 #include <cstdint>
 #include <functional>
@@ -47,7 +47,7 @@ namespace paceline::models {
 
 // models::Linear (linear.h).
 torch::nn::AnyModule plain_linear(const torch::nn::LinearOptions& options);
-// torch::nn::BatchNorm2d for so many channels, with its default options.
+// torch::nn::BatchNorm2d for `channels` channels, with its default options.
 torch::nn::AnyModule batch_norm_2d(std::int64_t channels);
 // torch::dropout.
 at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
@@ -85,8 +85,8 @@ struct Layers {
   Dropout inner_dropout = {};
   std::function<torch::nn::AnyModule(const torch::nn::LayerNormOptions& options)> layer_norm =
       plain_layer_norm;
-  // Embeds tokens. Its parameter "weight" is also that of the last layer: `logits` takes the states
-  // [N, T, width], that weight, and a bias [vocabulary] or none.
+  // Embeds tokens. Its parameter "weight" is also the weight of the last layer: `logits` takes the
+  // states [N, T, width], that weight, and a bias [vocabulary] or none.
   std::function<torch::nn::AnyModule(const torch::nn::EmbeddingOptions& options)> embedding =
       plain_embedding;
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
@@ -130,13 +130,14 @@ struct Division {
   std::int64_t parts = 1, part = 0;
 
   std::vector<std::int64_t> whole_sizes(at::IntArrayRef part_sizes) const;
-  // A copy. Requires: `whole` has the sections' length along `dim`.
+  // Returns this part of `whole`, as a copy. Requires: `whole` has the sections' length along
+  // `dim`.
   at::Tensor part_of(const at::Tensor& whole) const;
-  // The whole from all parts, in order: the inverse of part_of().
+  // Joins all parts, in order, to the whole: the inverse of part_of().
   at::Tensor joined(const std::vector<at::Tensor>& all_parts) const;
 };
 
-// Implemented, beside torch::nn::Module, by a layer that holds a part of its weights.
+// Implemented, besides torch::nn::Module, by a layer that holds a part of its weights.
 class DividedLayer {
  public:
   virtual ~DividedLayer() = default;

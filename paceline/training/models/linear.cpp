@@ -19,11 +19,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The product of matrices in float32 by oneDNN, which LibTorch is built with beside another library
-// for products. That one is MKL in PyTorch's wheels, which keeps AVX-512 for Intel's processors: on
-// others oneDNN's product is twice as fast (benchmarks/README.md). LibTorch's operator for it,
-// mkldnn::_linear_pointwise, has no backward pass; here it gets one, which can be differentiated in
-// turn.
+// Multiplies float32 matrices with oneDNN, which LibTorch is built with besides another library for
+// products. In PyTorch's wheels the other library is MKL, which uses AVX-512 only on Intel's
+// processors: on others oneDNN's product is twice as fast (benchmarks/README.md). LibTorch's
+// operator for it, mkldnn::_linear_pointwise, has no backward pass; this function adds one, which
+// can be differentiated in turn.
 //
 // [rows, features] times the transposed [outputs, features], plus [outputs] or undefined -> [rows,
 // outputs]. Requires: prefers_one_dnn_product(); float32 on the CPU; each of the matrices or its

@@ -21,7 +21,7 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options, const Layers& laye
         "attention: {} heads of keys and values do not divide {} heads", options.key_value_heads,
         options.heads);
   check(options.rotary_base == 0 || head_width() % 2 == 0,
-        "attention: rotary positions want heads of an even width, not of {}", head_width());
+        "attention: rotary positions need heads of an even width, not of {}", head_width());
   AttentionImpl::reset();
 }
 
@@ -176,7 +176,7 @@ void init_transformer(torch::nn::Module& module, std::int64_t num_branches) {
       torch::nn::init::normal_(parameter, 0, deviation);
       return;
     }
-    // Draws the whole layer's values and takes the part that is here.
+    // Draws the whole layer's values and takes the part that this layer holds.
     const at::NoGradGuard no_grad;
     const at::Tensor whole =
         at::empty(division->whole_sizes(parameter.sizes()), parameter.options());

@@ -3,7 +3,7 @@
 // The parts of a transformer that GPT and BERT share: attention, a block, the row of blocks, and
 // their initial values.
 //
-// Thread safety: that of a module.
+// Thread safety: as a module.
 
 #include <cstdint>
 #include <vector>
@@ -51,7 +51,7 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
-  // Room for the keys and values of so many positions of N sequences.
+  // Makes room for the keys and values of `positions` positions of each sequence.
   KeyValues make_past(std::int64_t sequences, std::int64_t positions) const;
 
  private:
@@ -59,8 +59,8 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   std::int64_t key_value_heads() const {
     return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
   }
-  // How many heads of queries, and how many of keys and of values each, so many features of the
-  // projection hold: divided layers make a part of them (InnerFeatures).
+  // The numbers of heads that `features` features of the projection hold: of queries, and of keys
+  // (as many as of values). Divided layers make only a part of the heads (InnerFeatures).
   struct Heads {
     std::int64_t queries, keys;
   };
@@ -119,7 +119,7 @@ struct BlockRange {
   std::int64_t begin = 0, end = 0;
 };
 
-// The blocks of a transformer, one after the other: all of them, or those of one stage of a
+// The blocks of a transformer, one after another: all of them, or the blocks of one stage of a
 // pipeline. A block's name is its number in the whole model.
 class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl> {
  public:
@@ -136,7 +136,7 @@ class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl>
   at::Tensor forward(at::Tensor states, const at::Tensor& bias = {},
                      std::vector<KeyValues>* past = nullptr);
 
-  // Room for so many positions of N sequences, in each block.
+  // Makes room for `positions` positions of each sequence, in each block.
   std::vector<KeyValues> make_past(std::int64_t sequences, std::int64_t positions) const;
 
  private:

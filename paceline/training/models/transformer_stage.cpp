@@ -24,7 +24,7 @@ StageImpl<Model>::StageImpl(const typename Model::Options& options, const Layers
                             BlockRange range)
     : Model(options, layers), range_(range) {
   check(range.begin >= 0 && range.begin < range.end && range.end <= options.layers,
-        "blocks {} to {} are no stage of {} blocks", range.begin, range.end, options.layers);
+        "blocks {} to {} are not a stage of {} blocks", range.begin, range.end, options.layers);
   this->keep(range);
 }
 

@@ -20,10 +20,10 @@ using BlockValue = std::function<double(const float*, std::int64_t)>;
 struct Gradients {
   std::vector<OrderedGradient> ordered;  // to read
   std::vector<at::Tensor> memory;        // to write
-  std::vector<std::int64_t> sizes;       // elements of the whole of each that is read
-  ProcessGroup* group = nullptr;         // the ranks with the other parts; null: these are whole
-  ProcessGroup* model = nullptr;         // the ranks with the rest of the model; null: none
-  std::vector<bool> counts = {};         // whether this rank counts each that is read
+  std::vector<std::int64_t> sizes;       // [ordered]: the number of elements of the whole gradient
+  ProcessGroup* group = nullptr;  // the ranks with the other parts; null: the gradients are whole
+  ProcessGroup* model = nullptr;  // the ranks with the rest of the model; null: none
+  std::vector<bool> counts = {};  // [ordered]: whether this rank counts the gradient
 };
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
@@ -31,8 +31,8 @@ Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
     return Optimizer::divides_gradient_of(parameter);
   };
   check(std::ranges::none_of(parameters, is_divided),
-        "the gradients of these parameters are divided among the ranks (fully_shard), and none of "
-        "them is here whole: give the optimizer, not its parameters");
+        "the gradients of these parameters are divided among the ranks (fully_shard), and this "
+        "rank has none of them whole: give the optimizer, not its parameters");
   Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
   all.counts.assign(all.ordered.size(), true);
@@ -56,8 +56,8 @@ Gradients gradients_for(const Optimizer& optimizer) {
   return all;
 }
 
-// The values of every block of every gradient, in order, also of other ranks' parts; zeros for
-// gradients that other ranks of the model count.
+// Returns the values of every block of every gradient, in order, including the parts of other
+// ranks; zeros for gradients that other ranks of the model count.
 std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& value) {
   std::vector<double> values;
   std::vector<std::int64_t> begins;

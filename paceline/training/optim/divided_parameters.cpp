@@ -49,7 +49,7 @@ class DividedGradient : public AutogradMeta {
   bool is_divided() const { return !divider_.expired(); }
 
  private:
-  // Versions from 2.1 on have these.
+  // LibTorch 2.1 and later have these hooks.
   template <class Meta>
   static void take_later_hooks(Meta& to, Meta& from) {
     if constexpr (requires { from.post_acc_grad_hooks_; })
@@ -75,12 +75,12 @@ bool is_gradient_divided(const at::Tensor& parameter) {
 
 namespace {
 
-// At most so many units are whole at a time: two for an operation that reads parameters of two, and
-// two so that the last units of the forward pass are still there when the backward pass begins with
-// them.
+// At most this many units are whole at a time: two for an operation that reads parameters of two
+// units, and two so that the last units of the forward pass are still whole when the backward pass
+// begins with them.
 constexpr std::size_t kUnits = 4;
 
-constexpr std::size_t kHeader = sizeof(std::size_t);  // of a message: the unit's number
+constexpr std::size_t kHeader = sizeof(std::size_t);  // the number of a message's unit
 
 struct Owner {
   DividedParameters* parameters = nullptr;
@@ -89,7 +89,7 @@ struct Owner {
 
 struct Known {
   std::shared_mutex mutex;                        // guards the others
-  std::unordered_map<const void*, Owner> owners;  // by where the storage of a parameter begins
+  std::unordered_map<const void*, Owner> owners;  // by the beginning of a parameter's storage
   at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // LibTorch's, of before_operation()
 };
 
@@ -98,7 +98,7 @@ Known& known() {
   return *of_process;
 }
 
-// Whether the operation takes a tensor's shape, or its memory without reading it.
+// Whether the operation takes only a tensor's shape, or its memory without reading it.
 bool reads_nothing(std::string_view operation) {
   static constexpr std::array<std::string_view, 16> kNames = {
       "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",
@@ -119,12 +119,12 @@ class Fetching {
 };
 
 struct Needed {
-  DividedParameters* owner = nullptr;  // one: a model has one optimizer
+  DividedParameters* owner = nullptr;  // only one, because a model has one optimizer
   std::vector<std::size_t> units;
-  bool any_owner = false;  // in the process
+  bool any_owner = false;  // the process has an owner
 };
 
-// The units that an operation's inputs are in.
+// Returns the units that an operation's inputs are in.
 Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
   Needed needed;
   const std::shared_lock lock(known().mutex);
@@ -145,10 +145,10 @@ Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
   return needed;
 }
 
-// While it watches, every operation of the process boxes its inputs for it. Its last owner does not
-// end it itself: at exit LibTorch's list of callbacks may be gone before that owner. LibTorch lets
-// a callback remove itself, and other threads run: the list has a mutex and a version, and each
-// operation runs a copy of it.
+// While the callback is registered, every operation of the process boxes its inputs for it. The
+// last owner does not remove it, because at exit LibTorch's list of callbacks may be destroyed
+// before that owner. The callback removes itself, which LibTorch allows even while other threads
+// run: the list has a mutex and a version, and each operation runs a copy of it.
 void stop_watching() {
   const std::unique_lock lock(known().mutex);
   if (!known().owners.empty() || known().watch == at::INVALID_CALLBACK_HANDLE) return;
@@ -207,7 +207,7 @@ DividedParameters::~DividedParameters() {
   }
   try {
     if (under_way_) under_way_->work->wait();
-  } catch (const Error&) {  // the group's error, which its other calls throw
+  } catch (const Error&) {  // the group's other calls throw its error too
   }
 }
 
@@ -260,7 +260,7 @@ void DividedParameters::start(std::size_t unit) {
                                Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
 }
 
-// Units may have equal sizes, so no collective would notice a difference.
+// Units may have equal sizes, so the collective itself would not notice a difference.
 void DividedParameters::require_same(std::size_t unit, std::size_t other, const char* who) const {
   if (unit == other) return;
   fail(
@@ -271,7 +271,7 @@ void DividedParameters::require_same(std::size_t unit, std::size_t other, const 
       other < units_.size() ? units_[other].name : "another model's");
 }
 
-// This rank writes its peers' parts; the unit is whole once every rank of the host has.
+// This rank writes its peers' parts; the unit is whole once every rank of the host has done so.
 void DividedParameters::bring(std::size_t unit) {
   if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
   if (!under_way_) start(unit);
@@ -306,7 +306,7 @@ void DividedParameters::drop(std::size_t unit) {
   }
 }
 
-// After bring(): no rank of this host is in an operation, so none reads any of them.
+// Called after bring(): no rank of this host is in an operation, so none reads any of the units.
 void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
   if (num_holders_ > 0) return;
   for (auto oldest = whole_.begin(); whole_.size() > kUnits && oldest != whole_.end();) {
@@ -328,11 +328,11 @@ void DividedParameters::start_next() {
 
 std::shared_ptr<void> DividedParameters::whole() {
   require_whole();
-  ++num_holders_;  // first, so that no unit leaves while others come
+  ++num_holders_;  // first, so that no unit is dropped while others arrive
   std::shared_ptr<void> hold(this, [self = shared_from_this()](void*) { self->let_go(); });
   std::vector<std::size_t> all(units_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
-  const double exposed_before = exposed_seconds_;  // no operation has waited for these
+  const double exposed_before = exposed_seconds_;  // no operation has waited for these units
   fetch(all);
   exposed_seconds_ = exposed_before;
   require_whole();

@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kAverageGrain = 32768;
 constexpr const char* kUpdates = "num_updates";
 
-// Returns the sums of the average's words.
+// Updates the average. Returns the sums of its words, as read and as written.
 WordSums average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
   const Dtype type = to_dtype(parameter.scalar_type());
   const auto kept = static_cast<float>(decay);

@@ -9,12 +9,13 @@
 //   ... optimizer.step(); average.update();
 //   { const auto swap = average.swap_in(); evaluate(...); }
 //
-// Every rank has all of it, with the same bits when the parameters have. It costs 4 bytes for each
-// parameter, as much again while it is swapped in, and one more pass over the weights a step.
+// Every rank has the whole average, with the same bits if the parameters have the same bits. It
+// costs 4 bytes for each parameter, as much again while it is swapped in, and one more pass over
+// the weights in each step.
 //
-// It is guarded as an optimizer's state is (guarded_state.h): each update adds up the words of the
-// average that it reads and writes, and a difference is DamagedState. Swapping is no write to the
-// parameters for their optimizer, which compares them with what its last step left.
+// It is guarded like an optimizer's state (guarded_state.h): each update adds up the words of the
+// average that it reads and writes, and a difference is DamagedState. The parameters' optimizer
+// does not see swapping as a write: it compares them with what its last step left.
 //
 // Ownership: it shares the parameters' tensors. Thread safety: none.
 
@@ -43,13 +44,13 @@ class ExponentialMovingAverage {
   // or float16 tensors on the CPU.
   ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
 
-  // After each step of the optimizer. Error(kInvalid) while it is swapped in; DamagedState when the
-  // average is not what the update before left.
+  // Updates the average; call it after each step of the optimizer. Error(kInvalid) while the
+  // average is swapped in; DamagedState when the average is not what the previous update left.
   void update();
   std::int64_t num_updates() const { return num_updates_; }
 
-  // The parameters have the average's values while this object lives, and then their own again,
-  // with the same bits.
+  // While this object lives, the parameters have the average's values; then they get their own
+  // back, with the same bits.
   class Swap {
    public:
     explicit Swap(ExponentialMovingAverage& average);
@@ -61,21 +62,22 @@ class ExponentialMovingAverage {
     ExponentialMovingAverage& average_;
     std::vector<at::Tensor> weights_;
   };
-  // Error(kInvalid) when it is swapped in already, and before the first update.
+  // Swaps the average in. Error(kInvalid) when it is swapped in already, and before the first
+  // update.
   [[nodiscard]] Swap swap_in() { return Swap(*this); }
   bool is_swapped_in() const { return is_swapped_in_; }
 
-  // "weight.3" is of parameter 3, in float32; and last "num_updates". The tensors of weights are
-  // its own.
+  // "weight.3" is the average of parameter 3, in float32; the last tensor is "num_updates". The
+  // tensors of weights are the average's own memory.
   NamedTensors state() const;
-  // The averaged parameters: number 3 is that of "weight.3".
+  // The averaged parameters; "weight.3" belongs to number 3.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  // Requires: tensors as state() gives them, with any values. Error(kInvalid) when it is another
-  // model's.
+  // Takes over a state. Requires: tensors as state() returns them, with any values. Error(kInvalid)
+  // when they are another model's.
   void set_state(const NamedTensors& state);
   // Reads all averages. DamagedState when they changed since the last update or set_state().
   void verify() const;
-  // The options, for a checkpoint; and Error(kInvalid) that lists their differences from others.
+  // options() is for a checkpoint; require_own() throws Error(kInvalid) that lists the differences.
   Words options() const;
   void require_own(const Words& options) const;
 
@@ -85,7 +87,7 @@ class ExponentialMovingAverage {
   std::vector<at::Tensor> parameters_;
   const Options options_;
   std::vector<at::Tensor> averages_;  // float32, in the memory order of the parameters
-  std::vector<std::uint32_t> sums_;   // of their words
+  std::vector<std::uint32_t> sums_;   // [average]: the sum of its words
   std::int64_t num_updates_ = 0;
   bool is_swapped_in_ = false;
 };

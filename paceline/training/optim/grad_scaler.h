@@ -1,8 +1,8 @@
 #pragma once
 
-// Loss scaling for float16, as torch.amp.GradScaler: the loss is multiplied by a factor so that
-// small gradients do not become 0; a step whose gradients are not finite is skipped and the factor
-// halved; after growth_interval good steps it is doubled.
+// Loss scaling for float16, as in torch.amp.GradScaler: the loss is multiplied by a factor, so that
+// small gradients do not become 0. A step whose gradients are not finite is skipped and the factor
+// is halved; after growth_interval good steps it is doubled.
 //
 //   scaler.scale(loss).backward();
 //   scaler.unscale(optimizer);  // only to clip the gradients
@@ -10,16 +10,16 @@
 //   scaler.update();
 //
 // All ranks must skip the same steps. With DistributedDataParallel they do, because averaged
-// gradients are the same everywhere. Where gradients differ between ranks, give the group: then
-// each unscale(), also step()'s own, is collective, with one all-reduce of four bytes. Where the
+// gradients are the same everywhere. If gradients differ between ranks, pass the group: then each
+// unscale(), including step()'s own, is collective, with one all-reduce of four bytes. If the
 // optimizer divides gradients among the ranks (fully_shard.h), or knows that the model is divided
-// (Optimizer::set_model_parts), it is so without being told.
+// (Optimizer::set_model_parts), unscale() is collective without a group.
 //
 // Gradients in float32 and bfloat16 are divided in place. A float16 gradient, whose small elements
-// would be lost, becomes a float32 tensor in its place until zero_grad().
+// would be lost, is replaced by a float32 tensor until zero_grad().
 //
-// The scale and the count of good steps are kept twice: a difference when they are used is
-// DamagedState.
+// The scale and the count of good steps are kept twice; if the copies differ when they are used,
+// that is DamagedState.
 //
 // Thread safety: none.
 
@@ -49,23 +49,24 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {},
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // DamagedState when the scale is not what the last update() left; so do the functions below.
+  // Multiplies the loss by the scale. DamagedState when the scale is not what the last update()
+  // left; the functions below throw it too.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the optimizer's gradients by the scale. At most once between updates: Error(kInvalid).
   void unscale(Optimizer& optimizer);
   // unscale(), if it has not been called; then the optimizer's step unless a gradient is not
   // finite. False: skipped. At most once between updates: Error(kInvalid).
   bool step(Optimizer& optimizer);
-  // The scale of the next pass. Error(kInvalid) when no gradients have been unscaled.
+  // Sets the scale of the next pass. Error(kInvalid) when no gradients have been unscaled.
   void update();
 
   double loss_scale() const { return kept().scale; }
   std::int64_t growth_tracker() const { return kept().growth_tracker; }
 
-  // Its options, the scale and the good steps since it last changed.
+  // The options, the scale and the number of good steps since it last changed.
   Words state() const;
-  // Error(kInvalid) that lists the differences when `state` is of a scaler with other options; the
-  // first scale may be another.
+  // Throws Error(kInvalid) that lists the differences when `state` is from a scaler with other
+  // options; the first scale may differ.
   void require_own(const Words& state) const;
   void set_state(const Words& state);
 

@@ -26,12 +26,12 @@ void GuardedState::begin(const ParameterHome& home, std::size_t num_kept) {
   }
 }
 
-// Whether no operation has written to the parameter since the last step left it.
+// Whether no operation has written to the parameter since the last step.
 bool GuardedState::is_unwritten(std::size_t parameter) const {
   return (*marks_)[parameter].holds_for(rows_.parameters()[parameter]);
 }
 
-// Whether only steps write the words of the sum in this place.
+// Whether only steps write the words that this sum covers.
 bool GuardedState::is_state(std::size_t parameter, std::size_t place) const {
   if (place == kValues) return rows_.has_master(parameter);
   return place - kFirstState < rows_.state_names().size();
@@ -72,7 +72,7 @@ void GuardedState::verify_own_state(std::size_t parameter) const {
   }
 }
 
-// `with_own`: also the part that this rank updates.
+// `with_own`: also verifies the part that this rank updates.
 void GuardedState::verify_parameter(std::size_t parameter, bool with_own) const {
   if (!is_unwritten(parameter)) return;
   const std::size_t place = place_of_parameter(parameter);

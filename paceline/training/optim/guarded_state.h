@@ -1,9 +1,9 @@
 #pragma once
 
-// Finds state and parameters of an optimizer that changed in memory by themselves. Each step
-// computes a checksum (the sum of the 32-bit words modulo 2^32) of what it writes, and the next
+// Detects damaged memory in the state and the parameters of an optimizer. Each step computes a
+// checksum (the sum of the 32-bit words modulo 2^32) of everything that it writes, and the next
 // step compares it with what it reads; the kernels do this in their pass over memory. Parameters
-// without a gradient, and the parts that other ranks update, are read for this alone.
+// without a gradient, and the parts that other ranks update, are read only for this check.
 //
 // A program may write to parameters between steps: WriteMark (training/tensor/tensor_marks.h)
 // notices operations of LibTorch and set_data(); other writes need expect_writes().
@@ -35,25 +35,25 @@ class GuardedState {
   using Sums = std::array<WordSums, kRounded + 1>;
   static void merge(Sums& sums, const Sums& more);
 
-  // `num_steps`: [parameter], for errors. Requires: both outlive this.
+  // `num_steps`: [parameter], for errors. Requires: both arguments outlive this object.
   GuardedState(const ParameterRows& rows, const std::vector<std::int64_t>& num_steps)
       : rows_(rows), num_steps_(num_steps) {}
-  // After rows were made or moved. Forgets all parameters but the first `num_kept`. Requires:
-  // `home` outlives this, or the next call.
+  // Call it after rows were made or moved. Forgets all parameters except the first `num_kept`.
+  // Requires: `home` lives until the next call, or as long as this object.
   void begin(const ParameterHome& home, std::size_t num_kept = 0);
 
-  // These throw DamagedState, which names the tensor and the step.
-  // For a pass over all own elements of a parameter, with the sums that it read and wrote.
+  // The next three functions throw DamagedState, which names the tensor and the step. compare():
+  // after a pass over all own elements of a parameter, with the sums that the pass read and wrote.
   void compare(std::size_t parameter, const Sums& sums);
-  // Verifies, before the updates of a step, everything that they do not read.
+  // Verifies, before the updates of a step, everything that the updates do not read.
   void verify_unread(const std::vector<OrderedGradient>& gradients) const;
   void verify() const;
 
-  // After a step, once this rank has the parts that the others updated.
+  // Call it after a step, once this rank has the parts that the others updated.
   void remember(const std::vector<OrderedGradient>& gradients);
-  // Takes state and parameters as they are now.
+  // Accepts the state and the parameters as they are now.
   void adopt();
-  // The result keeps `writing`; at its end the parameters are taken as they are then.
+  // The result keeps `writing` alive; when it ends, the parameters are accepted as they are then.
   std::shared_ptr<void> expect_writes(std::shared_ptr<void> writing) const;
 
  private:
@@ -73,8 +73,8 @@ class GuardedState {
   const ParameterHome* home_ = nullptr;
   std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
   std::vector<std::uint32_t> other_sums_;                      // [parameter], other ranks' parts
-  // [parameter] as the last step left it; sums of a parameter count while its mark holds.
-  // Owners: this and what expect_writes() returns.
+  // [parameter]: the parameter as the last step left it; its sums count while the mark holds.
+  // Owners: this and the results of expect_writes().
   std::shared_ptr<std::vector<WriteMark>> marks_ = std::make_shared<std::vector<WriteMark>>();
 };
 

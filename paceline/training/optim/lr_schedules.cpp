@@ -124,7 +124,8 @@ Words CosineAnnealingLr::options() const {
 
 namespace {
 
-// The phase that `step` is in, and which share of it has passed. Nothing follows the last step.
+// Returns the phase that `step` is in, and the share of it that has passed. After the last step the
+// last phase is complete.
 template <class Phases>
 auto phase_at(const Phases& phases, std::int64_t step) {
   double begin = 0;

@@ -1,15 +1,15 @@
 #pragma once
 
-// Learning rates that change during a training. A schedule takes the rates that the optimizer's
-// groups have when it is made as their base rates, and sets every group's rate from its own base.
+// Learning rates that change during training. At its construction a schedule takes the rates of the
+// optimizer's groups as their base rates; it sets every group's rate from its own base rate.
 // Formulas and defaults are PyTorch's, in closed form: a rate depends only on the number of steps,
-// so a resumed schedule goes on with the same bits.
+// so a resumed schedule continues with the same bits.
 //
 //   StepLr schedule(optimizer, {.step_size = 30});
 //   ... optimizer.step(); schedule.step();
 //
-// Its state is words, for a checkpoint: its parameters, which must be the same when it is resumed,
-// and how far it has come.
+// Its state is words for a checkpoint: its parameters, which must be the same when it is resumed,
+// and its progress.
 //
 // Ownership: a schedule refers to its optimizer, which must outlive it. Thread safety: none.
 
@@ -33,10 +33,10 @@ class Schedule {
   const std::vector<double>& base_rates() const { return base_rates_; }
 
   Words state() const;
-  // Error(kInvalid) that lists the differences when `state` is of a schedule with other parameters:
-  // another kind, other options, other base rates.
+  // Throws Error(kInvalid) that lists the differences when `state` is from a schedule with other
+  // parameters: another kind, other options, other base rates.
   void require_own(const Words& state) const;
-  // As require_own(); then goes on from there and sets the rates of that moment.
+  // As require_own(); then continues from there and sets the rates of that moment.
   void set_state(const Words& state);
 
  protected:
@@ -46,7 +46,7 @@ class Schedule {
   Optimizer& optimizer() const { return optimizer_; }
   // Error(kInvalid) when groups were added to the optimizer after the schedule was made.
   void require_own_groups() const;
-  // What must be the same when the schedule is resumed.
+  // The options, which must be the same when the schedule is resumed.
   virtual Words options() const = 0;
   virtual Words progress() const = 0;
   virtual void set_progress(const Words& words) = 0;
@@ -61,7 +61,8 @@ class Schedule {
 // A schedule whose rates are a function of the number of steps.
 class LrSchedule : public Schedule {
  public:
-  // Call it after each step of the optimizer or once an epoch, in whatever the options count.
+  // Moves on by one step: call it after each step of the optimizer or once an epoch, whichever the
+  // options count.
   void step();
   std::int64_t num_steps() const { return num_steps_; }
 
@@ -69,7 +70,7 @@ class LrSchedule : public Schedule {
   using Schedule::Schedule;
 
   virtual double rate(std::size_t group, std::int64_t step) const = 0;
-  // Sets the rates of step num_steps(). Constructors end with it.
+  // Sets the rates of step num_steps(). Constructors call it last.
   virtual void apply();
 
  private:
@@ -120,7 +121,7 @@ class MultiStepLr final : public LrSchedule {
 struct CosineAnnealingLrOptions {
   std::int64_t t_max = 1;  // steps from the base rate to eta_min; then it rises again
   double eta_min = 0;
-  std::int64_t warmup_steps = 0;  // before them, linearly up to the base rate
+  std::int64_t warmup_steps = 0;  // come first; the rate rises linearly to the base rate
   double warmup_start_factor = 1.0 / 3;
 };
 
@@ -138,37 +139,38 @@ class CosineAnnealingLr final : public LrSchedule {
   const CosineAnnealingLrOptions options_;
 };
 
-// One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
-// rises to max_lr and falls far below where it began, while the momentum does the opposite.
+// The shape of the curve between two rates.
 enum class Anneal : std::uint8_t { kCosine, kLinear };
 
 struct OneCycleLrOptions {
-  std::vector<double> max_lr;    // one of all groups, or one of each
+  std::vector<double> max_lr;    // one for all groups, or one for each
   std::int64_t total_steps = 0;  // of the whole training
   double pct_start = 0.3;        // the share of the steps in which the rate rises
   Anneal anneal = Anneal::kCosine;
-  bool cycle_momentum = true;  // of Adam and its like beta1
+  bool cycle_momentum = true;  // beta1 for Adam and the like
   double base_momentum = 0.85;
   double max_momentum = 0.95;
-  double div_factor = 25;         // it begins at max_lr / div_factor
-  double final_div_factor = 1e4;  // and ends at that divided by this
+  double div_factor = 25;         // the first rate is max_lr / div_factor
+  double final_div_factor = 1e4;  // the last rate is the first one divided by this
   bool three_phase = false;       // falls to the first rate as it rose, then to the last one
 };
 
-// The optimizer's own rates do not matter. step() may be called after each of the `total_steps`;
-// after the last one the rate stays, where PyTorch's continues the curve. Error(kInvalid) for a
-// step after `total_steps`, for options out of range, and for cycle_momentum with a group that has
-// no momentum.
+// One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
+// rises to max_lr and falls far below its first value, while the momentum does the opposite. The
+// optimizer's own rates do not matter. step() may be called after each of the `total_steps`; after
+// the last one the rate stays, where PyTorch's continues the curve. Error(kInvalid) for a step
+// after `total_steps`, for options out of range, and for cycle_momentum with a group that has no
+// momentum.
 class OneCycleLr final : public LrSchedule {
  public:
   OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options);
   const char* name() const override { return "one_cycle"; }
 
  private:
-  // Ends at `end`, which is a step but need not be whole.
+  // A phase ends at the step `end`, which need not be a whole number.
   struct Phase {
     double end;
-    double first_rate, last_rate;  // of a max_lr of 1
+    double first_rate, last_rate;  // for a max_lr of 1
     double first_momentum, last_momentum;
   };
 
@@ -181,7 +183,6 @@ class OneCycleLr final : public LrSchedule {
   OneCycleLrOptions options_;
 };
 
-// Lower rates when a metric has stopped improving, as torch.optim.lr_scheduler.ReduceLROnPlateau.
 enum class MetricMode : std::uint8_t { kMin, kMax };  // which is better
 enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
 
@@ -189,20 +190,23 @@ struct ReduceLrOnPlateauOptions {
   MetricMode mode = MetricMode::kMin;
   double factor = 0.1;
   std::int64_t patience = 10;  // steps without improvement that are accepted
-  double threshold = 1e-4;     // a smaller improvement is none
+  double threshold = 1e-4;     // a smaller improvement does not count
   ThresholdMode threshold_mode = ThresholdMode::kRelative;
   std::int64_t cooldown = 0;  // steps after a reduction that are not counted
   double min_lr = 0;
   double eps = 1e-8;  // a smaller change of a rate is not made
 };
 
+// Lowers the rates when a metric has stopped improving, as
+// torch.optim.lr_scheduler.ReduceLROnPlateau does.
 class ReduceLrOnPlateau final : public Schedule {
  public:
   // Error(kInvalid) for a factor outside (0, 1) and for negative numbers.
   ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options);
   const char* name() const override { return "reduce_on_plateau"; }
 
-  // After each evaluation. All ranks must give the same metric, as train::evaluate() returns it.
+  // Takes the metric into account; call it after each evaluation. All ranks must pass the same
+  // metric, as train::evaluate() returns it.
   void step(double metric);
 
  private:

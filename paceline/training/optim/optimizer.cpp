@@ -47,7 +47,7 @@ namespace {
 
 constexpr const char* kNumSteps = "num_steps";
 
-// Elements that one thread updates at a time.
+// The number of elements that one thread updates at a time.
 constexpr std::int64_t kGrain = 32768;
 
 void require_fusable(const at::Tensor& parameter, std::size_t number) {
@@ -64,7 +64,7 @@ void require_rate(double learning_rate) {
         "the learning rate {} is not a number of at least 0", learning_rate);
 }
 
-// The sums of `work(begin, end)` over [first, last), in parallel.
+// Returns the sums of `work(begin, end)` over [first, last), computed in parallel.
 template <class Work>
 GuardedState::Sums sums_over(std::int64_t first, std::int64_t last, std::int64_t grain,
                              const Work& work) {
@@ -95,8 +95,8 @@ Optimizer::Optimizer(const std::vector<GroupTensors>& groups, std::vector<std::s
 
 void Optimizer::add_group(const GroupTensors& group) {
   check(!home_->group(),
-        "a parameter group is added before shard() or fully_shard(), which divide the parameters "
-        "among the ranks");
+        "a parameter group must be added before shard() or fully_shard(), which divide the "
+        "parameters among the ranks");
   const std::size_t num_before = parameters().size();
   std::vector<at::Tensor> all = parameters();
   add_to_group(group, all);
@@ -124,7 +124,7 @@ void Optimizer::add_to_group(const GroupTensors& group, std::vector<at::Tensor>&
   learning_rates_.push_back(group.learning_rate);
 }
 
-// After rows were made: only the first parameters are as a step has left them.
+// Call it after rows were made. Only the first `num_kept` parameters are as a step has left them.
 void Optimizer::begin_rows(std::size_t num_kept) {
   num_steps_.resize(parameters().size());
   is_copy_.resize(parameters().size());
@@ -134,7 +134,7 @@ void Optimizer::begin_rows(std::size_t num_kept) {
 
 void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& options) {
   check(!home_->group() && !has_stepped(),
-        "{}: an optimizer is sharded once, before its first step", group->self());
+        "{}: an optimizer can be sharded only once, before its first step", group->self());
   check(options.names.empty() || options.names.size() == parameters().size(),
         "{}: {} names were given for {} parameters", group->self(), options.names.size(),
         parameters().size());
@@ -143,8 +143,8 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
                                       : rows_by_type(parameters());
   if (group->world_size() == 1) return;
   check(!options.divide_hosts || (options.one_copy && divides_gradients),
-        "{}: hosts divide parameters of which each has one copy, in units of gradients: set "
-        "one_copy and unit_bytes too",
+        "{}: divide_hosts needs one copy a host and units of gradients: set one_copy and "
+        "unit_bytes too",
         group->self());
   const at::NoGradGuard no_grad;
   if (divides_gradients) {
@@ -154,7 +154,7 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   rows_.make(plan, {group->world_size(), group->rank(), divides_gradients});
   home_ = make_shared_home(rows_, std::move(group), options);
   begin_rows(0);
-  SymmetricTensors::release_unused();  // of the memory that the parameters lay in
+  SymmetricTensors::release_unused();  // frees the memory that the parameters lay in
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
@@ -166,7 +166,7 @@ double Optimizer::take_exposed_seconds() {
 }
 
 void Optimizer::set_model_parts(const ModelParts& parts) {
-  check(!has_stepped(), "an optimizer is told of the model's parts before its first step");
+  check(!has_stepped(), "set_model_parts() of an optimizer must be called before its first step");
   check(parts.layers || parts.divided.empty(),
         "{} parameters are divided, and no group has the rest of them", parts.divided.size());
   const auto numbers = numbers_by_tensor(parameters());
@@ -227,7 +227,7 @@ void Optimizer::step() try {
     ++num_steps_[gradient.parameter];
   }
   expose([&] { home_->after_update(); });
-  // The kernels write behind autograd's back, so this counts their writes: autograd then refuses a
+  // LibTorch does not see the writes of the kernels, so this counts them: autograd then refuses a
   // backward pass that needs the old values.
   for (const OrderedGradient& gradient : gradients)
     torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
@@ -245,7 +245,7 @@ void Optimizer::expose(const Communicate& communicate) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Calls `visit` with slices of a parameter's elements, with the gradient as float32. Those of
+// Calls `visit` with slices of a parameter's elements, and with the gradient as float32. Slices of
 // 16-bit tensors are small enough to stay in the cache between the conversions.
 template <class Visit>
 GuardedState::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::int64_t begin,
@@ -289,7 +289,7 @@ GuardedState::Sums Optimizer::for_slices(const OrderedGradient& gradient, std::i
   return sums;
 }
 
-// The norms of this rank's elements.
+// Computes the norms of this rank's elements.
 void Optimizer::measure_norms(const OrderedGradient& gradient) {
   const auto pieces = norms_->own_pieces(gradient.parameter);
   const auto count = static_cast<std::int64_t>(pieces.size());

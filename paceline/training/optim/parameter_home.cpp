@@ -45,7 +45,7 @@ void move_to(const Row& row, const at::Tensor& flat, bool copies) {
   }
 }
 
-// Every rank has all parameters, and gets the parts that the others update.
+// Symmetric memory: every rank has all parameters, and gets the parts that the others update.
 class SymmetricHome : public ParameterHome {
  public:
   SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
@@ -74,7 +74,7 @@ class SymmetricHome : public ParameterHome {
   std::vector<at::Tensor> flats_;  // [row]
 };
 
-// How the group's ranks lie on hosts.
+// How the group's ranks are placed on hosts.
 struct HostSplit {
   std::shared_ptr<ProcessGroup> host;   // the ranks that share a copy
   std::shared_ptr<ProcessGroup> peers;  // the ranks with this rank's local index; null: one host
@@ -89,8 +89,8 @@ HostSplit split_by_host(const std::shared_ptr<ProcessGroup>& group) {
   for (const auto& members : hosts.members) {
     if (members.size() == mine.size()) continue;
     fail(ErrorCode::kUnsupported,
-         "rank {}: one copy of the parameters a host needs as many ranks on each: there are {} and "
-         "{}",
+         "rank {}: one copy of the parameters a host needs the same number of ranks on each: there "
+         "are {} and {}",
          self, mine.size(), members.size());
   }
   const auto number = std::ranges::find(mine, self) - mine.begin();
@@ -107,8 +107,8 @@ std::string name_of(const std::vector<std::string>& names, std::size_t parameter
   return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
 }
 
-// All ranks of a host read the same memory, and each writes its part there. A rank also writes the
-// parts that its peers on the other hosts update.
+// One copy a host: all ranks of a host read the same memory, and each writes its part there. A rank
+// also writes the parts that its peers on the other hosts update.
 class OneCopyHome : public ParameterHome {
  public:
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
@@ -123,14 +123,15 @@ class OneCopyHome : public ParameterHome {
            static_cast<std::size_t>(rows_.offset(parameter)) * flat.itemsize();
   }
 
-  // Every rank has read the old values; then every rank reads the new ones.
+  // Every rank of the host has read the old values before any rank writes, and has written before
+  // any rank reads the new ones.
   void before_update() override { split_.host->barrier(); }
   void after_update() override {
     if (kept_parts_.size() > 1) exchange_hosts();
     split_.host->barrier();
   }
 
-  // The parts that this rank brought from other hosts.
+  // The sum over the parts that this rank brought from other hosts.
   std::uint32_t sum_of_other_parts(std::size_t parameter) const override {
     std::uint32_t sum = 0;
     for (const int part : kept_parts_) {
@@ -149,7 +150,7 @@ class OneCopyHome : public ParameterHome {
     return runs;
   }
 
-  // The writing ends before the units leave, and the memory outlives both.
+  // The writing ends before the units are dropped, and the memory outlives both.
   std::shared_ptr<void> writable() const override {
     auto whole = this->whole();
     auto writing = std::make_shared<OneCopy::Writing>(*copy_);
@@ -231,7 +232,8 @@ class OneCopyHome : public ParameterHome {
   std::vector<at::Tensor> flats_;  // [row], as steps write them
 };
 
-// Each host keeps the parts of its ranks, and has a unit whole while operations read it.
+// A part of the copy a host: each host keeps the parts of its ranks, and has a unit whole while
+// operations read it.
 class HostPartsHome : public OneCopyHome {
  public:
   HostPartsHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,

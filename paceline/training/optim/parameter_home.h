@@ -1,8 +1,8 @@
 #pragma once
 
 // Where the parameters of an optimizer lie: in memory of their own (ParameterHome itself), in
-// symmetric memory of the ranks that divide a step, in one copy a host, or with each host keeping
-// a part of that copy. What a step has to communicate follows from this.
+// symmetric memory of the ranks that divide a step, or in one copy a host, of which each host may
+// keep only a part. This decides what a step has to communicate.
 //
 // Thread safety: none.
 
@@ -27,31 +27,31 @@ class ParameterHome {
   ParameterHome(const ParameterHome&) = delete;
   ParameterHome& operator=(const ParameterHome&) = delete;
 
-  // The ranks among which the rows are divided; null: they are not.
+  // The ranks among which the rows are divided; null: they are not divided.
   ProcessGroup* group() const { return group_.get(); }
   virtual bool has_one_copy() const { return false; }
   virtual bool divides_hosts() const { return false; }
 
-  // Element 0 of a parameter, in the order of its memory, where it may be written.
+  // The address of element 0 of a parameter, in the order of its memory, where it may be written.
   virtual std::byte* to_write(std::size_t parameter) const;
-  // Around the updates of this rank's part in a step; collective.
+  // Called before and after the updates of this rank's part in a step; collective.
   virtual void before_update() {}
   virtual void after_update() {}
 
-  // Sums of a parameter's words: of elements [first, last), and of the parts that other ranks
+  // Sums of a parameter's words: over elements [first, last), and over the parts that other ranks
   // update and this rank has between steps.
   std::uint32_t sum_of_elements(std::size_t parameter, Run elements) const;
   virtual std::uint32_t sum_of_other_parts(std::size_t) const { return 0; }
 
-  // As Optimizer's functions elements_to_save() and elements_to_load().
+  // As Optimizer::elements_to_save() and Optimizer::elements_to_load().
   virtual std::vector<Run> to_save(std::size_t parameter) const { return all_of(parameter); }
   virtual std::vector<Run> to_load(std::size_t parameter) const { return all_of(parameter); }
 
-  // As Optimizer's functions writable_parameters(), whole_parameters() and require_parameters().
+  // As Optimizer::writable_parameters(), whole_parameters() and require_parameters().
   virtual std::shared_ptr<void> writable() const { return nullptr; }
   virtual std::shared_ptr<void> whole() const { return nullptr; }
   virtual void require() const {}
-  // Drops what this host has of other hosts' parts: they are about to change.
+  // Drops the parts of other hosts that this host has, because they are about to change.
   virtual void forget_other_hosts() {}
   // Seconds that operations have waited for other hosts' parts since the last call.
   virtual double take_fetch_seconds() { return 0; }
@@ -65,8 +65,8 @@ class ParameterHome {
   const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
 };
 
-// Moves the parameters of rows that are divided among the group's ranks. Collective; errors as
-// ShardOptions has them.
+// Moves the parameters of rows that are divided among the group's ranks, and returns their new
+// home. Collective; errors as in ShardOptions.
 std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 std::shared_ptr<ProcessGroup> group,
                                                 const ShardOptions& options);

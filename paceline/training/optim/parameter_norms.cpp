@@ -10,7 +10,7 @@
 #include "paceline/training/tensor/tensor_view.h"
 
 namespace paceline::optim {
-// A norm's partial sums are of the rows' blocks.
+// Each partial sum of a norm covers one block of a row.
 static_assert(kBlock == FlatLayout::kBlock);
 
 void ParameterNorms::lay_out(ProcessGroup* group) {
@@ -76,7 +76,7 @@ void ParameterNorms::exchange() {
   layers_->all_reduce(std::span(divided_sums_), ReduceOp::kSum);
 }
 
-// The sums over the elements that this rank, or its group, has of the parameter.
+// Returns the sums over the elements of the parameter that this rank, or its group, has.
 NormPair ParameterNorms::squares_of(std::size_t parameter) const {
   NormPair sums{};
   const auto* const all = sums_.data_ptr<double>();

@@ -1,8 +1,8 @@
 #pragma once
 
-// The norms over whole parameters that LAMB and LARS need, also where a rank has only parts of
-// them. A norm adds up the blocks of the parameter's row in the order of the row, so that it has
-// the same bits for any number of threads and of ranks among which the row is divided.
+// The norms of whole parameters that LAMB and LARS need, even if a rank has only parts of them. A
+// norm adds up the blocks of the parameter's row in the order of the row, so its bits are the same
+// for any number of threads, and for any number of ranks that divide the row.
 //
 // Thread safety: set() may run in several threads, for different pieces; otherwise none.
 
@@ -20,7 +20,7 @@
 
 namespace paceline::optim {
 
-// Two norms over a whole parameter, or their squares' sums over some of its elements.
+// Two norms of a whole parameter, or their sums of squares over some of its elements.
 using NormPair = std::array<double, 2>;
 
 class ParameterNorms {
@@ -35,12 +35,13 @@ class ParameterNorms {
 
   // Requires: `rows` outlives this.
   explicit ParameterNorms(const ParameterRows& rows) : rows_(rows) {}
-  // After rows were made. Collective; a null group has one rank.
+  // Call it after rows were made. Collective; a null group stands for one rank.
   void lay_out(ProcessGroup* group);
-  // The numbers of parameters that are divided among the ranks of `layers`, in order.
+  // `parameters`: the numbers of the parameters that are divided among the ranks of `layers`, in
+  // order.
   void divide(std::vector<std::size_t> parameters, std::shared_ptr<ProcessGroup> layers);
 
-  // The pieces of this rank's elements.
+  // The pieces of a parameter that this rank has.
   std::span<const Piece> own_pieces(std::size_t parameter) const;
   void set(const Piece& piece, const NormPair& squares);
   // Collective: gets the other ranks' sums. A parameter without a gradient here has none on the
@@ -54,9 +55,9 @@ class ParameterNorms {
   const ParameterRows& rows_;
   ProcessGroup* group_ = nullptr;
   std::vector<std::vector<Piece>> pieces_;  // [parameter], in order
-  at::Tensor sums_;                         // [slot, 2], the slots of one rank after the other's
+  at::Tensor sums_;                         // [slot, 2], the slots of one rank after another's
   std::vector<std::size_t> divided_;        // parameters, in order
-  std::vector<double> divided_sums_;        // two of each, over all its parts
+  std::vector<double> divided_sums_;        // two for each, over all its parts
   std::shared_ptr<ProcessGroup> layers_;
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The parameters of an optimizer in rows: one for each element type or, where gradients are
-// divided, one for each unit of parameters. A row is cut into equal parts, one a rank; a rank keeps
-// the state of its part, and the gradients where they are divided. Nothing here communicates.
+// The parameters of an optimizer in rows: one row for each element type or, if gradients are
+// divided, one for each unit of parameters. A row is cut into equal parts, one a rank. A rank keeps
+// the state of its part, and its gradients if they are divided. Nothing here communicates.
 //
 // Thread safety: none.
 
@@ -20,14 +20,14 @@
 
 namespace paceline::optim {
 
-// Plans of rows: each has numbers of `parameters`. One row for each element type, in order.
+// Plans rows, as numbers of `parameters`: one row for each element type, in order.
 std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
 
-// Units whose gradients travel together: those of `chosen`, whatever their size, and for the other
-// parameters units of about `unit_bytes`, in which large ones stay alone. A unit has one element
-// type, so that a chosen one of several types becomes several. From the last parameter to the
-// first, as gradients come. Error(kInvalid) for a chosen parameter that is not one of `parameters`
-// or is chosen twice.
+// Plans units whose gradients travel together: those of `chosen`, whatever their size, and for the
+// other parameters units of about `unit_bytes`, in which large parameters stay alone. A unit has
+// one element type, so a chosen one of several types becomes several units. Their order is from the
+// last parameter to the first, as gradients arrive. Error(kInvalid) for a chosen parameter that is
+// not one of `parameters` or is chosen twice.
 std::vector<std::vector<std::size_t>> plan_units(
     const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
     const std::vector<std::vector<at::Tensor>>& chosen);
@@ -40,7 +40,7 @@ class ParameterRows {
     std::vector<at::Tensor> tensors;
     FlatLayout layout;
     std::vector<at::Tensor> state;  // [name]: the own part; in a 16-bit row the last is the master
-    at::Tensor gradients;  // the own part, where gradients are divided, until drop_gradients()
+    at::Tensor gradients;  // the own part, if gradients are divided, until drop_gradients()
   };
   struct Division {
     int num_parts = 1;
@@ -50,12 +50,12 @@ class ParameterRows {
   // Elements [first, last) of a parameter, in the order of its memory; none when last <= first.
   using Run = std::pair<std::int64_t, std::int64_t>;
 
-  // A float32 tensor like each parameter is kept for each of `state_names`.
+  // For each of `state_names`, a float32 tensor like each parameter is kept.
   explicit ParameterRows(std::vector<std::string> state_names)
       : state_names_(std::move(state_names)) {}
-  // Adds parameters to rows by type, which keep the state of those before. Requires: undivided.
+  // Adds parameters to rows by type; earlier parameters keep their state. Requires: undivided.
   void add(const std::vector<at::Tensor>& parameters);
-  // Makes other rows, with a state of zeros.
+  // Makes new rows, with a state of zeros.
   void make(const std::vector<std::vector<std::size_t>>& plan, const Division& division);
 
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -63,7 +63,7 @@ class ParameterRows {
   const Division& division() const { return division_; }
   std::size_t row_number(std::size_t parameter) const { return places_[parameter].row; }
   const Row& row_of(std::size_t parameter) const { return rows_[row_number(parameter)]; }
-  // Of element 0 of a parameter, in its row.
+  // The offset of element 0 of a parameter in its row.
   std::int64_t offset(std::size_t parameter) const;
   Run elements_in(std::size_t parameter, int part) const;
   Run own_elements(std::size_t parameter) const {
@@ -75,15 +75,16 @@ class ParameterRows {
   bool has_master(std::size_t parameter) const;
   std::size_t num_states(std::size_t parameter) const { return row_of(parameter).state.size(); }
   std::string state_name(std::size_t state, std::size_t parameter) const;
-  // Where element 0 of the parameter lies in the own part of a state, or would.
+  // The address of element 0 of the parameter in the own part of a state, even if the part lacks
+  // it.
   float* state_begin(std::size_t parameter, std::size_t state) const;
   at::Tensor own_state(std::size_t parameter, std::size_t state) const;
   std::vector<StatePart> state_parts() const;
-  // A parameter's tensor of a state, from the row of that state with the parts of all ranks.
+  // Returns a parameter's tensor of a state, from a row of that state with the parts of all ranks.
   at::Tensor whole_state(std::size_t parameter, const at::Tensor& row) const;
   std::size_t num_state_bytes() const;
 
-  // As Optimizer's functions of these names.
+  // As Optimizer's functions of the same names.
   std::vector<OrderedGradient> gradients() const;
   std::vector<at::Tensor> gradient_memory() const;
   std::vector<GradientUnit> gradient_units() const;

@@ -1,7 +1,7 @@
 #pragma once
 
 // The small state of a schedule or a scaler: words by name, as a checkpoint keeps them. Numbers are
-// written so that reading them gives the same bits.
+// written so that reading them back gives the same bits.
 
 #include <cstdint>
 #include <map>
@@ -23,8 +23,8 @@ double number_in(const Words& words, const std::string& name, std::string_view o
 std::int64_t count_in(const Words& words, const std::string& name, std::string_view owner);
 std::vector<double> numbers_in(const Words& words, const std::string& name, std::string_view owner);
 
-// Error(kInvalid) that lists the differences between the words `here` and those of the same names
-// in the `saved` ones, which may have more.
+// Throws Error(kInvalid) that lists the differences between the words `here` and the `saved` words
+// of the same names. `saved` may have more words.
 void require_same_words(const Words& saved, const Words& here, std::string_view owner);
 
 }  // namespace paceline::optim

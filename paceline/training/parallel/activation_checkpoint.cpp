@@ -13,8 +13,8 @@
 namespace paceline {
 namespace {
 
-// LibTorch ends a backward pass within another on its own; the calls for the end of the outer one
-// are kept meanwhile.
+// A backward pass within another one. LibTorch runs queued callbacks when the inner pass ends, so
+// callbacks for the end of the outer pass are kept here until then.
 class InnerPass {
  public:
   InnerPass() { ++depth_; }
@@ -33,7 +33,7 @@ class InnerPass {
 thread_local int InnerPass::depth_ = 0;
 thread_local std::vector<std::function<void()>> InnerPass::kept_;
 
-// Marks this thread as running a part, until the end of the scope.
+// Marks this thread as running a checkpointed part until the end of the scope.
 class RunningPart {
  public:
   RunningPart() { ++depth_; }
@@ -50,7 +50,7 @@ thread_local int RunningPart::depth_ = 0;
 
 struct Part : torch::CustomClassHolder {
   std::function<TensorList(const TensorList&)> run;
-  RandomState state;  // at its beginning
+  RandomState state;  // when the part began
   bool is_autocast = CpuAutocast::is_enabled();
   at::ScalarType autocast_type = CpuAutocast::dtype();
 };
@@ -59,7 +59,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  // `anchor` requires a gradient, so that the outputs do, too, where only parameters do.
+  // `anchor` requires a gradient, so the outputs require one too, even if only parameters do.
   static variable_list forward(AutogradContext* context, const at::Tensor& anchor,
                                at::TensorList inputs, c10::intrusive_ptr<Part> part) {
     (void)anchor;
@@ -95,7 +95,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
       try {
         const InnerPass pass;
         torch::autograd::backward(roots, root_gradients);
-      } catch (...) {  // the outer pass ends with it, and calls nothing
+      } catch (...) {  // the outer pass fails too, and runs no callbacks
         InnerPass::take();
         throw;
       }
@@ -104,7 +104,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     variable_list result = {at::Tensor()};
     for (const at::Tensor& input : inputs)
       result.push_back(input.defined() ? input.grad() : at::Tensor());
-    result.emplace_back();  // of the part
+    result.emplace_back();  // the part itself has no gradient
     return result;
   }
 };

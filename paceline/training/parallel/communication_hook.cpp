@@ -24,12 +24,13 @@ void require_float(const std::vector<GradientBucket>& buckets, const std::string
   }
 }
 
-// The gradient as rows of dim 0; a copy where its memory is in another order.
+// The gradient as a matrix with a row for each index of dim 0; a copy if its memory has another
+// order.
 at::Tensor as_matrix(const at::Tensor& gradient) {
   return gradient.reshape({gradient.size(0), -1});
 }
 
-// The part of `like_flat` that has the place of `gradient` in the bucket.
+// The part of `like_flat`, which is laid out as the bucket, that belongs to `gradient`.
 at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
                       const at::Tensor& gradient) {
   const auto offset = gradient.data_ptr<float>() - bucket.flat.data_ptr<float>();
@@ -146,7 +147,7 @@ void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
   }
 }
 
-// Draws other numbers in each step, the same on all ranks.
+// Draws new factors, different in each step and the same on all ranks.
 void PowerSgdHook::start_from_random(State& state) const {
   auto generator =
       at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));
@@ -166,7 +167,7 @@ WorkPtr PowerSgdHook::start_round(ProcessGroup& group, const GradientBucket& buc
   return nullptr;
 }
 
-// The sum of the P is their mean, but for a factor that orthogonalising them takes out.
+// Sends the mean of the P instead of their sum: orthogonalising removes any factor.
 WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
                              State& state) const {
   if (options_.use_error_feedback) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Communication hooks, as PyTorch's DDP has them: they turn the gradients of a bucket into their
-// average over the ranks by something else than a plain all-reduce, compressed or over some of the
-// ranks only. CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
+// Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
+// bucket: it averages compressed gradients, or averages over some of the ranks only. The hooks are
+// CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
 
@@ -23,15 +23,15 @@ namespace paceline {
 struct GradientBucket {
   std::size_t index = 0;
   bool is_last = false;
-  at::Tensor flat;                    // the gradients, one after the other, with padding
-  std::vector<at::Tensor> gradients;  // each its place in `flat`, with its parameter's shape
+  at::Tensor flat;                    // the gradients one after another, with padding
+  std::vector<at::Tensor> gradients;  // each one's place in `flat`, with its parameter's shape
 };
 
 // A tensor that a hook keeps between passes for one gradient of a bucket.
 struct KeptTensor {
   std::string kind;          // "error"; a gradient has at most one tensor of a kind
-  std::size_t gradient = 0;  // of the bucket
-  at::Tensor tensor;         // float32; a view into the hook's memory, into which others are copied
+  std::size_t gradient = 0;  // its number in the bucket
+  at::Tensor tensor;  // float32; a view of the hook's memory, into which restored values are copied
   // True for residuals (error feedback): each rank has its own, a part of its gradients that has
   // not been sent yet. False: the tensor is the same on every rank.
   bool is_owed = false;
@@ -44,14 +44,14 @@ class CommunicationHook {
   // The name contains every option that must be the same on all ranks: "bf16_compress", "power_sgd
   // rank 2".
   virtual std::string name() const = 0;
-  // Collective; called when buckets have been planned. Bucket indices have a new meaning then, and
-  // places stay until the next plan. Afterwards the tensors that kept() returned for each parameter
+  // Collective; called when buckets have been planned. Bucket indices and the places of gradients
+  // are valid until the next plan. Afterwards, for each parameter, the tensors that kept() returned
   // before are copied into those that it returns now.
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
-  // For checkpoints, between passes: the tensors that it keeps for a bucket of the last prepare(),
-  // and its progress, in words that are the same on every rank.
+  // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
+  // prepare(), and its progress, in words that are the same on every rank.
   virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
@@ -60,34 +60,36 @@ class CommunicationHook {
   virtual void set_progress(const optim::Words& words) { (void)words; }
   // Whether all ranks have the same gradients after a pass.
   virtual bool keeps_replicas_equal() const { return true; }
-  // Starts a round of communication and returns it, or null when there is none left and
-  // `bucket.flat` has the result. Round 0 starts when the bucket's gradients are there, while the
-  // backward pass goes on; each later one at the end of that pass, once the round before it has
-  // ended. Rounds of a pass start in the same order on every rank. An exception aborts the group.
+  // Starts a round of communication and returns its Work; null when no round is left and
+  // `bucket.flat` has the result. Round 0 starts as soon as the bucket has all its gradients, while
+  // the backward pass goes on. Each later round starts at the end of the pass, once the round
+  // before it has ended. Every rank starts the rounds of a pass in the same order. An exception
+  // aborts the group.
   virtual WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) = 0;
 };
 
 // The tensors that a communication hook keeps between passes, by parameter, so that they outlive
-// the buckets: checkpoints save them, and the next plan of buckets takes them over, after
-// parameters were frozen or thawed.
+// the buckets: checkpoints save them, and the next plan of buckets takes them over after parameters
+// were frozen or thawed.
 //
-// `owed` differs between ranks: gradients that the rank's hook has not sent yet. When a run resumes
-// with another number of ranks, each of them begins with the mean of all `owed`, so that the amount
-// that the average of the gradients still lacks stays the same. A rank alone sends nothing and
+// `owed` has the gradients that a rank's hook has not sent yet, so it differs between ranks. When a
+// run resumes with another number of ranks, each rank begins with the mean of all `owed`, so that
+// the amount that the average of the gradients still lacks stays the same. A job of one rank sends
+// nothing and keeps `owed` for later runs with more ranks.
 // keeps `owed` for the next number of ranks.
 struct HookState {
   // The hook's name and progress, and the order of the gradients in buckets: a resumed run plans
   // the same buckets. The same on every rank; empty without a hook.
   optim::Words words;
   optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
-  optim::NamedTensors owed;    // "error.PARAMETER": this rank's
+  optim::NamedTensors owed;    // "error.PARAMETER": this rank's residuals
 };
 
 // The hooks below send gradients in fewer bytes: as 16-bit floats, as low-rank factors, or as their
 // largest elements only. Their residuals and factors go into checkpoints (HookState).
 
-// Half the bytes of float32: the elements travel as float16 or bfloat16, sums are float32.
-// PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 of more than 65504 becomes
+// Halves the bytes of float32: elements travel as float16 or bfloat16, sums are float32. The same
+// as PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 of more than 65504 becomes
 // infinite.
 class CompressHook : public CommunicationHook {
  public:
@@ -104,20 +106,21 @@ class CompressHook : public CommunicationHook {
 
 struct PowerSgdOptions {
   std::int64_t rank = 1;
-  // Until so many passes have been averaged, gradients travel whole.
+  // Gradients travel uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
   // A matrix is compressed if that takes less than its bytes divided by this.
   double min_compression_rate = 2;
-  bool use_error_feedback = true;  // what a pass leaves out is added to the next pass's gradients
-  bool warm_start = true;          // a pass begins with the last one's factors
+  bool use_error_feedback = true;  // adds what a pass does not send to the next pass's gradients
+  bool warm_start = true;          // a pass begins with the factors of the last one
   double orthogonalization_epsilon = 0;
-  std::uint64_t seed = 0;  // of the first factors, the same on every rank
+  std::uint64_t seed = 0;  // for the first factors; the same on every rank
 };
 
-// Vogels, Karimireddy and Jaggi, 2019: a gradient of n x m, dim 0 and the rest, travels as factors
-// of n x rank and m x rank. Options and their defaults are PyTorch's, whose limits on start_step do
-// not apply here: buckets do not change after the first pass. Float32 gradients on the CPU. All
-// ranks get the same bits, also where their processors differ (vectorised_loops.h).
+// PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is taken as a matrix of n x m, dim 0
+// by the rest, and travels as factors of n x rank and m x rank. Options and their defaults are
+// PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not change after the
+// first pass. Gradients are float32 on the CPU. All ranks get the same bits, even if their
+// processors differ (vectorised_loops.h).
 class PowerSgdHook : public CommunicationHook {
  public:
   // Error(kInvalid) for a rank below 1, or a rate or epsilon below 0.
@@ -131,7 +134,7 @@ class PowerSgdHook : public CommunicationHook {
 
  private:
   struct Matrix {
-    std::size_t gradient;  // of the bucket
+    std::size_t gradient;  // its number in the bucket
     at::Tensor p, q;       // n x rank and m x rank, in State's memory
   };
   struct State {
@@ -139,7 +142,7 @@ class PowerSgdHook : public CommunicationHook {
     std::vector<std::size_t> whole;  // gradients that travel as they are
     at::Tensor whole_and_p, qs;      // sent in round 0, and in round 1
     std::vector<at::Tensor> whole_places;
-    at::Tensor input, error;  // of the whole bucket
+    at::Tensor input, error;  // each for the whole bucket
     bool compresses = false;  // in this pass
   };
 
@@ -153,12 +156,12 @@ class PowerSgdHook : public CommunicationHook {
   std::vector<State> states_;  // [bucket]
 };
 
-// The largest elements of each bucket, by magnitude, travel with their indices; the others are
-// added to the next pass's (Aji and Heafield, 2017; Stich, Cordonnier and Jaggi, 2018). Float32
-// gradients; 8 bytes an element that travels, from every rank to every rank.
+// Sends the largest elements of each bucket, by magnitude, with their indices; the others are added
+// to the next pass's gradients (Aji and Heafield, 2017; Stich, Cordonnier and Jaggi, 2018).
+// Gradients are float32. Each element sent takes 8 bytes from every rank to every rank.
 class TopKHook : public CommunicationHook {
  public:
-  // Error(kInvalid) unless 0 < density <= 1: the share of the elements.
+  // `density`: the share of elements to send. Error(kInvalid) unless 0 < density <= 1.
   explicit TopKHook(double density = 0.01);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
@@ -174,26 +177,26 @@ class TopKHook : public CommunicationHook {
   std::vector<State> states_;  // [bucket]
 };
 
-// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): after a beginning in which all ranks average
-// their gradients, each averages them with the ranks of its host only, and all ranks their
+// Returns a group of those ranks of `group` that are on this rank's host, in their order.
+// Collective.
+std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
+
+// Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
+// later each rank averages them only with the ranks of its host, and all ranks average their
 // parameters from time to time.
 //
 //   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
 //
-// Between two averages the hosts' parameters differ, and their momenta always do. A checkpoint has
-// rank 0's: save when averaged() is true, and a resumed run goes on from the parameters of all
-// ranks, with the same bits where the optimizer keeps no momenta. The optimizer must not be
-// sharded.
-
-// The ranks of `group` on this rank's host, in their order. Collective.
-std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
-
+// Between two averages the hosts' parameters differ, and their momenta always differ. A checkpoint
+// has rank 0's values, so save when averaged() is true. A resumed run then continues from the
+// parameters of all ranks, with the same bits if the optimizer keeps no momenta. The optimizer must
+// not be sharded.
 class PostLocalSgdHook : public CommunicationHook {
  public:
-  // `subgroup`: this rank's, made of the model's group. After `start_step` passes gradients are
-  // averaged in it.
+  // `subgroup`: a part of the model's group that has this rank. Gradients are averaged in it after
+  // `start_step` passes.
   PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
@@ -218,14 +221,16 @@ class PeriodicAverager {
   // Error(kInvalid) for a period below 1 or a negative warm-up.
   PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
                    const PeriodicAveragerOptions& options);
-  // Call it after each step of the optimizer. The call after `warmup_steps` ones makes every
-  // parameter the mean of all ranks', and so does every `period`-th call after it; collective then.
+  // Averages the parameters when it is time; call it after each step of the optimizer. The first
+  // call after `warmup_steps` calls makes every parameter the mean over all ranks, and so does
+  // every `period`-th call after that one. These calls are collective.
   void average();
   // Whether the last average() averaged, so that all replicas are equal.
   bool averaged() const { return averaged_; }
 
-  // For a checkpoint: its options and how often average() was called. Error(kInvalid) that lists
-  // what differs when `state` is of an averager with other options.
+  // For a checkpoint: the averager's options and the number of average() calls. require_own()
+  // throws Error(kInvalid) that lists the differences when `state` is from an averager with other
+  // options.
   optim::Words state() const;
   void require_own(const optim::Words& state) const;
   void set_state(const optim::Words& state);

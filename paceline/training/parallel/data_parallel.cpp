@@ -21,8 +21,8 @@ namespace paceline {
 
 namespace {
 
-// Sets how many threads of OpenMP this thread computes with, until the end of the scope.
-// at::set_num_threads() would also set the number of threads that begin later.
+// Sets the number of OpenMP threads that this thread computes with, until the end of the scope.
+// at::set_num_threads() would also set the number for threads that start later.
 class ComputingThreads {
  public:
   explicit ComputingThreads(int count) : before_(at::get_num_threads()) { set(count); }
@@ -115,22 +115,22 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One pass of all replicas, as its backward pass needs it.
+// One forward pass of all replicas, with everything that its backward pass needs.
 struct Pass : torch::CustomClassHolder {
   std::shared_ptr<ReplicaThreads> threads;
   std::shared_ptr<ReplicaSet> set;
   ReplicaForward run_replica;
-  std::vector<ReplicaTensors> inputs;   // of each replica
-  std::vector<ReplicaTensors> outputs;  // of each replica, with their graphs
+  std::vector<ReplicaTensors> inputs;   // [replica]
+  std::vector<ReplicaTensors> outputs;  // [replica], with their graphs
   ReplicaTensors module_parameters;
   std::vector<std::int64_t> versions;  // of the module's parameters, in the forward pass
-  // Which inputs and parameters the node of the graph has, in order.
+  // The numbers of the inputs and parameters that the node of the graph has, in order.
   std::vector<std::size_t> tracked_inputs, tracked_parameters;
 
   int count() const { return static_cast<int>(inputs.size()); }
 };
 
-// Each replica's part of each input.
+// Returns each replica's part of each input.
 std::vector<ReplicaTensors> scatter(const ReplicaTensors& inputs, int num_replicas) {
   std::vector<ReplicaTensors> parts;
   std::int64_t samples = -1;
@@ -167,7 +167,7 @@ ReplicaTensors gather(const std::vector<ReplicaTensors>& outputs) {
   return gathered;
 }
 
-// The sum over the replicas; undefined where none has a tensor.
+// Returns the sum over the replicas; undefined if no replica has a tensor.
 at::Tensor tree_sum(const ReplicaTensors& parts, std::size_t begin, std::size_t end) {
   if (end - begin == 1) return parts[begin];
   const std::size_t middle = begin + std::bit_floor(end - begin - 1);
@@ -184,7 +184,7 @@ void run_forward(Pass& pass) {
   });
 }
 
-// The replica's own backward pass, from its rows of the gradients.
+// Runs the replica's own backward pass, from its rows of the gradients.
 void run_backward(Pass& pass, std::size_t replica, const variable_list& gradients) {
   for (auto& parameter : pass.set->parameters[replica]) parameter.mutable_grad() = at::Tensor();
   for (auto& input : pass.inputs[replica]) {
@@ -260,7 +260,7 @@ struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
       result.push_back(gradient_of_input(pass, index));
     for (const std::size_t index : pass.tracked_parameters)
       result.push_back(gradient_of_parameter(pass, index));
-    result.emplace_back();  // of the pass
+    result.emplace_back();  // the pass itself has no gradient
     return result;
   }
 };
@@ -312,7 +312,8 @@ std::shared_ptr<ReplicaSet> ModuleReplicas::take_set() {
   return sets_.back();
 }
 
-// Parameters, and the first replica's buffers, are the module's memory; other buffers are copies.
+// Brings the replicas up to date with the module. Parameters, and the first replica's buffers,
+// share the module's memory; other buffers are copies.
 void ModuleReplicas::follow_module(ReplicaSet& set) const {
   const at::NoGradGuard no_grad;
   const auto modules = module_->modules();
@@ -321,7 +322,7 @@ void ModuleReplicas::follow_module(ReplicaSet& set) const {
   for (std::size_t replica = 0; replica < set.modules.size(); ++replica) {
     const auto own = set.modules[replica]->modules();
     for (std::size_t i = 0; i < modules.size() && i < own.size(); ++i)
-      own[i]->train(modules[i]->is_training());  // parents come before their parts
+      own[i]->train(modules[i]->is_training());  // parents come before their children
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       at::Tensor& parameter = set.parameters[replica][i];
       parameter.set_data(parameters[i].detach());

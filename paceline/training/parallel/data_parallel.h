@@ -1,7 +1,8 @@
 #pragma once
 
 // DataParallel: replicas of a module in threads of one process, as if each thread were a device.
-// ModuleReplicas has the replicas, ReplicaThreads the threads, both without the module's type.
+// ModuleReplicas has the replicas and ReplicaThreads the threads; neither depends on the module's
+// type.
 
 #include <condition_variable>
 #include <cstddef>
@@ -23,8 +24,9 @@
 
 namespace paceline {
 
-// The threads that work on the replicas of a module: the caller's on the first one, and one more
-// for each further replica. They divide LibTorch's computing threads among themselves.
+// The threads that work on the replicas of a module: the caller's thread works on the first
+// replica, and every other replica has a thread. They divide LibTorch's computing threads among
+// themselves.
 //
 // Thread safety: run() may be called from any thread; calls come one after another.
 class ReplicaThreads {
@@ -35,8 +37,8 @@ class ReplicaThreads {
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
   // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
-  // the caller's grad mode and autocast, and waits for all. The exception of the lowest replica is
-  // thrown as an Error that names the replica and `what` it was doing.
+  // the caller's grad mode and autocast, and waits for all of them. The exception of the lowest
+  // replica is thrown, as an Error that names the replica and `what` it was doing.
   void run(int count, const char* what, const std::function<void(int replica)>& body);
 
  private:
@@ -56,8 +58,8 @@ class ReplicaThreads {
   std::uint64_t num_runs_ = 0;
   int num_working_ = 0;
   bool stopped_ = false;
-  std::vector<std::exception_ptr> errors_;  // of a run, each written by its replica's thread
-  std::vector<std::jthread> threads_;       // the last member: they use the others
+  std::vector<std::exception_ptr> errors_;  // of a run; each is written by its replica's thread
+  std::vector<std::jthread> threads_;       // the last member, because the threads use the others
 };
 
 using ReplicaTensors = std::vector<at::Tensor>;
@@ -65,7 +67,7 @@ using ReplicaTensors = std::vector<at::Tensor>;
 using ReplicaForward =
     std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
 
-// A module that each replica is a clone of, kept for the next passes.
+// Clones of a module, one for each replica, kept for the next passes.
 struct ReplicaSet {
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   std::vector<ReplicaTensors> parameters, buffers;  // of each module, in order
@@ -74,20 +76,21 @@ struct ReplicaSet {
 // Copies of a module that share its parameters' memory, and run on parts of a batch at the same
 // time, in threads of this process.
 //
-// The forward passes of all replicas are one node of the graph. Its backward pass runs those of the
-// replicas, also at the same time, and adds the gradients of each parameter up in one fixed order:
-// a balanced tree over the replicas, split at the largest power of two, as the engine adds up
-// ranks.
+// The forward passes of all replicas are one node of the graph. Its backward pass runs the
+// replicas' backward passes, also at the same time, and adds up each parameter's gradients in one
+// fixed order: a balanced tree over the replicas, split at the largest power of two, as the engine
+// adds up ranks.
 //
-// Thread safety: none; one thread uses it. A graph that it made may be used after it.
+// Thread safety: none; one thread uses it. Graphs that it made may outlive it.
 class ModuleReplicas {
  public:
-  // Error(kInvalid) for less than one replica, or a module without a clone() like itself.
+  // Error(kInvalid) for fewer than one replica, or a module whose clone() does not give one like
+  // it.
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module, int num_replicas);
 
   // Cuts each input along dim 0 as at::chunk() does, gives each replica its parts, and concatenates
-  // the outputs of the replicas along dim 0; those without dimensions become a vector. Undefined
-  // inputs go to every replica. With one part the module itself runs.
+  // the replicas' outputs along dim 0; outputs without dimensions become a vector. Undefined inputs
+  // go to every replica. With one part the module itself runs.
   ReplicaTensors forward(const ReplicaTensors& inputs, const ReplicaForward& forward);
   int num_replicas() const { return num_replicas_; }
 
@@ -99,7 +102,8 @@ class ModuleReplicas {
   const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
   const int num_replicas_;
   const std::shared_ptr<ReplicaThreads> threads_;  // owners: this and its graphs
-  // Owners: this and the graph that uses one; a set that no graph uses serves the next pass.
+  // Each set is owned by this and by the graph that uses it; a set that no graph uses serves the
+  // next pass.
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
 
@@ -108,7 +112,7 @@ namespace detail {
 template <class T>
 inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
 
-// An argument of a replica: the next of its tensors, or a value that all replicas get.
+// An argument of a replica: its next tensor, or a value that all replicas get.
 template <class Argument>
 std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of_replica(
     const Argument& argument, const ReplicaTensors& tensors, std::size_t& next) {
@@ -119,7 +123,8 @@ std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of
   }
 }
 
-// The result of a module's forward(), a tensor or a vector or tuple of tensors, as a list and back.
+// Converts the result of a module's forward(), a tensor or a vector or tuple of tensors, to a list
+// and back.
 template <class Result>
 struct ReplicaResult {
   static ReplicaTensors to_list(const Result& result) {
@@ -158,33 +163,35 @@ struct ReplicaResult<ReplicaTensors> {
 // Each forward pass cuts every tensor among the arguments along dim 0 into equal parts
 // (torch::chunk: the last one may be smaller, and few samples make fewer parts), gives all other
 // arguments to every replica, and concatenates the outputs along dim 0. Replicas share the module's
-// parameters. They begin with its buffers; changes of the first replica's buffers are kept, those
-// of the others' are dropped. In the backward pass each parameter gets the sum over all replicas,
-// in a fixed order.
+// parameters. They begin with its buffers; the first replica's changes of buffers are kept, and the
+// changes of other replicas are dropped. In the backward pass each parameter gets the sum over all
+// replicas, in a fixed order.
 //
-// The module must have a clone(): derive it from torch::nn::Cloneable. Registered parameters and
-// buffers are followed from pass to pass, other members are those of the clone. Replicas draw
-// random numbers from one generator, in an order that changes from run to run: with dropout two
-// runs differ. There is no second derivative, and graphs are kept until the output is gone.
+// The module must have a clone(): derive it from torch::nn::Cloneable. Replicas follow the
+// registered parameters and buffers from pass to pass; other members stay as they were cloned.
+// Replicas draw random numbers from one generator, in an order that changes from run to run, so two
+// runs with dropout differ. There is no second derivative, and graphs are kept until the output is
+// destroyed.
 //
-// One process does not need this to use all cores, since LibTorch's operations have threads of
-// their own: prefer DistributedDataParallel for speed.
+// One process can use all cores without this, because LibTorch's operations have threads of their
+// own: prefer DistributedDataParallel for speed.
 //
 // Thread safety: none; one thread trains. forward() of the module runs in several threads, each
 // with its own replica.
 template <class Module>
 class DataParallel {
  public:
-  // Error(kInvalid) for less than one replica, or a module that cannot be cloned.
+  // Error(kInvalid) for fewer than one replica, or a module that cannot be cloned.
   DataParallel(std::shared_ptr<Module> module, int num_replicas)
       : module_(std::move(module)), replicas_(module_, num_replicas) {}
   // For LibTorch's module holders (TORCH_MODULE).
   DataParallel(const torch::nn::ModuleHolder<Module>& holder, int num_replicas)
       : DataParallel(holder.ptr(), num_replicas) {}
 
-  // The module's forward on all replicas. At least one argument is a tensor; all tensors have the
-  // same number of samples (dim 0). The result is a tensor, or a vector or tuple of tensors. An
-  // exception in a replica is thrown as an Error with the replica's number, after all have ended.
+  // Runs the module's forward() on all replicas. At least one argument is a tensor; all tensors
+  // have the same number of samples (dim 0). The result is a tensor, or a vector or tuple of
+  // tensors. An exception in a replica is thrown as an Error with the replica's number, after all
+  // replicas have ended.
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;
@@ -195,7 +202,7 @@ class DataParallel {
     (collect(arguments), ...);
     const auto run = [&](torch::nn::Module& replica, const ReplicaTensors& own) {
       std::size_t next = 0;
-      // In braces, so that the arguments are made from left to right.
+      // Braces make the arguments from left to right.
       const std::tuple<decltype(detail::argument_of_replica(arguments, own, next))...> mine{
           detail::argument_of_replica(arguments, own, next)...};
       auto& module = dynamic_cast<Module&>(replica);
@@ -209,7 +216,7 @@ class DataParallel {
     return forward(arguments...);
   }
 
-  // The module's.
+  // These call the module's own functions.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<at::Tensor> buffers() const { return module_->buffers(); }
@@ -230,7 +237,7 @@ class DataParallel {
   ModuleReplicas replicas_;
 };
 
-// For torch::save(model, path): what torch::load() reads into the module itself.
+// For torch::save(model, path). torch::load() reads such a file into the module itself.
 template <class Module>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const DataParallel<Module>& model) {

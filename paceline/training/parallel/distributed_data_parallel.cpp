@@ -17,7 +17,7 @@ namespace paceline {
 
 void ShardBuffers::begin_forward(std::int64_t index) {
   if (index == 0) {
-    if (is_unfinished_) restore(at_start_);  // the step before failed
+    if (is_unfinished_) restore(at_start_);  // the previous step failed
     at_start_ = copy();
     is_unfinished_ = true;
   } else {
@@ -40,8 +40,8 @@ std::vector<at::Tensor> ShardBuffers::copy() const {
   return values;
 }
 
-// Autograd keeps BatchNorm's statistics for a backward pass that does not read them, and would
-// refuse it after a change that it saw.
+// Writes the bytes without telling autograd, which keeps BatchNorm's statistics for a backward pass
+// that does not read them, and would refuse that pass after a change that it saw.
 void ShardBuffers::restore(const std::vector<at::Tensor>& values) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -57,7 +57,7 @@ namespace {
 
 constexpr const char* kBuffer = "buffer";
 
-// Each parameter once, under its first name.
+// Returns each parameter once, under its first name.
 std::vector<NamedParameter> parameters_of(const torch::nn::Module& module) {
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters()) {
@@ -144,19 +144,20 @@ void DataParallelState::require_one_copy(const std::vector<NamedParameter>& para
   }
 }
 
-// A normalisation over the shards that are computed at once depends on the number of ranks.
+// SyncBatchNorm normalises over the shards that run at the same time, so its result would depend on
+// the number of ranks.
 void DataParallelState::require_shards_apart() const {
   if (options_.logical_shards == 0) return;
   for (const auto& item : module_->named_modules()) {
     if (dynamic_cast<const SyncBatchNormImpl*>(item.value().get()) == nullptr) continue;
     fail(ErrorCode::kUnsupported,
-         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: with logical "
-         "shards take an ordinary BatchNorm",
+         "{}: {} is a SyncBatchNorm, which makes shards depend on each other: use an ordinary "
+         "BatchNorm with logical shards",
          group_->self(), item.key());
   }
 }
 
-// There are no replicas to compare where hosts divide the parameters.
+// Where hosts divide the parameters there are no replicas to compare.
 std::int64_t DataParallelState::guard_passes() const {
   const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
   return has_replicas ? options_.guard_passes : 0;
@@ -184,7 +185,7 @@ void DataParallelState::broadcast_parameters(int root) {
 void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<Buffer> bytes;  // buffers in host memory go in one message, whatever their types
+  std::vector<Buffer> bytes;  // buffers in host memory travel in one message, whatever their types
   std::vector<std::uint32_t> shapes;
   GivenTensors given;
   for (const auto& buffer : buffers_) {
@@ -252,7 +253,8 @@ void DataParallelState::before_forward(std::int64_t samples) {
   buffers_may_differ_ = trains;
 }
 
-// A rank whose inputs have ended gets buffers at the beginning of the other ranks' passes.
+// Within join(), buffers are sent at the beginning of passes instead, where ranks without inputs
+// take part too.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
   if (reducer_->steps().has_shards()) shard_buffers_.end_step();

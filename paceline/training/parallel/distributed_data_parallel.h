@@ -1,7 +1,8 @@
 #pragma once
 
-// DistributedDataParallel, which makes a module of LibTorch a replica that trains with those of the
-// other ranks, and the parts of it that do not depend on the module's type.
+// DistributedDataParallel makes a LibTorch module a replica that trains together with the replicas
+// of the other ranks. DataParallelState is the part of it that does not depend on the module's
+// type.
 
 #include <cstdint>
 #include <memory>
@@ -20,9 +21,9 @@
 namespace paceline {
 
 // A module's buffers (BatchNorm's statistics) in a step of logical shards. The forward pass of
-// every shard begins with the buffers that the step began with, and those that the first shard's
-// pass left count at the step's end. So they are shard 0's on rank 0, whose buffers all ranks get,
-// for every number of ranks, and also where parts of the model run again in the backward pass
+// every shard begins with the buffers that the step began with, and the step ends with the buffers
+// that the first shard's pass left. So rank 0 ends with those of shard 0, and all ranks get them,
+// for every number of ranks, even if parts of the model run again in the backward pass
 // (checkpoint()). A step has one forward pass for each shard.
 //
 // Thread safety: none.
@@ -30,7 +31,8 @@ class ShardBuffers {
  public:
   explicit ShardBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
 
-  // Around the forward pass of this rank's shard `index`, and after the last backward pass.
+  // Call these around the forward pass of this rank's shard `index`, and after the last backward
+  // pass.
   void begin_forward(std::int64_t index);
   void end_forward(std::int64_t index);
   void end_step();
@@ -41,7 +43,7 @@ class ShardBuffers {
 
   std::vector<at::Tensor> buffers_;
   std::vector<at::Tensor> at_start_, after_first_;
-  bool is_unfinished_ = false;  // a step has begun and not ended
+  bool is_unfinished_ = false;  // a step has begun and has not ended
 };
 
 // The part of DistributedDataParallel that does not depend on the module's type.
@@ -53,7 +55,7 @@ class DataParallelState {
   DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
   DataParallelState& operator=(const DataParallelState&) = delete;
 
-  // A forward pass, from its making to its end.
+  // Marks one forward pass: constructed before it, destroyed after it.
   class Pass {
    public:
     Pass(DataParallelState& state, std::int64_t samples);
@@ -69,13 +71,13 @@ class DataParallelState {
   ProcessGroup& group() { return *group_; }
   const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
 
-  // For join(): `inputs` announces each forward pass from now on; null: none is announced.
+  // For join(): from now on each forward pass is announced through `inputs`; null: no pass is.
   void set_uneven_inputs(UnevenInputs* inputs);
-  // Collective: this rank's part of a pass for which it has no inputs.
+  // Collective: takes part in a pass for which this rank has no inputs.
   void pass_without_inputs(const UnevenInputs::Others& others);
   // Collective: gives every rank the parameters and buffers of `rank`.
   void take_model_of(int rank);
-  // Drops the gradients that the optimizer has been given.
+  // Drops the gradients that were given to the optimizer.
   void forget_gradients();
 
  private:
@@ -102,7 +104,8 @@ class DataParallelState {
   std::unique_ptr<Reducer> reducer_;
 };
 
-// The first dimension of the first tensor among a forward pass's arguments: its samples, as a rule.
+// The first dimension of the first tensor among a forward pass's arguments: usually its number of
+// samples.
 template <class... Args>
 std::int64_t batch_size_of(const Args&... arguments) {
   std::int64_t size = 0;
@@ -127,27 +130,28 @@ std::int64_t batch_size_of(const Args&... arguments) {
 //   optimizer.step();
 //
 // It is used like a module of LibTorch: `model->forward(x)`, `model.forward(x)` and `model(x)` are
-// the same call, and `->` leads to this wrapper, which also has what loops call on a module
-// (parameters(), train(), zero_grad(), ...). module() is the module itself: what runs through its
-// own forward() goes past the other ranks.
+// the same call. `->` returns this wrapper, which also has the functions that loops call on a
+// module (parameters(), train(), zero_grad(), ...). module() returns the module itself, whose own
+// forward() does not involve the other ranks.
 //
-// The constructor checks that all ranks have the same parameters and gives everybody rank 0's
-// parameters and buffers. Set up memory formats, devices and frozen parameters before. In a group
-// of one nothing is communicated.
+// The constructor checks that all ranks have the same parameters, and gives every rank the
+// parameters and buffers of rank 0. Set memory formats, devices and frozen parameters before it. In
+// a group of one nothing is communicated.
 //
 // A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
 //
-// After an exception in a backward pass, which leaves gradients that are partly averaged, the next
-// forward() drops them all. Go on with it where every rank had the exception and caught it. Where
-// only one had it, the others wait in their pass: let it end the process. A rank that goes on alone
+// An exception in a backward pass leaves gradients that are partly averaged; the next forward()
+// drops them all. If every rank had the exception and caught it, training can go on. If only one
+// rank had it, the others wait in their pass, so let it end the process. A rank that goes on alone
 // gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
 //
 // Thread safety: none; one thread trains.
 template <class Module>
 class DistributedDataParallel {
  public:
-  // Collective. Error(kInvalid) when the ranks' models differ, nothing requires a gradient or the
-  // parameters are on several devices; kUnsupported when the group does not reach theirs.
+  // Collective. Error(kInvalid) when the ranks' models differ, no parameter requires a gradient or
+  // the parameters are on several devices; kUnsupported when the group has no backend for their
+  // device.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), state_(module_, std::move(group), options) {}
@@ -157,7 +161,7 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
-  // The module's forward, with any arguments and any result. Error(kInvalid) in a part of
+  // The module's forward(), with any arguments and any result. Error(kInvalid) in a part of
   // checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
@@ -169,7 +173,7 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // The module's.
+  // These call the module's own functions.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<at::Tensor> buffers() const { return module_->buffers(); }
@@ -177,7 +181,8 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  // Also the parts that an optimizer of fully_shard() has, which the module's own leaves.
+  // Drops the gradients, including those in an optimizer of fully_shard(), which the module's
+  // zero_grad() does not reach.
   void zero_grad() {
     module_->zero_grad();
     state_.forget_gradients();
@@ -189,8 +194,8 @@ class DistributedDataParallel {
   }
   [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
   Module& module() { return *module_; }
-  // For torch::save(model.module_ptr(), path), as torch::save(model, path), on one rank: all have
-  // the same.
+  // For torch::save(model.module_ptr(), path), which writes the same as torch::save(model, path).
+  // One rank is enough, because all ranks have the same values.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
   Reducer& reducer() { return state_.reducer(); }
@@ -201,7 +206,7 @@ class DistributedDataParallel {
   DataParallelState state_;
 };
 
-// For torch::save(model, path): what torch::load() reads into the module itself.
+// For torch::save(model, path). torch::load() reads such a file into the module itself.
 template <class Module>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                             const DistributedDataParallel<Module>& model) {

@@ -22,12 +22,12 @@ namespace paceline {
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options) {
   check(options.stage >= 1 && options.stage <= 3,
-        "fully_shard: stage {}: there are 1 (the optimizer's state is divided), 2 (gradients, too) "
-        "and 3 (parameters, too)",
+        "fully_shard: unknown stage {}; choose 1 (divides the optimizer's state), 2 (also "
+        "gradients) or 3 (also parameters)",
         options.stage);
   check(options.unit_bytes > 0, "fully_shard: units of 0 bytes");
   check(options.units.empty() || options.stage >= 2,
-        "fully_shard: units are of gradients, which stage {} does not divide", options.stage);
+        "fully_shard: units divide gradients, which stage {} does not", options.stage);
   check(!options.divide_hosts || options.stage == 3,
         "fully_shard: stage {} leaves the parameters to each rank; hosts divide them in stage 3",
         options.stage);
@@ -42,7 +42,7 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
 
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // of vectorised kernels
+constexpr std::size_t kAlignment = 64;  // for vectorised kernels
 
 struct Place {
   std::string name;
@@ -50,7 +50,7 @@ struct Place {
   std::size_t offset = 0;
 };
 
-// Each parameter once, one after the other.
+// Places each parameter once, one after another.
 std::vector<Place> place_parameters(const torch::nn::Module& module) {
   std::vector<Place> places;
   std::size_t offset = 0;
@@ -67,7 +67,8 @@ std::vector<Place> place_parameters(const torch::nn::Module& module) {
   return places;
 }
 
-// Returns a line for each parameter, which must be the same on every rank, and the total of bytes.
+// Returns a line for each parameter, which must be the same on every rank, and the total number of
+// bytes.
 std::string describe(const std::vector<Place>& places) {
   std::string text;
   for (const auto& [name, tensor, offset] : places) {
@@ -103,7 +104,7 @@ void require_same(const std::string& own, const std::string& other) {
   std::string here;
   std::string there;
   while (std::getline(mine, here) && std::getline(theirs, there) && here == there) continue;
-  check(own == other, "its parameters are not those that the others have: '{}' and '{}'", here,
+  check(own == other, "its parameters differ from those of the other ranks: '{}' and '{}'", here,
         there);
 }
 
@@ -129,7 +130,7 @@ class Builder {
       agree({});
     }
     for (int turn = 1; turn < host().world_size(); ++turn) {
-      host().barrier();  // the one before has dropped its own
+      host().barrier();  // the previous rank has dropped its own copy
       if (turn != host().rank()) continue;
       take_turn([&] {
         auto places = place_parameters(*make());
@@ -137,7 +138,7 @@ class Builder {
         move(places);
       });
     }
-    group_.barrier();  // on every host
+    group_.barrier();  // all hosts are done
   }
 
  private:
@@ -151,7 +152,7 @@ class Builder {
     fail(ErrorCode::kInvalid, "{}: {}", group_.self(), reason);
   }
 
-  // Gives the ranks the description of rank 0's parameters, and the ranks of a host their copy.
+  // Sends rank 0's description of the parameters to all ranks, and makes the copy of each host.
   void agree(const std::string& own) {
     if (firsts_ && host().rank() == 0) require_same(own, broadcast_object(*firsts_, own, 0));
     description_ = broadcast_object(host(), own, 0);
@@ -159,7 +160,7 @@ class Builder {
     copy_ = std::make_shared<OneCopy>(host(), described.bytes, std::move(described.names));
   }
 
-  // Moves the parameters to the copy, whose values are those of rank 0.
+  // Moves the parameters to the copy, which has the values of rank 0.
   void move(std::vector<Place>& places) {
     const bool is_first = host().rank() == 0;
     for (auto& [name, tensor, offset] : places) {
@@ -175,8 +176,8 @@ class Builder {
   }
 
   ProcessGroup& group_;
-  std::shared_ptr<ProcessGroup> own_host_;  // null: the group is of one host
-  std::shared_ptr<ProcessGroup> firsts_;    // a rank of each host
+  std::shared_ptr<ProcessGroup> own_host_;  // null: the group is on one host
+  std::shared_ptr<ProcessGroup> firsts_;    // the first rank of each host
   std::string description_;
   std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters
 };

@@ -10,12 +10,12 @@
 //     }
 //   });
 //
-// A rank whose inputs have ended keeps taking part in the others' passes and steps, with gradients
-// of zero, until the last rank's inputs have ended; then all have the same model. Where the numbers
-// are known before, as they are to DataLoader, batches without weight are cheaper: they need no
-// announcements.
+// A rank whose inputs have ended keeps taking part in the other ranks' passes and steps, with
+// gradients of zero, until the last rank's inputs have ended; then all ranks have the same model.
+// If the numbers of inputs are known in advance, as they are to DataLoader, batches without weight
+// are cheaper: they need no announcements.
 //
-// Where a step is more than the optimizer's (clipping before it, a schedule or an average of the
+// If a step is more than the optimizer's (clipping before it, a schedule or an average of the
 // weights after it, a GradScaler around it), ranks without inputs must do all of that too:
 //
 //   paceline::JoinedStep step([&] {
@@ -45,8 +45,8 @@ class Optimizer;
 
 namespace paceline {
 
-// A step of the loop that join() runs, taken on ranks without inputs too. It may be collective: all
-// ranks take it together. Outside of join() it just runs.
+// A step of the loop that join() runs; ranks without inputs take it too. It may be collective,
+// because all ranks take it together. Outside of join() it just runs.
 class JoinedStep {
  public:
   explicit JoinedStep(std::function<void()> take) : take_(std::move(take)) {}
@@ -54,7 +54,7 @@ class JoinedStep {
     if (before_) before_();
     take_();
   }
-  // For join(): `before` is called before each step; empty: nothing is.
+  // For join(): `before` is called before each step; an empty function ends this.
   void set_before(std::function<void()> before) { before_ = std::move(before); }
 
  private:
@@ -62,15 +62,17 @@ class JoinedStep {
   std::function<void()> before_;
 };
 
-// Collective. Every forward pass of `loop` that records gradients is followed by its backward pass.
-// A rank without inputs steps with the averages, which are its gradients. Other collectives in
-// `loop`, SyncBatchNorm's among them, need throw_on_early_termination. Error(kInvalid) with logical
-// shards, and for an average over the ranks with inputs where a communication hook averages.
-// Evaluate after it: in `loop`, forward passes without gradients do not get rank 0's buffers.
+// Collective: runs `loop`. Every forward pass of `loop` that records gradients is followed by its
+// backward pass. A rank without inputs takes its steps with the averages as gradients. Other
+// collectives in `loop`, including SyncBatchNorm's, need throw_on_early_termination.
+// Error(kInvalid) with logical shards, and when a communication hook is used with
+// divide_by_initial_world_size = false. Evaluate after join(): in `loop`, forward passes without
+// gradients do not get rank 0's buffers.
 void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
           const JoinOptions& options = {});
-// The same where a step is `optimizer`'s and nothing else; it may be sharded. Null: a rank without
-// inputs takes no steps; only its parameters and buffers become those of the others in the end.
+// As above, if a step is the optimizer's and nothing else; the optimizer may be sharded. Null: a
+// rank without inputs takes no steps, and only gets the parameters and buffers of the others in the
+// end.
 void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
           const JoinOptions& options = {});
 
@@ -84,9 +86,9 @@ void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
           const std::function<void()>& loop, const JoinOptions& options = {}) {
   join(model.state(), optimizer, loop, options);
 }
-// With an optimizer of LibTorch's, as in PyTorch, or null: a rank without inputs takes no steps, so
-// that its optimizer's state, such as momenta, stays as it was. A JoinedStep takes steps on every
-// rank.
+// As above, for an optimizer of LibTorch, as in PyTorch, or null. A rank without inputs takes no
+// steps, so its optimizer's state, such as momenta, stays as it was. Use a JoinedStep to take steps
+// on every rank.
 template <class Module, class NoOptimizer>
   requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>
 void join(DistributedDataParallel<Module>& model, NoOptimizer /*optimizer*/,

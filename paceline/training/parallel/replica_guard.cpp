@@ -151,7 +151,7 @@ void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> par
 ReplicaGuard::ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t passes)
     : parameters_(std::move(parameters)) {
   for (const auto& parameter : parameters_) num_bytes_ += parameter.tensor.nbytes();
-  check(passes >= 1, "replicas cannot be compared within {} passes: take at least 1", passes);
+  check(passes >= 1, "replicas cannot be compared within {} passes; choose at least 1", passes);
   const auto num_parts = static_cast<std::size_t>(passes);
   part_bytes_ = std::max((num_bytes_ + num_parts - 1) / num_parts, kLeastPart);
 }
@@ -209,11 +209,11 @@ void ReplicaGuard::report(ProcessGroup& group, std::int64_t step) const {
       ranks.size() == 1
           ? fmt::format("{}'s replica differs from the others", group.name_of_member(ranks.front()))
           : fmt::format("the replicas of ranks {} differ", fmt::join(ranks, " and "));
-  throw DamagedState(fmt::format(
-      "{}: {} after step {}: {}. Their memory was damaged, or a rank took another step than "
-      "the others (other threads, processor, code or random numbers); nothing was saved since. Go "
-      "on from the last checkpoint",
-      group.self(), who, step, names.empty() ? "in no tensor any more" : what));
+  throw DamagedState(
+      fmt::format("{}: {} after step {}: {}. Their memory was damaged, or a rank took a different "
+                  "step (other threads, processor, code or random numbers); nothing was saved "
+                  "since. Continue from the last checkpoint",
+                  group.self(), who, step, names.empty() ? "no tensor differs any more" : what));
 }
 
 }  // namespace paceline

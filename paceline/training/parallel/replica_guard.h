@@ -1,7 +1,7 @@
 #pragma once
 
-// Whether all ranks have the same model: the same parameters (require_same_parameters), with the
-// same bits (ReplicaGuard); and whether tensors are as the last pass left them (KeptTensors).
+// Checks that all ranks have the same model: the same parameters (require_same_parameters), with
+// the same bits (ReplicaGuard). KeptTensors checks that tensors are as the last pass left them.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,39 +22,41 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
-// Collective. Error(kInvalid), on every rank, that names the first parameter whose name, shape,
-// type, memory layout or need of a gradient differs from rank 0's, with both sides, or says which
-// rank has more or fewer.
+// Collective. Throws Error(kInvalid) on every rank, which names the first parameter whose name,
+// shape, type, memory layout or need of a gradient differs from rank 0's, with both descriptions,
+// or the rank that has more or fewer parameters.
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
 
 // Returns the device of all `parameters`, of which there is at least one. Error(kInvalid) that
-// names two on different devices; kUnsupported when a group with this choice of backends does not
-// reach it. Pure.
+// names two on different devices; kUnsupported when this choice of backends has none for the
+// device. Pure.
 c10::Device one_device_of(const std::vector<NamedParameter>& parameters, int rank,
                           const BackendChoice& choice);
 
-// Notices that tensors which one pass leaves to the next changed in memory by themselves: a
-// module's buffers (BatchNorm's statistics), a communication hook's tensors. It hashes them when a
-// pass has written them and compares the hashes before the next one reads them, as an optimizer
-// does with its state (training/optim/optimizer.h).
+// Detects damaged memory in tensors that one pass leaves to the next: a module's buffers
+// (BatchNorm's statistics), a communication hook's tensors. It hashes them after a pass has written
+// them and compares the hashes before the next pass reads them, as an optimizer does with its state
+// (training/optim/guarded_state.h).
 //
-// Layers write their buffers past LibTorch's count of writes, but count their batches with it. So
-// where any of the tensors was written to (WriteMark), all of them are taken as they are.
+// LibTorch does not count the writes of layers to their buffers, but it does count those to their
+// numbers of batches. So if any of the tensors was written to (WriteMark), all of them are accepted
+// as they are.
 //
-// Cost: reads the tensors twice a pass. Those that are not dense on the CPU are left out.
+// Cost: reads the tensors twice a pass. Tensors that are not dense on the CPU are left out.
 //
 // Thread safety: none.
 class KeptTensors {
  public:
   using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-  // Takes these tensors as right, and shares them until the next call.
+  // Takes these tensors as correct, and shares them until the next call.
   void note(const Named& tensors);
   void forget() { kept_.clear(); }
-  // Throws DamagedState that names the first tensor that is not as noted although nothing has
-  // written to it. `what`: its kind, "buffer"; `step`: the number of steps taken.
+  // Throws DamagedState that names the first tensor that changed since note() although nothing has
+  // written to it. `what`: the kind of tensor, such as "buffer"; `step`: the number of steps taken.
   void verify(const char* what, const ProcessGroup& group, std::int64_t step) const;
-  // As verify(), before a pass for which the other ranks wait: aborts the group with the error.
+  // As verify(), before a pass in which the other ranks wait for this one: an error also aborts the
+  // group.
   void verify_before_pass(const char* what, ProcessGroup& group, std::int64_t step) const;
 
  private:
@@ -67,18 +69,19 @@ class KeptTensors {
   std::vector<Kept> kept_;
 };
 
-// Collective. Throws DamagedState as ReplicaGuard::report(), on every rank, unless all ranks have
-// the same bits in these parameters. Parameters that are not on the CPU are not compared.
+// Collective. Throws DamagedState on every rank, as ReplicaGuard::report() does, unless all ranks
+// have the same bits in these parameters. Parameters that are not on the CPU are not compared.
 void require_equal_replicas(ProcessGroup& group, std::vector<NamedParameter> parameters,
                             std::int64_t step);
 
-// Finds a replica that went astray: by a flipped bit in memory, or by a step that one rank took
-// otherwise.
-// All ranks' parameters must have the same bits, so each rank hashes the same part of them in every
-// pass, another part in the next one, and the hashes travel with the gradients. Bits are compared,
-// not numbers: the payload of a NaN and the sign of a zero count.
+// Finds a replica that differs from the others, because a bit flipped in memory or because one rank
+// took a different step.
 //
-// It cannot tell damage from rounding: where the ranks' processors differ, nothing that a rank
+// All ranks' parameters must have the same bits. So in every pass each rank hashes one part of
+// them, the next part in the next pass, and the hashes travel with the gradients. Bits are
+// compared, not numbers: the payload of a NaN and the sign of a zero count.
+//
+// It cannot tell damage from rounding: if the ranks' processors differ, nothing that a rank
 // computes by itself may depend on the processor (docs/data_parallel.md lists what does).
 //
 // Cost: a hash of 1/`passes` of the parameters in each pass.
@@ -89,18 +92,18 @@ class ReplicaGuard {
   // A difference is noticed within `passes` passes. Requires: passes >= 1, parameters on the CPU.
   ReplicaGuard(std::vector<NamedParameter> parameters, std::int64_t passes);
 
-  // The hash of the part whose turn it is in this pass.
+  // The hash of the part that belongs to this pass.
   std::uint64_t hash_part(std::int64_t pass) const;
   // The hash of all parameters.
   std::uint64_t hash_all() const;
 
-  // Collective, when hashes differed. Throws DamagedState, on every rank, that names the ranks that
-  // differ from most others, or all where there is no majority, and their tensors. `step`: the
+  // Collective, after hashes differed. Throws DamagedState on every rank, which names the ranks
+  // that differ from the majority, or all ranks without a majority, and their tensors. `step`: the
   // number of steps taken before.
   [[noreturn]] void report(ProcessGroup& group, std::int64_t step) const;
 
  private:
-  // The hash of a range of all parameters' bytes, one parameter after the other.
+  // The hash of a range of the bytes of all parameters, one parameter after another.
   std::uint64_t hash(std::size_t begin, std::size_t end) const;
 
   const std::vector<NamedParameter> parameters_;

@@ -15,6 +15,7 @@ set(SOURCES
   sync_batch_norm.cpp
   reducer/vectorised_loops.cpp)
 set(LIBRARIES fmt::fmt PkgConfig::XXHASH)
-# Loops that only -O3 vectorises, with the same bits on every processor: no fused multiply-add.
+# Its loops need -O3 to be vectorised. Without fused multiply-add every processor gets the same
+# bits.
 set_source_files_properties(paceline/training/parallel/reducer/vectorised_loops.cpp PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off"
   SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)

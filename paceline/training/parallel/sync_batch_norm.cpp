@@ -15,13 +15,13 @@
 namespace paceline {
 namespace {
 
-// The values that a backward pass needs beside tensors.
+// The data besides tensors that a backward pass needs.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
   double count = 0;  // elements of a feature on all ranks
 };
 
-// Calls `communicate`, and adds to its error the layer's name and what ranks must do.
+// Calls `communicate`, and adds the layer's name and the rule for ranks to its error.
 template <class Communicate>
 auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* pass,
              const Communicate& communicate) {
@@ -45,7 +45,7 @@ std::vector<std::int64_t> all_but_features(const at::Tensor& input) {
   return dimensions;
 }
 
-// One value a feature, so that it meets the input's dimensions.
+// Reshapes one value per feature so that it broadcasts over the input's dimensions.
 at::Tensor by_feature(const at::Tensor& values, const at::Tensor& input) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(input.dim()), 1);
   sizes[1] = values.numel();
@@ -57,7 +57,7 @@ struct Statistics {
   double count = 0;
 };
 
-// This rank's means, variances, and the count of elements of a feature.
+// Returns this rank's means and variances, and the number of elements of a feature.
 at::Tensor own_statistics(const at::Tensor& input) {
   const std::int64_t features = input.size(1);
   at::Tensor row = at::zeros({2 * features + 1}, at::kDouble);
@@ -69,7 +69,7 @@ at::Tensor own_statistics(const at::Tensor& input) {
   return row;
 }
 
-// Merges in rank order (Chan et al., 1979), so that the bits depend only on the ranks' numbers.
+// Merges in rank order (Chan et al., 1979), so that the bits depend only on the values.
 Statistics merged(const at::Tensor& rows, std::int64_t features) {
   Statistics all{at::zeros({features}, at::kDouble), at::zeros({features}, at::kDouble)};
   auto* const mean = all.mean.data_ptr<double>();
@@ -96,7 +96,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Normalize : torch::autograd::Function<Normalize> {
-  // `mean` and `variance` are of the input's wide type.
+  // `mean` and `variance` have the input's wide type.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& mean, const at::Tensor& variance, double eps,
@@ -194,7 +194,7 @@ at::Tensor SyncBatchNormImpl::normalize_over_ranks(const at::Tensor& input) {
   }
   exchange->group = group_;
   exchange->count = all.count;
-  // A custom function takes no undefined tensors.
+  // A custom function does not accept undefined tensors.
   return Normalize::apply(input, weight.defined() ? weight : at::ones_like(mean),
                           bias.defined() ? bias : at::zeros_like(mean), mean, variance,
                           options.eps(), exchange);

@@ -2,25 +2,25 @@
 
 // Batch normalisation over the samples of all ranks, with the semantics of PyTorch's SyncBatchNorm,
 // on the CPU. In training, each forward pass gathers every rank's mean, variance and number of
-// elements, and each backward pass adds up two sums for each feature: 2 * num_features + 1 numbers
-// of 8 bytes from each rank one way and 2 * num_features back, whatever the size of the batch. The
+// elements, and each backward pass adds up two sums for each feature. A rank sends 2 * num_features
+// + 1 numbers of 8 bytes forward and 2 * num_features backward, whatever the size of the batch. The
 // statistics are merged in rank order, in float64, so all ranks get the same bits in every run.
 //
 //   paceline::SyncBatchNorm norm(torch::nn::BatchNormOptions(64), group);
 //   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});
 //
-// Parameters, buffers and options are those of torch::nn::BatchNorm1d to 3d, so saved weights fit
-// either. In evaluation it communicates nothing. The gradients of weight and bias are those of this
-// rank's samples; DistributedDataParallel averages them.
+// Parameters, buffers and options are those of torch::nn::BatchNorm1d to 3d, so both can load the
+// same saved weights. In evaluation it communicates nothing. A rank's gradients of weight and bias
+// are those of its own samples; DistributedDataParallel averages them.
 //
-// Rules. Ranks may have batches of different sizes, also empty ones ([0, C, ...]), but every rank
-// must run each layer's forward and backward pass equally often and in the same order: otherwise
-// the ranks get an Error that says so. Where ranks run different parts of a model, or with
-// activation checkpoints, give the layers a group of their own (group->split(0, group->rank())),
-// because DistributedDataParallel starts its all-reduces between theirs. It has no second
+// Ranks may have batches of different sizes, even empty ones ([0, C, ...]), but every rank must run
+// each layer's forward and backward pass equally often and in the same order: otherwise the ranks
+// get an Error that says so. If ranks run different parts of a model, or use activation
+// checkpoints, give the layers a group of their own (group->split(0, group->rank())), because
+// DistributedDataParallel starts its all-reduces between those of the layers. There is no second
 // derivative.
 //
-// Thread safety: that of a module; one thread trains.
+// Thread safety: none; one thread trains.
 
 #include <cstdint>
 #include <functional>
@@ -43,10 +43,10 @@ class SyncBatchNormImpl
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                     std::shared_ptr<ProcessGroup> group);
 
-  // [N, num_features] or [N, num_features, ...] of 2 to 5 dimensions, float or 16-bit float; the
-  // result is like it. Collective in training. Error(kInvalid), on every rank, when the ranks
-  // together have a single value for each feature. Where all have empty batches the running
-  // statistics stay as they are.
+  // `input` is [N, num_features] or [N, num_features, ...] of 2 to 5 dimensions, float or 16-bit
+  // float; the result has the same shape and type. Collective in training. Error(kInvalid), on
+  // every rank, when the ranks together have a single value for each feature. If all batches are
+  // empty, the running statistics stay as they are.
   at::Tensor forward(const at::Tensor& input);
   void pretty_print(std::ostream& stream) const override;
 
@@ -61,7 +61,7 @@ class SyncBatchNormImpl
 };
 TORCH_MODULE(SyncBatchNorm);
 
-// Returns a function that makes these layers for a model (models::Layers::norm): each with
+// Returns a function that makes these layers for a model (models::Layers::norm), each with
 // `options` and its own number of features.
 std::function<torch::nn::AnyModule(std::int64_t num_features)> sync_batch_norm(
     std::shared_ptr<ProcessGroup> group, const torch::nn::BatchNormOptions& options = {1});

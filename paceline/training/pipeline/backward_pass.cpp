@@ -27,7 +27,7 @@ edge_list edges_of(const std::vector<at::Tensor>& tensors) {
   return edges;
 }
 
-// An edge to every node below `roots`, each after those that it leads to.
+// Returns an edge to every node below `roots`, each after the nodes that it leads to.
 edge_list in_order(const edge_list& roots) {
   edge_list ended;
   std::unordered_set<Node*> seen;
@@ -50,7 +50,7 @@ edge_list in_order(const edge_list& roots) {
   return ended;
 }
 
-// Which of `numbers` the nodes below `first` are.
+// Returns those of `numbers` that belong to nodes below `first`.
 std::vector<std::size_t> reached_from(const Edge& first, const Numbers& numbers) {
   std::vector<std::size_t> reached;
   for (const Edge& edge : in_order({first})) {
@@ -122,7 +122,7 @@ void BackwardPass::find_branches() {
       branch.entries.emplace_back(reached.function, i);
     branches_.push_back(std::move(branch));
   }
-  // Nodes that lead to no input run from the outputs in the second half.
+  // Nodes that lead to no input are run from the outputs in the second half.
   std::vector<std::size_t> alone;
   for (const Edge& root : roots) {
     if (to_inputs.count(root.function.get()) == 0) take(root, alone);
@@ -175,8 +175,8 @@ BackwardPass::Tensors BackwardPass::run_branches() {
 
 namespace {
 
-// As autograd does it: the first gradient becomes .grad if nothing else holds its memory, which is
-// LibTorch's own: that of a borrowed tensor (stage_links.h) is another rank's.
+// Does the same as autograd: the first gradient becomes .grad if nothing else holds its memory and
+// LibTorch allocated it. The memory of a borrowed tensor (stage_links.h) belongs to another rank.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
   at::Tensor& total = parameter.mutable_grad();

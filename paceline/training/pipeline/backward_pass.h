@@ -1,15 +1,15 @@
 #pragma once
 
 // The backward pass of one micro-batch through one stage, as a whole or in two halves: first the
-// gradients of the stage's inputs, later those of its parameters. Both ways run the same nodes'
-// formulas, so the bits are the same.
+// gradients of the stage's inputs, later those of its parameters. Both ways run the formulas of the
+// same nodes, so the bits are the same.
 //
-// The halves. A node that leads to an input and, by another edge, to parameters (a linear layer's)
-// makes two gradients. The first half runs what leads to inputs, and keeps the gradient that comes
-// to each such node; the second half begins at these nodes and runs only what leads to parameters.
-// Where that is not possible, because a parameter is reached from several nodes, the second half
-// runs from the outputs again: slower, with the same result. The forward pass's saved tensors stay
-// until the second half.
+// A node that leads to an input and, by another edge, to parameters (a linear layer's) computes two
+// gradients. The first half runs everything that leads to inputs, and keeps the gradient that
+// arrives at each such node; the second half begins at these nodes and runs only what leads to
+// parameters. If that is impossible, because a parameter is reached from several nodes, the second
+// half runs from the outputs again, which is slower and gives the same result. The tensors that the
+// forward pass saved stay until the second half.
 //
 // Thread safety: none.
 
@@ -26,8 +26,8 @@ class BackwardPass {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  // Gradients flow from `outputs` (any; those without a graph are passed over) to `inputs` and
-  // `parameters`, leaves that require gradients.
+  // Gradients flow from `outputs` (outputs without a graph are skipped) to `inputs` and
+  // `parameters`, which are leaves that require gradients.
   BackwardPass(const Tensors& outputs, Tensors inputs, Tensors parameters);
 
   struct Gradients {
@@ -35,7 +35,7 @@ class BackwardPass {
   };
   // May be called once. `gradients` belong to the outputs; undefined: nothing used that output.
   Gradients whole(const Tensors& gradients);
-  // May be called once each, in this order.
+  // Each may be called once, in this order.
   Tensors input_half(const Tensors& gradients);
   Tensors weight_half();
 
@@ -43,7 +43,7 @@ class BackwardPass {
   bool repeats() const { return repeats_; }
 
  private:
-  // Where gradients of parameters branch off from those of inputs.
+  // A node where gradients of parameters branch off from those of inputs.
   struct Branch {
     std::vector<torch::autograd::Edge> entries;  // the node's inputs
     std::vector<std::size_t> parameters;
@@ -61,10 +61,10 @@ class BackwardPass {
   bool repeats_ = false;
 };
 
-// Adds the gradients of micro-batches to the parameters' .grad in the order of micro-batches,
-// whatever the order in which they come: the same additions as in one process that takes one
-// micro-batch after the other. Gradients that come early wait, with their memory; in the named
-// schedules none do. Thread safety: none.
+// Adds the gradients of micro-batches to the parameters' .grad in the order of micro-batches, in
+// whatever order they arrive: the same additions as in one process that takes one micro-batch after
+// another. Gradients that arrive early wait, which takes memory; in the named schedules none do.
+// Thread safety: none.
 class GradientOrder {
  public:
   explicit GradientOrder(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}

@@ -37,9 +37,9 @@ Tensors floating(const Tensors& tensors) {
   return result;
 }
 
-// A layer's forward pass, and what its backward pass begins with.
+// A layer's forward pass, and the tensors that its backward pass needs.
 struct Layer {
-  Tensors leaves, outputs;  // that carry gradients
+  Tensors leaves, outputs;  // the tensors that carry gradients
   Tensors all_outputs, parameters;
 
   BackwardPass pass() const { return {outputs, leaves, parameters}; }
@@ -60,7 +60,7 @@ Layer run_layer(const PipelineStage& layer, Tensors inputs, bool is_first) {
   return run;
 }
 
-// Stands for the parameters of a layer, with gradients of its own.
+// Returns tensors over the memory of a layer's parameters that have gradients of their own.
 Tensors aliases_of(const Tensors& parameters) {
   Tensors aliases;
   for (const at::Tensor& parameter : parameters) {
@@ -69,7 +69,7 @@ Tensors aliases_of(const Tensors& parameters) {
   return aliases;
 }
 
-// Passes of a micro-batch through all layers, timed.
+// Times passes of a micro-batch through all layers.
 class LayerTimer {
  public:
   LayerTimer(const std::vector<PipelineStage>& layers, const Tensors& inputs,
@@ -78,7 +78,7 @@ class LayerTimer {
     for (const PipelineStage& layer : layers) sums_.emplace_back(aliases_of(layer.parameters));
   }
 
-  // All layers forwards, then backwards. `in_halves`: each backward pass in two.
+  // Runs all layers forward, then backward. `in_halves`: each backward pass runs in two halves.
   void pass_through(bool in_halves) {
     run_forward();
     const std::vector<Tensors> gradients = in_halves ? run_halves() : run_whole();
@@ -88,7 +88,7 @@ class LayerTimer {
     }
   }
 
-  // The first pass does not count.
+  // Drops the times so far, because the first pass does not count.
   void begin() { seconds_.assign(layers_.size(), {}); }
   const std::vector<Seconds>& seconds() const { return seconds_; }
 
@@ -110,7 +110,7 @@ class LayerTimer {
     }
   }
 
-  // Both: the gradients of each layer's parameters.
+  // Both return the gradients of each layer's parameters.
   std::vector<Tensors> run_whole() {
     std::vector<Tensors> of_layers(layers_.size());
     Tensors gradients{at::ones_like(runs_.back().outputs[0])};
@@ -140,7 +140,7 @@ class LayerTimer {
   const Tensors& inputs_;
   const Pipeline::Loss& loss_;
   std::vector<Layer> runs_;
-  std::vector<GradientOrder> sums_;  // of each layer
+  std::vector<GradientOrder> sums_;  // [layer]
   std::vector<Seconds> seconds_;
 };
 
@@ -155,7 +155,7 @@ std::vector<LayerTimes> measure_layers(ProcessGroup& group,
   const at::AutoGradMode with_gradients(true);
   LayerTimer timer(layers, inputs, loss);
   for (int i = -1; i < repeats; ++i) {
-    if (i == 0) timer.begin();  // what the first passes took does not count
+    if (i == 0) timer.begin();  // the first passes do not count
     for (const bool in_halves : {false, true}) timer.pass_through(in_halves);
   }
   std::vector<double> all;
@@ -192,7 +192,7 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
     if (i + 1 == layers.size()) runs[i].outputs = {loss(next, 0)};
     memory[i].activation_bytes = bytes_now() - before;
   }
-  std::vector<BackwardPass> passes;  // alive, with what they keep for their second halves
+  std::vector<BackwardPass> passes;  // alive, because they keep tensors for their second halves
   passes.reserve(layers.size());
   Tensors gradients{at::ones_like(runs.back().outputs[0])};
   for (std::size_t i = layers.size(); i-- > 0;) {

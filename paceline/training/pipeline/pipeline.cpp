@@ -43,7 +43,7 @@ bool carries_gradient(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// How often each tensor has been changed in place; 0 for tensors that do not count it.
+// The number of changes in place of each tensor; 0 for tensors that do not count them.
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
   for (const at::Tensor& tensor : tensors)
@@ -68,7 +68,7 @@ struct Pipeline::Run {
     Tensors inputs, outputs;
     std::unique_ptr<BackwardPass> pass;
   };
-  // A stage of this rank, and what it keeps of micro-batches in flight.
+  // A stage of this rank, and the data of its micro-batches in flight.
   struct Stage {
     explicit Stage(const PipelineStage& given)
         : function(given), parameters(trainable(given.parameters)), gradients(parameters) {}
@@ -140,7 +140,7 @@ struct Pipeline::Run {
     links.send(index, micro_batch, Direction::kForward, sent);
   }
 
-  // A forward pass that no backward pass follows.
+  // Runs a forward pass without a backward pass.
   void evaluate(const Action& action, const std::vector<Tensors>& given, const Loss& loss) {
     under_way = action;
     const Tensors inputs = inputs_of(action, given);
@@ -173,7 +173,7 @@ struct Pipeline::Run {
     }
   }
 
-  // For errors of other ranks: what this rank was doing, and where the stages are.
+  // A text for errors of other ranks: what this rank was doing, and where the stages are.
   std::string where() const {
     std::vector<int> ranks;
     for (const int rank : plan.rank_of_stage)
@@ -243,7 +243,7 @@ struct Pipeline::Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // Called when everything that the action waited for has arrived.
+  // Call it when everything that the action waited for has arrived.
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;
@@ -306,7 +306,7 @@ void Pipeline::require_own_stages() const {
         group_->self(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
 }
 
-// `body`, whose errors end the group with their message.
+// Runs `body`; an error ends the group with its message.
 void Pipeline::guarded(const std::function<void()>& body) {
   try {
     body();

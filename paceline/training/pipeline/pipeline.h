@@ -12,17 +12,18 @@
 //
 // Every micro-batch's loss is divided by the number of micro-batches; gradients are added to .grad
 // in the order of micro-batches. So the gradients are, bit for bit, those of one process that takes
-// one micro-batch after the other through all stages, whatever the plan. They come without
-// autograd's hooks on parameters.
+// one micro-batch after another through all stages, whatever the plan. Autograd's hooks on
+// parameters are not called.
 //
-// Tensors between stages may differ in shape from one micro-batch to the next; their number may
-// not. Floating ones carry gradients. Tensors are on the CPU. A parameter belongs to one stage.
+// Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
+// Floating-point tensors carry gradients. Tensors are on the CPU. A parameter belongs to one stage.
 //
-// Ranks of one host read large tensors of each other's in place while there is a SymmetricTensors
-// (threads of one process all tensors), until the call of step() or evaluate() returns.
+// Ranks of one host read each other's large tensors in place while there is a SymmetricTensors;
+// threads of one process read all tensors in place. No rank does so after step() or evaluate() has
+// returned.
 //
-// The group is the pipeline's own while a step runs: it uses its messages and all tags. After an
-// error the group is finished; every rank's error says which rank failed first, and at which
+// While a step runs, the group belongs to the pipeline, which uses its messages and all tags. After
+// an error the group is finished; every rank's error says which rank failed first, and in which
 // action.
 //
 // Thread safety: one thread at a time.
@@ -40,13 +41,13 @@
 
 namespace paceline {
 
-// Any function from tensors to tensors. It must not change its inputs in place: Error(kInvalid) on
-// every rank.
+// A stage: any function from tensors to tensors. It must not change its inputs in place: that is
+// Error(kInvalid) on every rank.
 struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;
   std::function<Tensors(const Tensors& inputs)> forward;
-  std::vector<at::Tensor> parameters;  // those that require no gradients are left alone
+  std::vector<at::Tensor> parameters;  // parameters without gradients are not used
 };
 
 // The stage of a module holder whose forward() takes and returns one tensor, or a vector of tensors
@@ -68,12 +69,12 @@ PipelineStage make_stage(int index, Module module) {
       .parameters = std::move(parameters)};
 }
 
-// `batch` cut along dim 0. Error(kInvalid) when it does not divide.
+// Cuts `batch` along dim 0. Error(kInvalid) when it does not divide evenly.
 std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
                                                         int num_micro_batches);
 
 struct PipelineStep {
-  // The loss of each micro-batch, not divided; empty on ranks without the last stage.
+  // The loss of each micro-batch, undivided; empty on ranks without the last stage.
   std::vector<at::Tensor> losses;
   // When this rank's actions began and ended, in seconds since its step began.
   std::vector<pipeline::TimedAction> actions;
@@ -82,7 +83,7 @@ struct PipelineStep {
 class Pipeline {
  public:
   using Tensors = PipelineStage::Tensors;
-  // A scalar; called on the rank that has the last stage.
+  // Returns a scalar; called on the rank that has the last stage.
   using Loss = std::function<at::Tensor(const Tensors& outputs, int micro_batch)>;
 
   // Collective. Error(kInvalid) for a plan that validate() refuses, that differs between ranks or
@@ -93,13 +94,15 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective. `inputs`: the first stage's for each micro-batch, empty on ranks without it.
-  // Error(kInvalid) for another number of micro-batches than the plan's; a stage's own error with
-  // the action and the shapes of its inputs, and kAborted on the other ranks.
+  // Collective: runs a step of the plan. `inputs`: those of the first stage for each micro-batch,
+  // empty on ranks without that stage. Error(kInvalid) for another number of micro-batches than the
+  // plan's; a stage's own error with the action and the shapes of its inputs, and kAborted on the
+  // other ranks.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
-  // Collective. The plan's forward passes without gradients: each micro-batch's loss, empty on
-  // ranks without the last stage. Errors as those of step(). The caller sets modules to eval().
+  // Collective. Runs the plan's forward passes without gradients. Returns each micro-batch's loss,
+  // empty on ranks without the last stage. Errors are those of step(). The caller sets modules to
+  // eval().
   std::vector<at::Tensor> evaluate(const std::vector<Tensors>& inputs, const Loss& loss);
 
   const pipeline::Plan& plan() const { return plan_; }
@@ -122,8 +125,8 @@ class Pipeline {
   const std::unique_ptr<Run> run_;
 };
 
-// Collective: every rank's actions of a step as one picture's (planning/schedules/picture.h), on
-// every rank. Each rank's begin when it called step().
+// Collective: returns the actions of all ranks in a step, on every rank, as one plan to draw
+// (planning/schedules/picture.h). Each rank's times begin when it called step().
 pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
 
 }  // namespace paceline

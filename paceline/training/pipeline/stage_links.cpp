@@ -23,7 +23,7 @@ namespace {
 
 using Slot = std::atomic_ref<std::uint64_t>;
 
-// The tag of the message that no borrowed tensor is in use any more; no stage has it.
+// The tag of the message that says that no borrowed tensor is in use any more; no stage has it.
 constexpr std::uint32_t kAllReturned = ~std::uint32_t{0};
 
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -32,7 +32,7 @@ int in_world(const ProcessGroup& group, int rank) {
   return group.world_ranks()[static_cast<std::size_t>(rank)];
 }
 
-// Returns the tensor that `storage` has borrowed.
+// Gives `storage` a copy of the bytes, and so returns the tensor that it has borrowed.
 void become_a_copy(c10::StorageImpl& storage) {
   at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(copy.get(), std::as_const(storage).data(), storage.nbytes());
@@ -100,8 +100,8 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
     arena = TensorAllocator::instance().arena();
     check(arena != nullptr && arena->number() == loan.arena && bytes <= arena->bytes() &&
               place <= arena->bytes() - bytes,
-          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; let "
-          "every rank have one as long as the others do",
+          "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; keep one on "
+          "every rank for as long as on the others",
           group_->self(), group_->name_of_member(static_cast<std::size_t>(peer)));
     place += address_of(arena->area_of(in_world(*group_, peer)));
   }
@@ -116,7 +116,7 @@ at::Tensor Loans::borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::
   return tensor;
 }
 
-// Drops tensors that were returned.
+// Drops lent tensors that were returned.
 void Loans::collect() {
   std::erase_if(lent_, [&](const auto& loan) {
     if (Slot(*slot_of(group_->rank(), loan.first)).load(std::memory_order_acquire) != 0)
@@ -150,7 +150,7 @@ void Loans::wait_for(int borrower) {
 
 namespace {
 
-// How one tensor comes: a row of the list that goes ahead.
+// How one tensor arrives: a row of the list that is sent first.
 struct Row {
   enum How : std::int64_t { kUndefined, kAsMessage, kLent };
   std::int64_t how = kUndefined;
@@ -175,7 +175,7 @@ StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan
     : group_(std::move(group)), plan_(plan), loans_(group_) {}
 
 // Each micro-batch has a tag on each boundary in each direction, so that ranks may take
-// micro-batches in another order than they are sent.
+// micro-batches in another order than they were sent in.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);

@@ -1,21 +1,7 @@
 #pragma once
 
-// Weights that several ranks of a pipeline have: tied ones, and, gathered, those of the whole
-// model.
-//
-// TiedWeights are parameters that several stages share, as GPT's embedding and its last layer do:
-// every rank whose stages use them has a copy. The copies begin with the values of the first such
-// rank, and each step their gradients are added up, in the order of ranks, before the optimizer's
-// step: so they stay the same.
-//
-//   TiedWeights tied(*group, stage->tied_weights());
-//   ...
-//   pipeline.step(batches, loss);
-//   tied.add_gradients();
-//   optimizer.step();
-//
-// Costs an all-reduce of the tied gradients between the ranks that have them. Bits are not those of
-// one process, which adds the gradients of both uses in another order.
+// Weights that several ranks of a pipeline have: tied weights, and the gathered weights of the
+// whole model.
 //
 // Thread safety: one thread at a time.
 
@@ -30,14 +16,27 @@
 
 namespace paceline {
 
+// Parameters that several stages share, as GPT's embedding and its last layer do: every rank whose
+// stages use them has a copy. The copies begin with the values of the first such rank. In each step
+// their gradients are added up in rank order before the optimizer's step, so the copies stay the
+// same.
+//
+//   TiedWeights tied(*group, stage->tied_weights());
+//   ...
+//   pipeline.step(batches, loss);
+//   tied.add_gradients();
+//   optimizer.step();
+//
+// Costs an all-reduce of the tied gradients between the ranks that have them. Bits are not those of
+// one process, which adds the gradients of both uses in another order.
 class TiedWeights {
  public:
   // Collective over `group`, the pipeline's. `own`: this rank's copies, in the same order on all
-  // ranks that have any; empty: it has none. Error(kInvalid) when they differ in number.
+  // ranks that have any; empty: it has none. Error(kInvalid) when the numbers of copies differ.
   TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
 
-  // Collective over the ranks that have copies; nothing elsewhere. A copy without a gradient counts
-  // as zeros, and gets one.
+  // Adds up the gradients of the copies. Collective over the ranks that have copies; does nothing
+  // elsewhere. A copy without a gradient counts as zeros, and gets a gradient.
   void add_gradients();
 
  private:
@@ -45,8 +44,9 @@ class TiedWeights {
   const std::vector<at::Tensor> own_;
 };
 
-// Collective over the pipeline's ranks: all their weights, on every rank; a name that several have
-// (a tied weight) comes from the first. Memory for the whole model on every rank.
+// Collective over the pipeline's ranks: returns the weights of all ranks, on every rank. If several
+// ranks have a name (a tied weight), the first one's tensor is returned. Every rank needs memory
+// for the whole model.
 std::map<std::string, at::Tensor> gather_stages(ProcessGroup& group,
                                                 const std::map<std::string, at::Tensor>& own);
 

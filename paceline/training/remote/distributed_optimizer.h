@@ -98,7 +98,7 @@ struct StepRequest {
   static auto fields(auto& m) { return std::tie(m.passes, m.learning_rate); }
 };
 
-// The end of a DistributedOptimizer at one owner: an optimizer for the modules of that owner, which
+// The owner's end of a DistributedOptimizer: an optimizer for the modules of that owner, which
 // takes the gradients of the passes that a step names.
 //
 // Thread safety: step() one at a time, as rpc does for an object.

@@ -47,8 +47,8 @@ Tensors Token::backward(Tensors gradients, bool retains) {
   {
     const std::lock_guard lock(mutex_);
     check(!is_released_,
-          "a second backward pass through a module of worker {}: the first one let go of the "
-          "graph; call backward() with retain_graph",
+          "a second backward pass through a module of worker {}: the first one freed the graph; "
+          "call backward() with retain_graph",
           owner());
     is_released_ = !retains;
   }
@@ -100,8 +100,7 @@ std::vector<RemoteBackward*> remote_passes(const Tensors& roots) {
 void set_remote_history(Tensors& outputs, const std::vector<std::uint8_t>& require_grad,
                         std::shared_ptr<Token> token, edge_list edges) {
   check(outputs.size() == require_grad.size(),
-        "worker {} sent {} outputs and said of {} whether "
-        "they require a gradient",
+        "worker {} sent {} outputs, but told for {} outputs whether they require a gradient",
         token->owner(), outputs.size(), require_grad.size());
   const auto node = make_node<RemoteBackward>(std::move(token), std::move(edges));
   for (std::size_t i = 0; i < outputs.size(); ++i) {

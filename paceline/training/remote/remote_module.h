@@ -95,7 +95,7 @@ class RemoteModuleImpl : public torch::nn::Module {
   // As forward_all(), without waiting. Passes of one worker begin in the order of these calls.
   RunningForward start(Tensors inputs) const;
 
-  // Copies of parameters and buffers; load_state() sets those that are named.
+  // Copies of parameters and buffers; load_state() sets the named ones.
   std::vector<NamedTensor> state() const;
   void load_state(std::vector<NamedTensor> tensors) const;
 

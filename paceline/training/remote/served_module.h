@@ -3,7 +3,7 @@
 // The owner's end of a remote module: the module as it is served, its passes with their messages,
 // and the lock of its weights.
 //
-// Thread safety: any thread, except as said below.
+// Thread safety: any thread, except as noted below.
 
 #include <condition_variable>
 #include <cstddef>
@@ -206,7 +206,7 @@ class ServedModule : public std::enable_shared_from_this<ServedModule> {
   explicit ServedModule(const TypelessModule& module);
 
   ForwardReply forward(const ForwardRequest& request, rpc::Context& context);
-  // Returns copies of parameters and buffers; load_state() sets those that are named.
+  // Returns copies of parameters and buffers; load_state() sets the named ones.
   ModuleState state(const rpc::Nothing& nothing, rpc::Context& context);
   rpc::Nothing load_state(const ModuleState& state, rpc::Context& context);
   // Returns once the constructor has ended.

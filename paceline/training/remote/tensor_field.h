@@ -13,8 +13,8 @@
 // undefined tensor for an undefined one.
 //
 // Element types: bool, 8- to 64-bit integers, float16, bfloat16, float32, float64, complex64 and
-// complex128. Error(kUnsupported) for others, for tensors that are not dense and for those that are
-// not on the CPU.
+// complex128. Error(kUnsupported) for others, for tensors that are not dense and for tensors that
+// are not on the CPU.
 //
 // Its bytes are those of the message TensorFields, which programs without LibTorch can read and
 // write.

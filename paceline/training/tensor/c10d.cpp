@@ -49,7 +49,7 @@ class StoreOfC10d : public PortableStore {
   void wait(const std::vector<std::string>& keys) override {
     wait_for_keys(*store_, keys, mesh_, deadline_, "c10d");
   }
-  // Ignores c10d's limit, which begins anew with each wait: the group's deadline holds.
+  // Ignores c10d's limit, which starts again with each wait: the group's deadline holds.
   void wait(const std::vector<std::string>& keys, const milliseconds& /*timeout*/) override {
     wait(keys);
   }
@@ -99,7 +99,7 @@ class C10dLibrary : public Library {
     });
     check(process_group_.defined() && process_group_->getRank() == rank_ &&
               process_group_->getSize() == world_size_,
-          "rank {}: backend {} made no process group, or one of another rank or size", rank_,
+          "rank {}: backend {} made no process group, or one with another rank or size", rank_,
           name_);
   }
   // An abandoned operation may still use its group and buffers, so these are leaked.

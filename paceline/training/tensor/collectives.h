@@ -51,7 +51,7 @@ struct TensorCall {
   int root = 0;
   int peer = 0;
   std::uint32_t tag = 0;
-  // As Call's, in rows: elements along dim 0.
+  // As the fields of Call, in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
   bool with_shape = false;                // a send: the message carries the input's sizes
@@ -60,7 +60,7 @@ struct TensorCall {
 void run(ProcessGroup& group, const TensorCall& call);
 WorkPtr start(ProcessGroup& group, const TensorCall& call);
 
-// In place.
+// These collectives work in place.
 void all_reduce(ProcessGroup& group, const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
 WorkPtr all_reduce_async(ProcessGroup& group, const at::Tensor& tensor,
                          ReduceOp op = ReduceOp::kSum);
@@ -76,13 +76,13 @@ std::vector<at::Tensor> all_gather(ProcessGroup& group, const at::Tensor& tensor
 at::Tensor all_gather_into_tensor(ProcessGroup& group, const at::Tensor& tensor);
 WorkPtr all_gather_into_tensor_async(ProcessGroup& group, const at::Tensor& output,
                                      const at::Tensor& input);
-// The same with rows[r] rows from rank r; all ranks pass the same numbers.
+// As all_gather_into_tensor(), with rows[r] rows from rank r; all ranks pass the same numbers.
 at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
                         const std::vector<std::int64_t>& rows);
 WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                            const std::vector<std::int64_t>& rows);
-// At root as all_gather(); empty on other ranks. The asynchronous form's `output` is one tensor,
-// and undefined on other ranks.
+// Returns the tensors of all ranks at root, as all_gather(), and none on other ranks. The
+// asynchronous form's `output` is one tensor, and undefined on other ranks.
 std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root);
 WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                      int root);
@@ -99,7 +99,7 @@ at::Tensor reduce_scatter(ProcessGroup& group, const at::Tensor& input,
                           ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                              ReduceOp op = ReduceOp::kSum);
-// The same with rows[r] rows for rank r.
+// As reduce_scatter(), with rows[r] rows for rank r.
 at::Tensor reduce_scatter_v(ProcessGroup& group, const at::Tensor& input,
                             const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
@@ -110,7 +110,7 @@ WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
 at::Tensor all_to_all_single(ProcessGroup& group, const at::Tensor& input);
 WorkPtr all_to_all_single_async(ProcessGroup& group, const at::Tensor& output,
                                 const at::Tensor& input);
-// The same with send_rows[r] rows to rank r and receive_rows[r] from it.
+// As all_to_all_single(), with send_rows[r] rows to rank r and receive_rows[r] from it.
 at::Tensor all_to_all_v(ProcessGroup& group, const at::Tensor& input,
                         const std::vector<std::int64_t>& send_rows,
                         const std::vector<std::int64_t>& receive_rows);

@@ -8,7 +8,7 @@ namespace paceline {
 
 // Mixed precision on the CPU, as torch.autocast("cpu"): while the object lives, the operators of
 // this thread that are safe and fast in 16 bits (matrix products, convolutions) compute in them,
-// and those that need float32 get it. Parameters stay float32.
+// and operators that need float32 get it. Parameters stay float32.
 //
 //   at::Tensor loss;
 //   { const Autocast autocast(at::kBFloat16); loss = loss_of(model.forward(batch)); }

@@ -35,7 +35,8 @@ auto make_node(Args&&... args) {
   }
 }
 
-// What carries out c10d's collectives; from 2.0 on a ProcessGroup is a set of these, one a device.
+// The class that carries out c10d's collectives; from 2.0 on a ProcessGroup is a set of these, one
+// a device.
 #if TORCH_VERSION_MAJOR >= 2
 using C10dProcessGroup = c10d::Backend;
 #else

@@ -26,7 +26,7 @@ class TensorAllocator : public PortableAllocator {
  public:
   static TensorAllocator& instance();
 
-  // Allocates large tensors from this arena; null: as usual again.
+  // Allocates large tensors from this arena; null: from the former allocator again.
   void use(std::shared_ptr<SymmetricArena> arena);
   // The arena that large tensors come from; null: none.
   std::shared_ptr<SymmetricArena> arena() const;

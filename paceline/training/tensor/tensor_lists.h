@@ -4,7 +4,7 @@
 // options and errors of engine/collectives/group/object_collectives.h. The tensors are sent as
 // copies on the CPU, without gradients; for large tensors of known shape use the collectives.
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: as ProcessGroup.
 
 #include <string>
 #include <vector>
@@ -24,7 +24,8 @@ std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
 std::vector<std::vector<at::Tensor>> all_gather_object(ProcessGroup& group,
                                                        const std::vector<at::Tensor>& tensors,
                                                        const ObjectOptions& options = {});
-// Collective. At root as all_gather_object(); empty on other ranks.
+// Collective. Returns every rank's tensors at root, as all_gather_object(), and none on other
+// ranks.
 std::vector<std::vector<at::Tensor>> gather_objects(ProcessGroup& group,
                                                     const std::vector<at::Tensor>& tensors,
                                                     int root, const ObjectOptions& options = {});

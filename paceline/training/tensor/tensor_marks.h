@@ -69,7 +69,7 @@ class WriteMark {
 // Counts a write that bypassed LibTorch's operations: marks of the tensor no longer hold.
 void count_write(const at::Tensor& tensor);
 
-// The number of each tensor, by TensorImpl; of one that is there twice the first.
+// The number of each tensor, by TensorImpl; a tensor that is listed twice has its first number.
 std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
     const std::vector<at::Tensor>& tensors);
 

@@ -97,7 +97,7 @@ Buffer dense_view(const at::Tensor& tensor) {
 Buffer dense_cpu_view(const at::Tensor& tensor) {
   const Buffer view = dense_view(tensor);
   if (view.device != Device::kCpu) {
-    fail(ErrorCode::kUnsupported, "a tensor on {} does not do here; move it to the CPU",
+    fail(ErrorCode::kUnsupported, "a tensor on {} cannot be used here; move it to the CPU",
          tensor.device().str());
   }
   return view;

@@ -30,7 +30,7 @@ bool is_dense(const at::Tensor& tensor);
 // All elements in memory order, on the CPU or in CUDA memory. Error(kInvalid) unless the tensor is
 // dense, kUnsupported for other devices. The view is valid as long as the tensor's storage.
 Buffer dense_view(const at::Tensor& tensor);
-// As dense_view. Error(kUnsupported) for tensors off the CPU.
+// As dense_view. Error(kUnsupported) for tensors that are not on the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
 
 // The hash of a tensor's sizes and strides, which ranks compare when they communicate it in the
@@ -39,7 +39,7 @@ std::uint32_t shape_of(const at::Tensor& tensor);
 
 // For messages: "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
-// The same with strides, of the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
+// As shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
 std::string layouts_of(const std::vector<at::Tensor>& tensors);
 
 // The tensors of a call, which keeps them alive and describes them in errors.
@@ -56,16 +56,16 @@ void require_backend_for(c10::Device device, const BackendChoice& choice, const 
 // after the work that is queued now in the calling thread's current stream; work that a thread
 // queues after it waited for the call starts after the call. Uses LibTorch's generic interface to
 // devices, so nothing here is linked to CUDA. Error(kUnsupported) if this LibTorch has no such
-// devices. Thread safety: that of DeviceOrder.
+// devices. Thread safety: as DeviceOrder.
 std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
 
 // Offsets of many tensors in one flat array of one type (a gradient bucket, an optimizer's state).
 // A copyable value.
 //
-// The tensors lie one after the other, each from a cache line on, so that no two share one. The
-// array can be cut into equal parts, one a rank. A part is a whole number of blocks, so the blocks
-// of an array do not depend on the number of parts. The padding is at most 63 bytes a tensor, or a
-// block where that is larger.
+// The tensors lie one after another, each from a cache line on, so that no two share one. The array
+// can be cut into equal parts, one a rank. A part is a whole number of blocks, so the blocks of an
+// array do not depend on the number of parts. The padding is at most 63 bytes a tensor, or a block
+// where that is larger.
 //
 // If a tensor is cut into blocks from its own beginning, each of them lies within a block of the
 // array, and so within a part: sums over the tensor's blocks have the same bits for any array and
@@ -106,8 +106,8 @@ class FlatLayout {
   std::int64_t count_ = 0;
 };
 
-// A gradient of so many bytes is communicated alone, where it lies, because the copy into a shared
-// array would cost more than a collective of its own; smaller ones share an array.
+// A gradient of at least this many bytes is communicated alone, in place, because the copy into a
+// shared array would cost more than a collective of its own; smaller ones share an array.
 inline constexpr std::size_t kAloneBytes = 512 << 10;
 
 // The bytes of all elements.

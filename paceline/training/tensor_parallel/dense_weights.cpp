@@ -77,7 +77,7 @@ void require_parts_of(const ProcessGroup& group, const Weights& weights) {
   }
 }
 
-// Null where the ranks share no memory.
+// Makes the one copy; null if the ranks share no memory.
 std::shared_ptr<const OneCopy> one_copy_of(ProcessGroup& group, std::size_t bytes,
                                            std::vector<NamedRange> names) {
   try {

@@ -9,7 +9,7 @@
 // Weights of Hugging Face are loaded into a dense model first, and from there with
 // load_dense(*model, weights_of(*dense)).
 //
-// Thread safety: that of a module and of ProcessGroup.
+// Thread safety: as a module and ProcessGroup.
 
 #include <functional>
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // Linear layers that are divided among the ranks of a group. A column-parallel layer has a part of
-// the output features, a row-parallel one a part of the input features. One after the other, with
-// any function of single features between them, they need one all-reduce forward and one backward.
+// the output features, a row-parallel one a part of the input features. One after another, with any
+// function of single features between them, they need one all-reduce forward and one backward.
 //
 //   ColumnParallelLinear first(torch::nn::LinearOptions(64, 256), group);  // [N, 256 / ranks]
 //   RowParallelLinear last(torch::nn::LinearOptions(256, 64), group);      // [N, 64] everywhere
@@ -10,7 +10,7 @@
 //
 // Each rank gets its part of the weights that torch::nn::Linear makes from the same random numbers:
 // seed LibTorch's generator alike on all ranks. (Ranks that are threads share it: let them build
-// the layers one after the other.) The whole layer exists for a moment while a layer is built.
+// the layers one after another.) The whole layer exists for a moment while a layer is built.
 //
 // Results and gradients are those of the whole layer but for rounding, the same on every rank. The
 // layers can spread positions (sequence parallelism), dim 1 of [N, T, features].
@@ -18,7 +18,7 @@
 // All ranks run the layers in the same order. Error(kInvalid) names rank and layer if features do
 // not divide or an input does not fit.
 //
-// Thread safety: that of a module; one thread trains.
+// Thread safety: none; one thread trains.
 
 #include <cstdint>
 #include <iosfwd>

@@ -14,7 +14,7 @@ namespace paceline::tensor_parallel {
 
 // Error(kInvalid) unless this rank is in the group.
 void require_group(std::string_view layer, const GroupPtr& group);
-// This rank's part along `dim` of a weight with so many `features`, whose kinds `inner` has; no
+// This rank's part along `dim` of a weight with `features` features, whose kinds are in `inner`; no
 // counts: all of one kind. Error(kInvalid) that names rank, layer and blocks when a kind does not
 // divide, or the kinds do not add up to `features`.
 models::Division division_among(std::string_view layer, const ProcessGroup& group, std::int64_t dim,
@@ -22,7 +22,7 @@ models::Division division_among(std::string_view layer, const ProcessGroup& grou
 // Notes that this rank has only a part of the layer's parameters (training/tensor/tensor_marks.h).
 void note_parts(std::string_view layer, const models::Division& division,
                 const std::vector<at::Tensor>& parameters);
-// Error(kInvalid) unless the input's last dimension has so many features.
+// Error(kInvalid) unless the input's last dimension has `features` features.
 void require_features(std::string_view layer, const ProcessGroup& group, const at::Tensor& input,
                       std::int64_t features);
 

@@ -26,7 +26,7 @@
 //
 // Error(kInvalid) from the model's constructor names rank, layer and what does not divide.
 //
-// Thread safety: that of a module; one thread trains. The layers keep the group alive.
+// Thread safety: none; one thread trains. The layers keep the group alive.
 
 #include <iosfwd>
 
@@ -100,7 +100,7 @@ TORCH_MODULE(SpreadLinear);
 // generator for this call. So the ranks' generators keep the same state, and saving and restoring
 // it (checkpoints, logical shards, activation checkpoints) covers both kinds of dropout.
 //
-// Thread safety: that of rank_generator().
+// Thread safety: as rank_generator().
 at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
                         bool is_training);
 

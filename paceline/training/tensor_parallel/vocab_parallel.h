@@ -28,7 +28,7 @@ namespace paceline {
 // Error(kInvalid) for a vocabulary that does not divide (pad it: an unused token costs a row) and
 // for tokens outside the whole vocabulary; Error(kUnsupported) for options other than the sizes.
 //
-// Thread safety: that of a module; one thread trains.
+// Thread safety: none; one thread trains.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
                                    public models::DividedLayer {
  public:
@@ -50,7 +50,7 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
 TORCH_MODULE(VocabParallelEmbedding);
 
 struct VocabParallelLossOptions {
-  std::int64_t ignore_index = -100;  // rows with this target count for nothing
+  std::int64_t ignore_index = -100;  // rows with this target do not count
   // at::Reduction::Mean (over the rows that count), Sum, or None: a loss for each row.
   std::int64_t reduction = at::Reduction::Mean;
 };
@@ -63,11 +63,11 @@ struct VocabParallelLossOptions {
 //   vocab_parallel_cross_entropy(group, logits, next_tokens).backward();
 //
 // Takes logits [..., vocabulary / ranks] and targets [...], the same on every rank. The result is
-// the same on every rank, and that of torch::cross_entropy on the whole logits but for rounding.
+// the same on every rank, and equals torch::cross_entropy on the whole logits up to rounding.
 // 16-bit logits are widened to float32 inside. There is no second derivative. Error(kInvalid) for
 // shapes that do not fit and targets outside of the vocabulary.
 //
-// Thread safety: that of ProcessGroup. The graph keeps the group alive.
+// Thread safety: as ProcessGroup. The graph keeps the group alive.
 at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor& logits,
                                         const at::Tensor& targets,
                                         const VocabParallelLossOptions& options = {});

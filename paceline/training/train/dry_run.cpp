@@ -119,7 +119,7 @@ class DryRun {
   }
 
  private:
-  // The first batch of an epoch, and how many samples of all ranks a step has.
+  // Takes the first batch of an epoch, and counts the samples of all ranks in a step.
   void take_batch() {
     parts_.loader.begin_epoch(0);
     std::int64_t samples = 0;
@@ -143,7 +143,7 @@ class DryRun {
     StepSeconds seconds;
     data::Batch batch = part_of(batch_, 0, samples);
     batch.weight = 1;
-    batch.ends_step = false;  // so nothing of it is communicated
+    batch.ends_step = false;  // so that nothing is communicated
     PhaseTimes times;
     const RunningTimer passes;
     parts_.gradients.add(batch, {}, times);
@@ -166,7 +166,7 @@ class DryRun {
     return has_batch ? seconds : 0;
   }
 
-  // Medians of this rank, then the mean of all.
+  // Returns the medians of this rank, averaged over all ranks.
   StepSeconds measure(std::int64_t samples) {
     std::vector<double> forward, backward, other, optimizer, data;
     group_.barrier();
@@ -204,7 +204,7 @@ class DryRun {
     profile_.other_s = of_many.other;
   }
 
-  // Measures what a pass keeps and needs, and what the process has beside model and data.
+  // Measures what a pass keeps and needs, and what the process has besides model and data.
   void measure_memory(std::int64_t samples) {
     const auto parameter_bytes = static_cast<double>(total_bytes(parts_.optimizer.parameters()));
     double peak = 0;
@@ -215,7 +215,7 @@ class DryRun {
     }
     peak_bytes_ = peak;
     const auto memory = own_memory();
-    check(memory.has_value(), "{}: /proc/self does not tell the memory of this process",
+    check(memory.has_value(), "{}: /proc/self does not show the memory of this process",
           group_.self());
     const auto state = static_cast<double>(parts_.optimizer.num_state_bytes());
     profile_.process_bytes = std::max(0.0, memory->own() - parameter_bytes - state - peak);
@@ -245,8 +245,8 @@ class DryRun {
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
   }
 
-  // Large gradients leave alone, as soon as they are there; a model that mostly has these does not
-  // wait for buckets to fill.
+  // Large gradients are sent alone as soon as they are ready, so a model that mostly has large
+  // gradients does not wait for buckets to fill.
   double bucket_bytes() const {
     std::size_t alone = 0;
     for (const at::Tensor& parameter : parts_.optimizer.parameters()) {
@@ -256,7 +256,7 @@ class DryRun {
     return static_cast<double>(2 * alone >= all ? kAloneBytes : BucketLimits().cap_bytes);
   }
 
-  // Layers were measured alone; together they take what the whole model takes.
+  // Layers were measured alone; scales them so that together they take what the whole model takes.
   void scale_layers(std::int64_t samples) {
     const auto n = static_cast<double>(samples);
     double forward = 0, backward = 0;
@@ -284,8 +284,8 @@ class DryRun {
   data::Batch batch_;
   int num_passes_ = kFewestPasses;
   std::int64_t epoch_ = 0;
-  planning::LayerProfile model_;  // all of it
-  double peak_bytes_ = 0;         // of tensors that a step makes
+  planning::LayerProfile model_;  // the whole model as one layer
+  double peak_bytes_ = 0;         // the peak of the tensors that a step makes
   planning::JobProfile profile_;
 };
 

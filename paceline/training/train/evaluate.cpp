@@ -40,7 +40,7 @@ double count_top5(const at::Tensor& logits, const at::Tensor& labels) {
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward) {
   const at::NoGradGuard no_grad;
-  // Loss, first, first five, samples: exact in float64 far beyond any data set.
+  // Loss, hits, hits in the first five, samples: exact in float64 far beyond any data set.
   std::array<double, 4> sums{};
   loader.begin_epoch(0);
   while (const auto batch = loader.next()) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Exact evaluation of classifiers and language models over all ranks: every sample, or token that
-// counts, does so once, whatever the number of ranks; and the result in the form in which a run
-// prints and logs it.
+// Exact evaluation of classifiers and language models over all ranks: every sample, or every token
+// that counts, is counted once, whatever the number of ranks. The result has the form in which a
+// run prints and logs it.
 
 #include <cstdint>
 #include <functional>
@@ -18,9 +18,9 @@
 
 namespace paceline::train {
 
-// What an evaluation found, whatever the model. A value.
+// The result of an evaluation, whatever the model. A value.
 struct TestResult {
-  double loss = 0;      // mean over the samples; what ReduceLrOnPlateau follows
+  double loss = 0;      // mean over the samples; ReduceLrOnPlateau follows it
   std::string summary;  // one line: "test accuracy 90.12%, loss 0.2750"
   // For metrics: {"accuracy", 0.9012}.
   std::vector<std::pair<std::string, double>> values;
@@ -28,7 +28,7 @@ struct TestResult {
   std::vector<std::pair<std::string, std::string>> rows;
 };
 
-// A line of a closing table, with its end.
+// Returns a line of a closing table, with its line end.
 std::string table_row(const std::string& name, const std::string& value);
 std::string table_of(const TestResult& result);
 
@@ -40,20 +40,21 @@ struct Evaluation {
   std::int64_t samples = 0;
 };
 
-// Collective. `forward` gives logits [B, classes]. Requires: `loader` gives this rank's share
-// (data::evaluation_indices). No gradients are kept; the caller sets the module to eval() if it has
-// layers that care. Error(kInvalid) when no rank has a sample, and as require_labels().
+// Collective: evaluates a classifier. `forward` gives logits [B, classes]. Requires: `loader` gives
+// this rank's share (data::evaluation_indices). No gradients are kept; the caller sets the module
+// to eval() if it has layers that need it. Error(kInvalid) when no rank has a sample; errors of
+// require_labels().
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
-// Error(kInvalid) that names the sample of `dataset` for a label (int64 [B]) that is not in
-// [0, classes). Labels of another type, such as soft ones, pass.
+// Throws Error(kInvalid) that names the sample of `dataset` if a label (int64 [B]) is not in [0,
+// classes). Labels of another type, such as soft labels, pass.
 void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset);
 
 // "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
 TestResult test_result(const Evaluation& evaluation);
 
-// The result for a language model, however its text is cut into batches.
+// The result for a language model, which does not depend on how its text is cut into batches.
 //
 //   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
@@ -61,15 +62,15 @@ TestResult test_result(const Evaluation& evaluation);
 //   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
 struct TextEvaluation {
   double loss = 0;          // mean cross entropy of a token, in nats
-  std::int64_t tokens = 0;  // that count
+  std::int64_t tokens = 0;  // the number of tokens that count
 
   // How many equally likely tokens would be as hard to predict.
   double perplexity() const;
 };
 
-// Collective. Requires: `loader` gives this rank's share (data::evaluation_indices). No gradients
-// are kept; the caller sets the module to eval(). Error(kInvalid) when no rank has a token that
-// counts.
+// Collective: evaluates a language model. Requires: `loader` gives this rank's share
+// (data::evaluation_indices). No gradients are kept; the caller sets the module to eval().
+// Error(kInvalid) when no rank has a token that counts.
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
                              const CountedLoss& loss);
 

@@ -39,8 +39,8 @@ CountedLoss over_all_targets(LossFunction mean) {
           .count = count};
 }
 
-// Shards are counted apart and added up in their order, so that the weights have the same bits for
-// every number of ranks.
+// Shards are counted separately and added up in their order, so that the weights have the same bits
+// for every number of ranks.
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards) {
   const int rank = replicas != nullptr ? replicas->rank() : 0;
@@ -53,14 +53,14 @@ void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, Pro
     if (!std::isfinite(one) || one < 0) wrong = one;
     counts.at(place) += one;
   }
-  if (wrong) counts[0] = std::nan("");  // which all ranks get
+  if (wrong) counts[0] = std::nan("");  // all ranks get the NaN
   if (replicas != nullptr) replicas->all_reduce(std::span(counts));
   const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
   check(!wrong, "rank {}: the count of a batch's loss is {}; it must be finite and not negative",
         rank, wrong.value_or(0));
   check(std::isfinite(all),
         "rank {}: the count of a batch's loss on another rank is negative or not finite; that rank "
-        "says which",
+        "reports which",
         rank);
   const int ranks = replicas != nullptr ? replicas->world_size() : 1;
   const auto parts = static_cast<double>(logical_shards > 0 ? logical_shards : ranks);
@@ -96,7 +96,7 @@ at::Tensor BackwardPasses::loss_of(const data::Batch& batch) const {
   try {
     return loss_(batch);
   } catch (const c10::Error& error) {
-    // LibTorch's words for a normalisation over one value (torch/nn/functional/batchnorm.h).
+    // LibTorch's message for a normalisation over one value (torch/nn/functional/batchnorm.h).
     constexpr std::string_view kOneValue = "Expected more than 1 value per channel";
     const std::string_view what = error.what_without_backtrace();
     if (batch.data.size(0) != 1 || what.find(kOneValue) == std::string_view::npos) throw;
@@ -163,7 +163,7 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
 }
 
 // The batches that the loop gives to `gradients` at once: the next batch of the step, or all
-// batches of the step where their weights depend on each other. Empty at the end of the epoch.
+// batches of the step if their weights depend on each other. Empty at the end of the epoch.
 std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& gradients,
                                       PhaseTimes& times) {
   std::vector<data::Batch> batches;
@@ -195,19 +195,20 @@ std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients&
   return samples;
 }
 
-// A run that goes on has the bits of one that was not interrupted only if this stays as it was.
+// Takes over the logical shards and threads. A resumed run has the bits of an uninterrupted one
+// only if they stay the same.
 void take_shards(TrainingState& state, const data::DataLoader& loader) {
   const std::int64_t shards = loader.logical_shards();
   check(state.step == 0 || state.logical_shards == shards,
-        "the run that is to go on at step {} has {} logical shards, this job {}: start it with "
+        "the run to continue at step {} has {} logical shards, this job has {}: start it with "
         "--logical-shards {} (0: without), or begin a new run",
         state.step, state.logical_shards, shards, state.logical_shards);
   const std::int64_t threads = shards > 0 ? at::get_num_threads() : 0;
   if (state.step > 0 && state.num_threads != threads) {
-    log::warning(fmt::format(
-        "the run that goes on at step {} computed with {} threads a rank, this job has {}: sums "
-        "within a rank may have other bits (--threads-per-rank {})",
-        state.step, state.num_threads, threads, state.num_threads));
+    log::warning(
+        fmt::format("the run that continues at step {} computed with {} threads a rank, this job "
+                    "has {}: sums within a rank may have other bits (--threads-per-rank {})",
+                    state.step, state.num_threads, threads, state.num_threads));
   }
   state.logical_shards = shards;
   state.num_threads = threads;

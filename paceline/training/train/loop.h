@@ -1,14 +1,15 @@
 #pragma once
 
-// The training loop, in one page: epochs of steps, each one the gradients of every batch of the
-// step (one, unless a global batch comes in parts) and the optimizer's step, timed by phase.
-// Everything else (logging, evaluation, checkpoints) hangs on its hooks.
+// The training loop: epochs of steps. A step computes the gradients of every batch of the step (one
+// batch, unless a global batch comes in parts), and takes the optimizer's step; each phase is
+// timed. Hooks do everything else: logging, evaluation, checkpoints.
 //
-// How the gradients come to be is StepGradients': BackwardPasses is the usual way, a loss and its
-// backward pass; PipelineGradients (pipeline_gradients.h) sends a batch through the stages of a
-// model. Losses may be means over samples, or sums over what counts (CountedLoss), such as the
-// tokens that are not padding, divided by how many count in the whole step, in all its batches on
-// all ranks. A mean of each batch would weigh a token by how many others its batch happens to have.
+// StepGradients computes the gradients. BackwardPasses is the usual way, a loss and its backward
+// pass; PipelineGradients (pipeline_gradients.h) sends a batch through the stages of a model. A
+// loss may be a mean over samples, or a sum over elements that count (CountedLoss), such as tokens
+// that are not padding. The sum is divided by the number of elements that count in the whole step,
+// in all its batches on all ranks. With a mean of each batch, the weight of a token would depend on
+// how many others its batch happens to have.
 //
 //   const train::CountedLoss loss{
 //       .sum = [&](const data::Batch& batch) {
@@ -18,7 +19,7 @@
 //   train::backward_passes(loss, model.reducer());
 //   train::evaluate_text(*group, loader, loss);
 //
-// A loop of one's own weighs the batches of each step, and goes on as with means over samples:
+// A loop of your own weighs the batches of each step, and continues as with means over samples:
 //
 //   train::weigh_by_count(std::span(&*batch, 1), loss.count, group.get());
 //   (loss.sum(*batch) * batch->weight).backward();
@@ -41,35 +42,35 @@
 
 namespace paceline::train {
 
-// The loss of a batch: the forward pass.
+// Runs the forward pass of a batch and returns the loss.
 using LossFunction = std::function<at::Tensor(const data::Batch& batch)>;
-// How much of a batch counts: of the batch alone, before any forward pass. Not negative.
+// Returns how much of a batch counts, from the batch alone, before any forward pass. Not negative.
 using CountFunction = std::function<double(const data::Batch& batch)>;
 
 struct CountedLoss {
-  LossFunction sum;  // over what counts
+  LossFunction sum;  // the sum over the elements that count
   CountFunction count;
 };
 
-// Counts the targets that are not `ignored`; with `class_weights` [classes] each counts as much as
-// its class weighs, as in LibTorch's cross_entropy. Label smoothing changes no count.
+// Counts the targets that are not `ignored`. With `class_weights` [classes] each target counts as
+// much as its class weighs, as in LibTorch's cross_entropy. Label smoothing changes no count.
 CountFunction targets_except(std::int64_t ignored = -100, const at::Tensor& class_weights = {});
 
-// Makes a counted loss of one that is the mean over all elements of a batch's target.
+// Makes a counted loss from one that is the mean over all elements of a batch's target.
 CountedLoss over_all_targets(LossFunction mean);
 
-// Collective. Sets the weights of a step's batches on this rank, so that the average over the ranks
-// of the sums of weight times loss is the loss's sum over the step divided by its count.
-// `replicas`: the ranks that differ in their batches; null: this one alone. `logical_shards`: of a
-// step; 0: none. A batch of weight 0 keeps it. Where nothing counts in the whole step, all weights
-// are 0. Error(kInvalid) for a count that is negative or not finite.
+// Collective. Sets the weights of a step's batches on this rank: the sum of weight times loss,
+// averaged over the ranks, becomes the loss's sum over the step divided by the step's count.
+// `replicas`: the ranks with different batches; null: only this one. `logical_shards`: those of a
+// step; 0: none. A batch of weight 0 keeps it. If nothing counts in the whole step, all weights are
+// 0. Error(kInvalid) for a count that is negative or not finite.
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards = 0);
 
-// Samples [begin, begin + count) of a batch, which keep its weight.
+// Returns samples [begin, begin + count) of a batch, with its weight.
 data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count);
 
-// What backward passes begin with instead of a loss (GradScaler::scale()).
+// Returns the tensor that backward passes begin with instead of a loss (GradScaler::scale()).
 using ScaleLoss = std::function<at::Tensor(const at::Tensor& loss)>;
 
 class StepGradients {
@@ -80,22 +81,22 @@ class StepGradients {
   virtual bool weighs_steps() const { return false; }
   // Collective. Sets the weights of a step's batches on this rank.
   virtual void weigh(std::span<data::Batch> step) { (void)step; }
-  // Adds the gradients of a batch's loss times the batch's weight to the step's; after the last
-  // batch of a step they are the same on all replicas. Adds to `times` what each phase took.
-  // `scale`: empty, or what scales losses.
+  // Adds the gradients of a batch's loss, times the batch's weight, to the step's; after the last
+  // batch of a step they are the same on all replicas. Adds the time of each phase to `times`.
+  // `scale`: empty, or a function that scales losses.
   virtual void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) = 0;
-  // The loss of the step whose last batch was added: the mean over the samples, or over what
-  // counts, of all ranks; not scaled; the same on every rank.
+  // The loss of the step whose last batch was added: the mean, over all ranks, over the samples or
+  // over the elements that count. It is not scaled, and the same on every rank.
   virtual double step_loss() const = 0;
-  // So many steps were taken before, by a run that goes on.
+  // Call it in a resumed run that has already taken `step` steps.
   virtual void begin_at(std::int64_t step) = 0;
-  // Whose communication hook may keep something between steps, for checkpoints; null: there is
-  // none.
+  // The reducer whose communication hook may keep tensors between steps, for checkpoints; null:
+  // there is none.
   virtual Reducer* reducer() { return nullptr; }
 };
 
-// A forward and a backward pass for each batch; `gradients` averages what they leave in `.grad`.
-// Ownership: it refers to `gradients`, which must outlive it.
+// Runs a forward and a backward pass for each batch; `gradients` averages the gradients that they
+// leave in `.grad`. Ownership: it refers to `gradients`, which must outlive it.
 class BackwardPasses : public StepGradients {
  public:
   // A loss that is a mean over the samples.
@@ -104,7 +105,8 @@ class BackwardPasses : public StepGradients {
 
   bool weighs_steps() const override { return count_ != nullptr; }
   void weigh(std::span<data::Batch> step) override;
-  // Error(kInvalid) with what to do when a normalisation refuses a batch of one sample.
+  // As StepGradients::add(). Error(kInvalid) with advice when a normalisation refuses a batch of
+  // one sample.
   void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
   double step_loss() const override { return gradients_.step_loss(); }
   void begin_at(std::int64_t step) override { gradients_.begin_at(step); }
@@ -129,31 +131,31 @@ struct LoopOptions {
 
 struct StepReport {
   const TrainingState& state;  // after the step
-  double loss;                 // mean over the samples, or over what counts, of all ranks
-  std::int64_t samples;        // of this rank
+  double loss;           // mean over the samples, or over the elements that count, of all ranks
+  std::int64_t samples;  // of this rank
 };
 
 struct LoopHooks {
-  // What backward passes begin with instead of the loss: GradScaler::scale().
+  // The tensor that backward passes begin with instead of the loss: GradScaler::scale().
   ScaleLoss scale_loss;
-  // Instead of the optimizer's step(), with the gradients of the whole step: clipping before it,
-  // GradScaler::step(), a schedule or an average of the weights after it.
+  // Called instead of the optimizer's step(), with the gradients of the whole step: for clipping
+  // before it, GradScaler::step(), a schedule or an average of the weights after it.
   std::function<void()> take_step;
   std::function<void(const StepReport& report)> after_step;
-  // Asked after after_step: true ends the loop here. All ranks must answer alike (AgreedStop).
+  // Called after after_step: true ends the loop here. All ranks must answer alike (AgreedStop).
   std::function<bool()> stop_requested;
   std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next one
 };
 
 enum class LoopEnd {
   kDone,
-  kStopped,  // stop_requested() said so; `state` is where to go on
+  kStopped,  // stop_requested() returned true; `state` is where to continue
 };
 
-// Trains from `state` on, which may be in the middle of an epoch, and keeps it up to date. Adds to
-// `times` what each phase took. All ranks take the same number of steps. A stop that is requested
-// at the last step of all ends as kDone. Error(kInvalid) when a run would go on with another number
-// of logical shards.
+// Trains from `state`, which may be in the middle of an epoch, and keeps it up to date. Adds the
+// time of each phase to `times`. All ranks take the same number of steps. A stop that is requested
+// at the very last step ends as kDone. Error(kInvalid) when a run would continue with another
+// number of logical shards.
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
                  StepGradients& gradients, optim::Optimizer& optimizer, PhaseTimes& times,
                  const LoopHooks& hooks);

@@ -37,7 +37,7 @@ void add_times(const PipelineStep& step, PhaseTimes::Clock::time_point begin, Ph
 
 }  // namespace
 
-// A batch as the pipeline takes it.
+// A batch cut into micro-batches for the pipeline.
 struct PipelineGradients::MicroBatches {
   MicroBatches(const data::Batch& batch, int count) : samples(batch.data.size(0)) {
     for (int i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ struct PipelineGradients::MicroBatches {
 
   std::int64_t samples;
   std::vector<data::Batch> parts;
-  std::vector<double> shares;  // of the samples; 0: the part counts nothing
+  std::vector<double> shares;  // each part's share of the samples; 0: the part counts nothing
 };
 
 PipelineGradients::PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
@@ -72,8 +72,8 @@ std::vector<Pipeline::Tensors> PipelineGradients::inputs_of(const MicroBatches& 
   return inputs;
 }
 
-// The weight of a micro-batch that has this share of the batch's samples: a mean counts by the
-// share, a sum counts as it is.
+// The weight of a micro-batch with this share of the batch's samples: a mean counts by the share, a
+// sum counts as it is.
 double PipelineGradients::weight_of_part(double share) const {
   return options_.count && share > 0 ? 1 : share;
 }
@@ -97,7 +97,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
-  optimizer_.take_exposed_seconds();  // for parameters of other hosts: they are part of the passes
+  optimizer_.take_exposed_seconds();  // time for parameters of other hosts is part of the passes
   const auto timed = times.measure(Phase::kCommunication);
   note_losses(all, losses, batch.weight);
   if (!batch.ends_step) return;
@@ -137,7 +137,7 @@ void PipelineGradients::note_losses(const MicroBatches& all, const std::vector<a
 }
 
 // Returns the losses of all replicas on every rank: the ranks of last stages tell each other, then
-// the other ranks.
+// they tell the other ranks.
 std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   ProcessGroup* const replicas = options_.replicas.get();
   std::vector<ReplicaLoss> found(
@@ -186,7 +186,7 @@ void PipelineGradients::average() {
   optimizer_.shards_gradients() ? average_parts(used) : average_whole(gradients);
 }
 
-// Tells for each of the optimizer's parameters whether some replica has a gradient of it.
+// Returns for each of the optimizer's parameters whether any replica has a gradient of it.
 std::vector<bool> PipelineGradients::used_parameters() {
   std::vector<std::int32_t> used;
   for (const at::Tensor& parameter : optimizer_.parameters())
@@ -208,7 +208,7 @@ void PipelineGradients::average_whole(const std::vector<at::Tensor>& gradients) 
     all_reduce_coalesced(*options_.replicas, tensors, ReduceOp::kMean);
 }
 
-// Each rank gets the part of the means that it updates.
+// Gives each rank the part of the means that it updates.
 void PipelineGradients::average_parts(const std::vector<bool>& used) {
   const auto& parameters = optimizer_.parameters();
   for (const optim::GradientUnit& unit : optimizer_.gradient_units()) {

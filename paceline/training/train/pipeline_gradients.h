@@ -1,25 +1,27 @@
 #pragma once
 
 // The gradients of a model in stages: each batch of a replica goes through its pipeline in
-// micro-batches (training/pipeline/pipeline.h), then the replicas' gradients become their mean.
+// micro-batches (training/pipeline/pipeline.h), then the replicas' gradients are averaged.
 //
 //   Pipeline pipeline(mesh.group("pp"), plan, stages);
 //   TiedWeights tied(*mesh.group("pp"), tied_weights);
 //   auto gradients = std::make_shared<train::PipelineGradients>(
-//       pipeline, loss, optimizer, train::PipelineGradientsOptions{.replicas = mesh.group("dp"), .tied = &tied});
-//   train::TrainingRun run(world, {..., .gradients = gradients, .replicas = mesh.group("dp")}, options);
+//       pipeline, loss, optimizer,
+//       train::PipelineGradientsOptions{.replicas = mesh.group("dp"), .tied = &tied});
+//   train::TrainingRun run(world,
+//       {..., .gradients = gradients, .replicas = mesh.group("dp")}, options);
 //
 // All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
-// of micro-batches, as even as can be. A loss is a mean over samples and counts by these, or, with
-// `count`, a sum over what counts (loop.h): either way the gradients are those of the
-// step's mean loss. Where there are fewer samples than micro-batches, a micro-batch without any
-// takes one that counts nothing.
+// of micro-batches, as evenly as possible. A loss is a mean over samples or, with `count`, a sum
+// over elements that count (loop.h); either way the gradients are those of the step's mean loss. If
+// there are fewer samples than micro-batches, a micro-batch without samples gets one that counts
+// nothing.
 //
-// The replicas average after the last micro-batch: this is not hidden under the backward pass.
-// Where the optimizer divides gradients (stages 2 and 3 of fully_shard.h), each rank keeps its part
-// of them; until the end of the step the gradients of the rank's stages are whole.
+// The replicas average after the last micro-batch, so the backward pass does not hide this. If the
+// optimizer divides gradients (stages 2 and 3 of fully_shard.h), each rank keeps its part of them;
+// until the end of the step the gradients of the rank's stages are whole.
 //
-// A loss that is not finite is reported with the replica and the micro-batch it came from.
+// A loss that is not finite is reported with its replica and its micro-batch.
 //
 // Ownership: it refers to the pipeline, the optimizer and the tied weights, which outlive it.
 // Thread safety: none.
@@ -38,13 +40,13 @@
 namespace paceline::train {
 
 struct PipelineGradientsOptions {
-  // The ranks that have the same stages of other replicas; null: there is one replica.
+  // The ranks that have the same stages in other replicas; null: there is one replica.
   std::shared_ptr<ProcessGroup> replicas;
   TiedWeights* tied = nullptr;  // null: the pipeline has none
   // Divides the optimizer among the replicas, once they have the first one's parameters; nothing:
   // every rank takes the whole step of its stages.
   std::optional<optim::ShardOptions> shard = {};
-  // Counts a batch, where the loss is a sum over what counts; null: the loss is a mean over
+  // Counts a batch if the loss is a sum over elements that count; null: the loss is a mean over
   // samples.
   CountFunction count = nullptr;
   // kReport logs a loss that is not finite, kError makes it an Error(kInvalid) on every rank.
@@ -53,25 +55,25 @@ struct PipelineGradientsOptions {
 
 class PipelineGradients : public StepGradients {
  public:
-  // The loss of a micro-batch from the last stage's outputs, its mean or sum; called on its rank.
+  // Returns the loss of a micro-batch from the last stage's outputs, a mean or a sum; called on the
+  // rank of that stage.
   using Loss =
       std::function<at::Tensor(const Pipeline::Tensors& outputs, const data::Batch& micro_batch)>;
 
   // Collective over the pipeline's ranks and the replicas, which get the first one's parameters.
-  // Requires: the optimizer has the parameters of the rank's stages. Errors: those of
-  // Optimizer::shard().
+  // Requires: the optimizer has the parameters of the rank's stages. Errors of Optimizer::shard().
   PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
                     const PipelineGradientsOptions& options);
 
   bool weighs_steps() const override { return options_.count != nullptr; }
   void weigh(std::span<data::Batch> step) override;
-  // Collective over all ranks of all replicas. Errors: those of Pipeline::step().
+  // Collective over all ranks of all replicas. Errors of Pipeline::step().
   void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
   double step_loss() const override { return step_loss_; }
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
-  // Collective over the pipeline's ranks: the loss of a batch, its mean or sum, without gradients,
-  // on every rank. The caller sets the stages to eval().
+  // Collective over the pipeline's ranks: returns the loss of a batch, a mean or a sum, on every
+  // rank, without gradients. The caller sets the stages to eval().
   at::Tensor evaluate(const data::Batch& batch);
 
   // The times of the last step, for measured() (pipeline.h).
@@ -105,7 +107,7 @@ class PipelineGradients : public StepGradients {
   ReplicaLoss own_loss_;  // of the step under way, on the last stage's rank
   double step_loss_ = 0;
   std::int64_t num_steps_ = 0;
-  std::uint64_t num_non_finite_ = 0;  // steps with one
+  std::uint64_t num_non_finite_ = 0;  // steps with such a loss
 };
 
 }  // namespace paceline::train

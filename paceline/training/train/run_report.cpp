@@ -26,7 +26,7 @@
 namespace paceline::train {
 namespace {
 
-// The kilobytes behind each name of such a file, as bytes.
+// Returns the kilobytes behind each name in a file such as /proc/self/status, as bytes.
 std::map<std::string, double> sizes_in(const char* path) {
   std::map<std::string, double> sizes;
   std::ifstream file(path);
@@ -57,7 +57,7 @@ std::optional<OwnMemory> own_memory() {
 
 namespace {
 
-// The bytes of the parameters; of a copy that several ranks share, this rank's share.
+// The bytes of the parameters; for a copy that several ranks share, this rank's share.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
   if (!optimizer.has_one_copy()) return bytes;
@@ -92,7 +92,7 @@ void RunMemory::begin(const optim::Optimizer& optimizer) {
   try {
     meter_.emplace();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalid) throw;  // else another one counts
+    if (error.code() != ErrorCode::kInvalid) throw;  // otherwise another meter counts
   }
 }
 
@@ -172,7 +172,7 @@ std::string MemoryReport::table() const {
 namespace {
 
 constexpr std::int64_t kSize = 768;
-constexpr double kOperations = 2.0 * kSize * kSize * kSize;  // of a product
+constexpr double kOperations = 2.0 * kSize * kSize * kSize;  // in one product
 constexpr std::chrono::duration<double> kLongEnough{0.2};
 
 }  // namespace
@@ -180,7 +180,7 @@ constexpr std::chrono::duration<double> kLongEnough{0.2};
 double measure_matrix_speed(ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor a = at::full({kSize, kSize}, 0.5), b = at::full({kSize, kSize}, 0.25);
-  models::apply_linear(a, b);  // loads what is used for the first time
+  models::apply_linear(a, b);  // a first product loads code and memory
   group.barrier();
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
@@ -201,8 +201,8 @@ using namespace std::chrono_literals;
 constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
-// Under paceline run stdout is a terminal of the launcher's making; the launcher says whether the
-// rank may draw on it.
+// Under `paceline run` stdout may be a terminal that the launcher made; the launcher then says
+// whether the rank may draw on it.
 bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
   return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);
@@ -253,7 +253,7 @@ void Progress::write(const StepReport& report) {
   const std::string line = fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} {}/s{}",
                                        report.state.epoch + 1, report.state.step, total_steps_,
                                        report.loss, rate, unit_.name, time_left(report.state.step));
-  // On a terminal the line is written over itself; "\033[K" clears what a longer one left.
+  // On a terminal the line is overwritten; "\033[K" clears the rest of a longer one.
   fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
   std::fflush(stdout);
   in_line_ = terminal_;

@@ -1,9 +1,8 @@
 #pragma once
 
-// What a run tells of itself: a progress line while it runs, and the closing table at its end, with
-// its throughput, where the time went, how it compares with the speed of matrix products, and its
-// memory (RunMemory): what it would take, planned when the first step had been taken, and what it
-// took.
+// The reports of a run: a progress line while it runs, and a closing table at its end with its
+// throughput, where the time went, how it compares with the speed of matrix products, and its
+// memory (RunMemory), as planned after the first step and as measured.
 //
 // The plan of a rank adds up
 //
@@ -13,13 +12,14 @@
 //   activations  all other tensors that were alive at the peak of the first step, counted as they
 //                were made (TensorMemoryMeter)
 //   working      the copy that a checkpoint is written from
-//   process      all else: what the process had before the step beside parameters and state, or
-//                what it has after it beside all of the above, whichever is more; of libraries, the
-//                rank's share among those of its host
+//   process      everything else: what the process had before the step besides parameters and
+//                state, or has after it besides all of the above, whichever is more; of libraries,
+//                the rank's share among the ranks of its host
 //
-// What a rank takes is counted in proportional sets, in which a page of N processes counts as an
-// Nth, so that the ranks of a host add up. The peak is what it has at the end, with what it gave
-// back since its resident set was largest. Not counted: what was larger before the first step.
+// The memory that a rank takes is counted in proportional sets, in which a page of N processes
+// counts as an Nth, so that the ranks of a host add up. The peak is the memory at the end plus what
+// the process has given back since its resident set was largest. A larger peak before the first
+// step is not counted.
 //
 // Thread safety: none.
 
@@ -41,39 +41,41 @@ namespace paceline::train {
 // proc_pid_status(5)). A page that N processes have counts as an Nth in a proportional set.
 struct OwnMemory {
   double anonymous = 0;      // proportional
-  double shared = 0;         // proportional: of files in memory, such as symmetric memory
-  double files = 0;          // of files on a disk, such as libraries, each page whole
+  double shared = 0;         // proportional: files in memory, such as symmetric memory
+  double files = 0;          // files on a disk, such as libraries, each page whole
   double resident = 0;       // all pages, each whole
   double peak_resident = 0;  // the most since the process began
 
   double own() const { return anonymous + shared; }
 };
 
-// Nothing where the kernel does not tell all of it.
+// Returns the memory of this process; nothing if the kernel does not report all of it.
 std::optional<OwnMemory> own_memory();
 
-// Bytes.
+// Planned and measured memory, in bytes.
 struct MemoryReport {
-  planning::RankMemory rank;  // the plan of the rank for which most was planned
-  double rank_peak = 0;       // what that rank took
-  double host_planned = 0;    // of the host for which most was planned
+  planning::RankMemory rank;  // the plan of the rank with the largest plan
+  double rank_peak = 0;       // the peak of that rank
+  double host_planned = 0;    // the plan of the host with the largest plan
   double host_peak = 0;
 
-  // The closing table's rows.
+  // Returns the closing table's rows.
   std::string table() const;
 };
 
 class RunMemory {
  public:
-  // In this order: before the first step, in it between gradients and optimizer, after it with the
-  // gradients gone; what comes later does nothing. There is no plan where something else counts
-  // tensors already, as another rank of this process does, or the kernel tells too little.
+  // Call these functions in this order: before the first step; in the step, between gradients and
+  // optimizer; after the step, with the gradients gone. Later calls do nothing. There is no plan if
+  // something else counts tensors already, such as another rank of this process, or if the kernel
+  // reports too little.
   void begin(const optim::Optimizer& optimizer);
   void count_gradients(const optim::Optimizer& optimizer);
-  // `checkpoint_bytes`: of the copy that this rank writes a checkpoint from; 0: none are made.
+  // `checkpoint_bytes`: the size of the copy that this rank writes a checkpoint from; 0: none are
+  // made.
   void plan(const optim::Optimizer& optimizer, double checkpoint_bytes);
 
-  // Collective, at the end. The same on every rank; nothing where some rank has no plan.
+  // Collective, at the end. Returns the same on every rank; nothing if any rank has no plan.
   std::optional<MemoryReport> report(ProcessGroup& group) const;
 
  private:
@@ -82,34 +84,34 @@ class RunMemory {
   double process_before_ = 0;
   double resident_peak_before_ = 0;
   std::optional<planning::RankMemory> plan_;
-  double library_bytes_ = 0;  // beside that, for all ranks of the host
+  double library_bytes_ = 0;  // besides the plan, for all ranks of the host
 };
 
-// The unit in which a run reports its throughput: samples, or what a sample consists of. A value.
+// The unit in which a run reports its throughput: samples, or the elements of a sample. A value.
 struct SampleUnit {
   std::string name = "samples";  // or "tokens"
-  std::int64_t per_sample = 1;   // how many of them a sample has
-  // Floating-point operations of a sample's forward and backward pass; 0: not told. The report then
-  // compares the run with the speed of matrix products (measure_matrix_speed()).
+  std::int64_t per_sample = 1;   // the number of units in a sample
+  // Floating-point operations of a sample's forward and backward pass; 0: unknown. If it is known,
+  // the report compares the run with the speed of matrix products (measure_matrix_speed()).
   double operations_per_sample = 0;
 };
 
-// Collective. How fast this job's ranks multiply matrices, to compare a model's speed with:
-// floating-point operations a second of float32 products of 768 x 768 matrices, of all ranks
-// together while all of them multiply, with the threads that each has; from the fastest product of
-// each, because other programs slow down single ones. Takes about a quarter of a second. The same
-// on every rank.
+// Collective. Measures how fast this job's ranks multiply matrices, to compare a model's speed
+// with: floating-point operations a second in float32 products of 768 x 768 matrices, of all ranks
+// together while all of them multiply, with the threads that each has. Takes the fastest product of
+// each rank, because other programs slow down single ones. Takes about a quarter of a second.
+// Returns the same on every rank.
 double measure_matrix_speed(ProcessGroup& group);
 
-// "2:03" and "1:02:03" of so many seconds.
+// Formats a number of seconds as "2:03" or "1:02:03".
 std::string clock_text(std::int64_t seconds);
 
-// One line that follows the training on a terminal, plain lines elsewhere: rank 0's view, with the
+// A line that follows the training on a terminal, or plain lines elsewhere: rank 0's view, with the
 // time that is left at the pace so far, evaluations and checkpoints included.
 class Progress {
  public:
-  // Writes to stdout. `replicas`: the ranks that have batches of their own, which scale this rank's
-  // samples to the job's; a silent one writes nothing.
+  // Writes to stdout, or nothing if `silent`. `replicas`: the number of ranks with batches of their
+  // own, which scales this rank's samples to the job's.
   Progress(std::int64_t total_steps, int replicas, bool silent, const SampleUnit& unit = {});
 
   void after_step(const StepReport& report);
@@ -132,17 +134,17 @@ class Progress {
   bool in_line_ = false;
 };
 
-// What a finished run tells: throughput, where the time went, and which rank was slowest.
+// The results of a finished run: throughput, where the time went, and which rank was slowest.
 struct RunReport {
-  double seconds = 0;  // of training, evaluation and checkpoints left out
+  double seconds = 0;  // of training, without evaluation and checkpoints
   std::int64_t steps = 0;
   std::int64_t samples = 0;  // of all ranks
   double samples_per_second = 0;
   SampleUnit unit;
   PhaseTimes mean;        // over the ranks
-  int slowest_rank = 0;   // the one that computed longest
+  int slowest_rank = 0;   // the rank that computed longest
   double slowest_by = 0;  // seconds above the mean
-  // Operations a second of all ranks; 0: the unit tells no operations.
+  // Operations a second of all ranks; 0: the unit has no number of operations.
   double matrix_speed = 0;
 
   double units_per_second() const {
@@ -152,12 +154,12 @@ struct RunReport {
   double matrix_share() const {
     return matrix_speed > 0 ? samples_per_second * unit.operations_per_sample / matrix_speed : 0;
   }
-  // The closing table's rows.
+  // Returns the closing table's rows.
   std::string table() const;
 };
 
-// Collective. `samples`: of all ranks, the same on every rank. Measures the speed of matrix
-// products where `unit` tells operations.
+// Collective: makes the report of a finished run. `samples`: of all ranks, the same on every rank.
+// Measures the speed of matrix products if `unit` has a number of operations.
 RunReport make_report(ProcessGroup& group, const PhaseTimes& times, double seconds,
                       std::int64_t steps, std::int64_t samples, const SampleUnit& unit = {});
 

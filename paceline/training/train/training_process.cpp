@@ -23,7 +23,7 @@ namespace paceline::train {
 
 namespace {
 
-// A function of a library that LibTorch brought into the process; null when it is not there.
+// Finds a function of a library that LibTorch brought into the process; null if there is none.
 template <class Function>
 Function* find(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -32,7 +32,7 @@ Function* find(const char* name) {
 }  // namespace
 
 void keep_large_blocks() {
-  constexpr int kLargestThreshold = 32 << 20;  // glibc takes no more
+  constexpr int kLargestThreshold = 32 << 20;  // glibc accepts no larger value
   mallopt(M_MMAP_THRESHOLD, kLargestThreshold);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The process of a training program: its memory, threads, random numbers and group, set up as a
-// fast training wants them, what LibTorch computes with, and how the process ends.
+// Sets up the process of a training program: memory, threads, random numbers and group, for fast
+// training. It also says what LibTorch computes with, and ends the process.
 //
 //   int main() {
 //     return train::run_guarded([] {
@@ -24,9 +24,9 @@
 
 namespace paceline::train {
 
-// Lets the C library keep large freed blocks instead of returning them to the kernel, whose pages
-// would fault in again every step. Costs the peak's memory until the process ends; measured at a
-// quarter of a CNN's step time. Call once, at the beginning of main().
+// Makes the C library keep large freed blocks instead of returning them to the kernel, whose pages
+// would fault in again in every step. The process keeps its peak memory until it ends. The faults
+// were measured at a quarter of a CNN's step time. Call it once, at the beginning of main().
 void keep_large_blocks();
 
 // "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" when matrix products run about 20 times slower
@@ -39,7 +39,7 @@ std::string describe_libtorch();
 
 struct ProcessOptions {
   int threads = 0;      // of LibTorch; 0: the launcher's choice
-  std::string backend;  // empty: what the launcher says, else paceline
+  std::string backend;  // empty: the launcher's choice, otherwise paceline
   // The logical shards of each step (engine/core/logical_shards.h); 0: none. With them a rank has 1
   // thread unless a number was chosen (training/tensor/compute_settings.h).
   std::int64_t logical_shards = job_logical_shards();
@@ -54,8 +54,8 @@ class TrainingProcess {
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   int num_threads() const { return num_threads_; }
-  // On rank 0: `title`, how it was launched, ranks x threads, transport, LibTorch; warnings that
-  // cost speed, with their cure.
+  // On rank 0: prints `title`, how the job was launched, ranks x threads, transport and LibTorch,
+  // and warnings about settings that cost speed, with their cure.
   void print_opening(const std::string& title) const;
 
  private:
@@ -64,9 +64,10 @@ class TrainingProcess {
   const int num_threads_;
 };
 
-// The program's exit code: what `program` returns. An exception that leaves it, after which a
-// checkpoint under way is finished, is printed, and the process ends with its code (exit_code_of(),
-// engine/core/error.h), without LibTorch's clean-up, which would only hold up a restart.
+// Runs `program` and returns its exit code. If an exception leaves it, a checkpoint under way is
+// finished, the exception is printed, and the process ends with the exception's exit code
+// (exit_code_of(), engine/core/error.h). This skips LibTorch's clean-up, which would only delay a
+// restart.
 int run_guarded(const std::function<int()>& program);
 
 }  // namespace paceline::train

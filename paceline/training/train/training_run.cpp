@@ -1,5 +1,3 @@
-// How a user would call the launcher, for hints.
-
 #include "paceline/training/train/training_run.h"
 
 #include <algorithm>
@@ -24,8 +22,8 @@
 
 namespace paceline::train {
 
-// `paceline` where the shell finds it; otherwise the one that was installed or built with this
-// program, quoted for a shell.
+// How a user would call the launcher, for hints: `paceline` if the shell finds it; otherwise the
+// launcher that was installed or built with this program, quoted for a shell.
 std::string launcher_command();
 
 namespace fs = std::filesystem;
@@ -49,14 +47,15 @@ namespace {
 
 using Fields = std::vector<MetricsLog::Field>;
 
-// So that hours later it can be written.
+// Fails at once instead of after hours of training.
 void require_writable(const std::string& file) {
   auto folder = std::filesystem::path(file).parent_path();
   if (folder.empty()) folder = ".";
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
 }
 
-// `training`. Where a model is divided, each rank has the gradients and the state of its part only.
+// Returns `training`, or throws if the options need the whole model where it is divided: each rank
+// has the gradients and the state of its part only.
 const Training& possible(const Training& training, const TrainingRunOptions& options,
                          const ProcessGroup& group) {
   if (!training.replicas || training.replicas->world_size() == group.world_size()) return training;
@@ -114,7 +113,7 @@ std::int64_t TrainingRun::num_steps() const {
 
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
-  parts.reducer = training_.gradients->reducer();  // for what its hook keeps
+  parts.reducer = training_.gradients->reducer();  // for the tensors that its hook keeps
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -140,8 +139,8 @@ void TrainingRun::take_state(const TrainingState& restored) {
   progress_.note(fmt::format("  learning rate {} from here on, {} before", wanted, saved));
 }
 
-// The order of the samples is the seed's: with another one the epoch under way would repeat some
-// and leave others out.
+// The seed decides the order of the samples: with another one the epoch under way would repeat some
+// samples and leave others out.
 void TrainingRun::take_seed(std::uint64_t given) {
   if (state_.seed == given) return;
   check(!options_.seed, "--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
@@ -181,7 +180,7 @@ int TrainingRun::train() {
   const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                                *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
-  const bool is_saved = checkpoints_.finish(state_);  // what --resume goes on with
+  const bool is_saved = checkpoints_.finish(state_);  // --resume continues from it
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
   seconds_ = all.count() - times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
   if (evaluated_step_ != state_.step) evaluate();
@@ -193,8 +192,8 @@ int TrainingRun::train() {
   return 1;
 }
 
-// The other ranks would learn only while they wait for it that this rank cannot take the step, so
-// it aborts the group.
+// Aborts the group if this rank cannot take the step, because the other ranks would otherwise learn
+// of it only while they wait for this rank.
 void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
   const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
@@ -218,8 +217,8 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
-// The bytes of the copy that this rank writes a checkpoint from: its share of what it and its
-// replicas have.
+// The bytes of the copy that this rank writes a checkpoint from: its share of the state that it and
+// its replicas have.
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
@@ -259,7 +258,8 @@ void TrainingRun::after_epoch() {
 
 void TrainingRun::evaluate() {
   const auto timed = times_.measure(Phase::kEvaluation);
-  const auto whole = training_.optimizer.whole_parameters();  // ranks may test unequally many
+  // Held for the whole test, because ranks may test different numbers of batches.
+  const auto whole = training_.optimizer.whole_parameters();
   const auto averaged = step_.averaged_weights();
   training_.module.eval();
   result_ = training_.test();
@@ -268,7 +268,7 @@ void TrainingRun::evaluate() {
 }
 
 void TrainingRun::print_table() {
-  const auto memory = memory_.report(*group_);  // before what the report measures
+  const auto memory = memory_.report(*group_);  // before the report measures anything
   const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
                                        all_reduce_value(replicas(), samples_), training_.unit);
   Fields fields(result_.values.begin(), result_.values.end());
@@ -312,7 +312,7 @@ void TrainingRun::write_final_weights() {
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 
-// The options of a run that goes on where this one ended: they make it longer and keep its
+// The options of a run that continues where this one ended: they make it longer and keep its
 // schedule.
 std::string TrainingRun::options_of_longer_run() const {
   const StepOptions& step = options_.step;
@@ -332,7 +332,7 @@ std::string TrainingRun::options_of_longer_run() const {
 
 // Suggests what to try after a run that ended here: a command, or options to add to this one. Both
 // work as they are printed. Whatever ended this run would end the next one before its first step,
-// so the options change that; a schedule without steps left needs a run of its own.
+// so the options change that. A schedule without steps left needs a run of its own.
 std::string TrainingRun::next_command() const {
   const bool can_continue =
       options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();

@@ -1,7 +1,7 @@
 #pragma once
 
-// A whole training run, from its first step or from a checkpoint to its closing table: what every
-// training program has beside its data, its model and its loss.
+// A whole training run, from its first step or from a checkpoint to its closing table: everything
+// that a training program has besides its data, its model and its loss.
 //
 //   train::TrainingProcess process({.threads = 1});
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
@@ -17,9 +17,9 @@
 // profile there and does nothing else.
 //
 // Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. The
-// table has the memory that was planned after the first step beside the peak (run_report.h). After
-// each epoch all ranks evaluate and, if due, save; a signal or a file stops them after the same
-// step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
+// table shows the memory that was planned after the first step beside the peak (run_report.h).
+// After each epoch all ranks evaluate and, if due, save. A signal or a file stops all ranks after
+// the same step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
 //
 // Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
 
@@ -41,62 +41,64 @@
 
 namespace paceline::train {
 
-// What is trained, and on what.
+// The model to train, and the data to train it on.
 struct Training {
-  torch::nn::Module& module;  // as checkpoints have it
+  torch::nn::Module& module;  // the module that checkpoints save
   optim::Optimizer& optimizer;
   std::shared_ptr<StepGradients> gradients;  // owners: the user and this
-  std::string data;  // which data set, in words: a run is continued with the same only
-  // Batches of this rank. Called again when a run with another seed is continued.
+  std::string data;  // the data set, in words; a run continues only with the same one
+  // Makes a loader of this rank's batches. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
-  // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are.
+  // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are
+  // any.
   std::function<TestResult()> test;
-  // Collective: what the file of weights gets, on rank 0; none: weights_of(module).
+  // Collective: returns the tensors for the file of weights, on rank 0; null: weights_of(module).
   std::function<TensorsByName()> weights = nullptr;
-  // The ranks that differ in their batches, where a model is divided among the others
+  // The ranks with different batches, if a model is divided among the others
   // (DeviceMesh::group("dp")); null: all.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
-  SampleUnit unit = {};  // of the throughput
-  // How many samples of this rank others took the place of, because their files could not be used
-  // (ImageFolder::num_skipped()): the closing table and the metrics have the sum. Null: not told.
+  SampleUnit unit = {};  // for the throughput
+  // The number of this rank's samples that were replaced by others because their files could not be
+  // used (ImageFolder::num_skipped()). The closing table and the metrics have the sum. Null:
+  // unknown.
   std::function<std::int64_t()> num_skipped = nullptr;
-  // For the planner: DryRunParts::describe.
+  // For the planner: as DryRunParts::describe.
   std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe = nullptr;
 };
 
 struct TrainingRunOptions {
   std::int64_t epochs = 1;
   std::int64_t max_steps = 0;  // of the whole run; 0: no limit
-  // Nothing: 0, or that of the run that is continued.
+  // Nothing: 0, or the seed of the run that is continued.
   std::optional<std::uint64_t> seed;
-  // For a continued run without a schedule. Nothing: the saved one.
+  // For a continued run without a schedule. Nothing: the saved rate.
   std::optional<double> learning_rate;
   StepOptions step;
   CheckpointOptions checkpoints;
   std::string metrics;      // JSON lines are appended to this file
   std::string tensorboard;  // folder
   std::string weights;      // file that gets the final weights, as safetensors
-  std::string command;      // how the program was called, for a shell: what to try next begins so
+  std::string command;      // the program's command line, for a shell; suggestions begin with it
 };
 
 class TrainingRun {
  public:
-  // Collective. Opens the files and restores what there is to continue. Errors: those of
+  // Collective. Opens the files, and restores a run if there is one to continue. Errors: those of
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
   // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm and loss
-  // scaling of a model that is divided among ranks where the optimizer does not know its parts, and
+  // scaling of a model that is divided among ranks if the optimizer does not know its parts, and
   // for an average of weights of which a host has one copy.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 
-  // Collective. With a profile to write: writes it and returns 0; Error(kInvalid) for a model that
-  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table; or
-  // stops before it, when all ranks are asked to. How the program shall end: 0, kStoppedAsAgreed,
-  // or 1 when the newest state could not be written.
+  // Collective. If a profile is wanted: writes it and returns 0; Error(kInvalid) for a model that
+  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table, or
+  // stops earlier when all ranks are asked to. Returns the program's exit code: 0,
+  // kStoppedAsAgreed, or 1 when the newest state could not be written.
   int train();
 
   const TrainingState& state() const { return state_; }
-  // The last evaluation's.
+  // The result of the last evaluation.
   const TestResult& result() const { return result_; }
 
  private:

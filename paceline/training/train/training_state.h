@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a training run stands. A value; what a checkpoint keeps beside the tensors.
+// The progress of a training run. A value; a checkpoint keeps it besides the tensors.
 
 #include <cstdint>
 #include <string>
@@ -18,24 +18,23 @@ struct TrainingState {
   std::int64_t step = 0;      // optimizer steps taken since the beginning
   std::int64_t consumed = 0;  // samples of the current epoch that all ranks together have consumed
   std::uint64_t seed = 0;     // of the sampler and the transforms
-  std::string data;           // which data set, in the program's words; empty: not told
+  std::string data;           // the data set, in the program's words; empty: unknown
   std::int64_t logical_shards = 0;  // of each step; 0: none
-  std::int64_t num_threads = 0;     // LibTorch's on every rank, where there are logical shards
+  std::int64_t num_threads = 0;     // LibTorch's on every rank, if there are logical shards
 
   bool operator==(const TrainingState&) const = default;
 };
 
-// What a training run may have beside its module and optimizer. All that is attached to a
-// Checkpointer goes into its checkpoints and comes back.
+// The parts that a training run may have besides its module and optimizer; null: the run does not
+// have this part. Parts that are attached to a Checkpointer are saved in its checkpoints and
+// restored from them.
 //
 // Ownership: the program's; they outlive the Checkpointer.
-
-// Null: the run has none.
 struct RunParts {
   optim::Schedule* schedule = nullptr;
   optim::GradScaler* scaler = nullptr;
   optim::ExponentialMovingAverage* average = nullptr;
-  Reducer* reducer = nullptr;  // whose communication hook, if any, keeps something between passes
+  Reducer* reducer = nullptr;  // its communication hook, if any, may keep tensors between passes
   PeriodicAverager* averager = nullptr;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A program's choices for its training step, as flags have them: optimizer, communication hook and
+// A program's choices for its training step, as flags name them: optimizer, communication hook and
 // precision by name, the model's parts, and the step itself with clipping, scaling, schedule and
 // average (TrainingStep).
 //
@@ -26,10 +26,10 @@ namespace paceline::train {
 struct OptimizerChoice {
   std::string name = "adam";  // or adamw, sgd, lamb, lars
   double lr = 1e-3;
-  double momentum = 0.9;                    // of sgd and lars
-  std::optional<double> weight_decay = {};  // nothing: 0.01 of adamw, 0 of the others
+  double momentum = 0.9;                    // for sgd and lars
+  std::optional<double> weight_decay = {};  // nothing: 0.01 for adamw, 0 for the others
 };
-// Error(kInvalid) for another name, and those of the optimizers.
+// Makes an optimizer by name. Error(kInvalid) for another name; errors of the optimizers.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
                                                  const std::vector<at::Tensor>& parameters);
 
@@ -39,46 +39,49 @@ struct HookChoice {
   std::int64_t powersgd_start = 100;  // steps before it compresses
   double topk_density = 0.01;
 };
-// Null: gradients travel as they are. Error(kInvalid) for another name.
+// Makes a hook by name; null: gradients travel uncompressed. Error(kInvalid) for another name.
 std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice);
 
 struct Precision {
   at::ScalarType parameters = at::kFloat;
-  std::optional<at::ScalarType> autocast;  // of matrix products and convolutions
+  std::optional<at::ScalarType> autocast;  // for matrix products and convolutions
   bool scales_loss = false;                // float16's gradients need a GradScaler
 };
-// float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for another.
+// `name`: float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for
+// another name.
 Precision precision_of(const std::string& name);
-
-// Which parts of a model a rank has, as its layers tell (training/models/layers.h), for its
-// optimizer.
-//
-//   optimizer.set_model_parts(train::model_parts(*stage, {.model = mesh.sub_mesh({"pp", "tp"}).world(),
-//                                                         .layers = mesh.group("tp")}, tied_copies));
 
 // The groups of optim::ModelParts.
 struct ModelGroups {
   std::shared_ptr<ProcessGroup> model;   // all ranks that together have one model
-  std::shared_ptr<ProcessGroup> layers;  // those that divide its layers
+  std::shared_ptr<ProcessGroup> layers;  // the ranks that divide its layers
 };
 
-// `tied`: parameters of `module` that a rank of another stage has too, and counts.
+// Returns for an optimizer which parts of the model this rank has, as the layers describe them
+// (training/models/layers.h):
+//
+//   const train::ModelGroups groups{.model = mesh.sub_mesh({"pp", "tp"}).world(),
+//                                   .layers = mesh.group("tp")};
+//   optimizer.set_model_parts(train::model_parts(*stage, groups, tied_copies));
+//
+// `tied`: parameters of `module` that a rank of another stage also has, and counts.
 optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
                               const std::vector<at::Tensor>& tied = {});
 
 struct StepOptions {
   std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
-  std::int64_t warmup_steps = 0;      // of cosine and one-cycle; 0: none, or 30%
-  std::int64_t schedule_steps = 0;    // of the whole schedule; 0: those of the run
-  std::int64_t rate_every = 0;        // of step: steps after which the rate becomes a tenth; 0: a
-                                      // third of the schedule's
-  double clip_norm = 0;               // 0: not clipped
+  std::int64_t warmup_steps = 0;      // for cosine and one-cycle; 0: none, or 30%
+  std::int64_t schedule_steps = 0;    // of the whole schedule; 0: the run's
+  // For step: the number of steps after which the rate becomes a tenth; 0: a third of the
+  // schedule's.
+  std::int64_t rate_every = 0;
+  double clip_norm = 0;  // 0: not clipped
   double clip_value = 0;
   bool scales_loss = false;  // float16's (GradScaler)
   double ema = 0;            // decay of the average of the weights; 0: none
 };
 
-// What a step does with its gradients: clips them, takes the optimizer's step, moves the learning
+// Takes a step with given gradients: clips them, takes the optimizer's step, moves the learning
 // rate along its schedule and updates the average of the weights. Ownership: it refers to the
 // optimizer, which must outlive it.
 class TrainingStep {
@@ -89,16 +92,16 @@ class TrainingStep {
 
   at::Tensor scaled(const at::Tensor& loss) const { return scaler_ ? scaler_->scale(loss) : loss; }
   void take();
-  // After each epoch, with the loss of the evaluation.
+  // Call it after each epoch, with the loss of the evaluation.
   void end_epoch(double loss);
 
   double learning_rate() const { return learning_rate_; }  // of the last step
   bool has_schedule() const { return schedule_ != nullptr; }
-  // The number of the schedule's steps, where its rates follow from that number; otherwise 0.
+  // The number of the schedule's steps, if its rates follow from that number; otherwise 0.
   std::int64_t schedule_steps() const;
-  // While it lives, the model has the averaged weights. Null where there are none.
+  // While the result lives, the model has the averaged weights. Null if there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();
-  // For the Checkpointer.
+  // The parts that a Checkpointer saves.
   RunParts parts();
 
  private:

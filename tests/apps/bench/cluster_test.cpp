@@ -51,9 +51,9 @@ TEST(Cluster, says_what_is_wrong) {
   EXPECT_THAT(refusal("hosts=2,hosts=2"), HasSubstr("hosts is given twice"));
   EXPECT_THAT(refusal("nodes=2"), HasSubstr("'nodes' is not one of hosts=, ranks=, link="));
   for (const char* link : {"25", "Gbit", "-1Gbit", "0Gbit", "nanGbit", "infGbit", "1GB", "1 Gbit"})
-    EXPECT_THAT(refusal(std::string("link=").append(link)), HasSubstr("not a rate as 25Gbit"))
+    EXPECT_THAT(refusal(std::string("link=").append(link)), HasSubstr("not a rate such as 25Gbit"))
         << link;
-  EXPECT_THAT(refusal("latency=20"), HasSubstr("not a time as 20us"));
+  EXPECT_THAT(refusal("latency=20"), HasSubstr("not a time such as 20us"));
   EXPECT_THAT(refusal("link=25Gbit"), HasSubstr("how many hosts?"));
   EXPECT_EQ(refusal("hosts=512,ranks=8"), "");
   EXPECT_THAT(refusal("hosts=513,ranks=8"), HasSubstr("513 hosts x 8 ranks are more than 4096"));

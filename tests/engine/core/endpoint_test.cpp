@@ -33,10 +33,11 @@ struct Written {
 };
 
 TEST(Endpoint, each_form_is_taken_or_refused_with_what_to_write) {
-  const std::string no_host = "is neither a name nor an address of a host";
+  const std::string no_host = "is neither a host name nor a host address";
   const std::string no_port = "is not HOST:PORT with a port from 0 to 65535";
-  const std::string brackets = "an IPv6 address stands in brackets: [ADDRESS]:PORT";
-  const std::string everyones = "is every address of any host; write the name or an address of one";
+  const std::string brackets = "an IPv6 address needs brackets: [ADDRESS]:PORT";
+  const std::string everyones =
+      "stands for all addresses of any host; write the name or address of one host";
   for (const Written& one : std::vector<Written>{{"head:29500", "head", 29500},
                                                  {"HEAD.Example.ORG:1", "HEAD.Example.ORG", 1},
                                                  {"head.example.org.:80", "head.example.org.", 80},

@@ -61,7 +61,7 @@ TEST(Bulletin, a_runtime_directory_that_cannot_be_used_is_named_and_replaced) {
     testing::internal::CaptureStderr();
     bulletin.publish({"127.0.0.1", 77}, secret);
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_THAT(said, AllOf(HasSubstr(words), HasSubstr("meet by /tmp/paceline-"))) << runtime;
+    EXPECT_THAT(said, AllOf(HasSubstr(words), HasSubstr("meet through /tmp/paceline-"))) << runtime;
     const auto notice = Bulletin(variables, job).read();
     ASSERT_TRUE(notice) << runtime;
     EXPECT_EQ(notice->secret.to_hex(), secret.to_hex());

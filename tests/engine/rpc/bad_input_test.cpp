@@ -147,7 +147,7 @@ TEST_F(BadInput, a_name_of_one_that_has_left_says_so) {
 TEST_F(BadInput, names_that_cannot_be) {
   for (const std::string& name : {std::string(), std::string(129, 'x'), std::string("two\nlines"),
                                   std::string("nul\0l", 5), std::string("\x7f")}) {
-    expect_line({"join: a worker's name has"}, [&] { job_.join(name); });
+    expect_line({"join: a worker's name must"}, [&] { job_.join(name); });
   }
   EXPECT_EQ(job_.join(std::string(128, 'x'))->list().size(), 3U);
 }
@@ -195,7 +195,7 @@ TEST_F(BadInput, nothing_is_called_after_leave) {
   try {
     under_way.get();
   } catch (const CallError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("leaves"));
+    EXPECT_THAT(error.what(), HasSubstr("is leaving"));
   }
   caller_.reset();
   expect_line({"worker callee", "has left"}, [&] { thing.call<&Thing::fill>(); });
@@ -322,15 +322,15 @@ TEST_F(BadInput, what_is_told_may_carry_references_whose_sender_lets_go) {
 // ---- handlers ----
 
 TEST_F(BadInput, a_handler_that_is_registered_twice_changes_nothing) {
-  expect_line({"callee", "add has a handler already"}, [&] {
+  expect_line({"callee", "add already has a handler"}, [&] {
     callee_->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{-1}; });
   });
   expect_usable();
   callee_->serve<PlainTouch>([](const Nothing&, Context&) { return Nothing{}; });
-  expect_line({"other_thing.touch has a handler already"}, [&] { callee_->serve<OtherThing>(); });
+  expect_line({"other_thing.touch already has a handler"}, [&] { callee_->serve<OtherThing>(); });
   expect_line({"no handler"}, [&] { caller_->call<CreateOtherThing>("callee").get(); });
   caller_->call<PlainTouch>("callee").get();
-  expect_line({"twice.touch has a handler already"}, [&] { callee_->serve<TwiceTheSame>(); });
+  expect_line({"twice.touch already has a handler"}, [&] { callee_->serve<TwiceTheSame>(); });
 }
 
 // A reply of another type than the caller's program takes.

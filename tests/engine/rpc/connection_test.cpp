@@ -192,13 +192,13 @@ TEST_P(EachFamily, what_no_worker_sends_breaks_the_connection) {
       {with(5, 9, 1), "effect 9"},
       {with(6, 99, 1), "status 99"},
       {with(7, 0x80, 1), "flags 0x80"},
-      {with(8, 1, 4), "frame 1 where frame 0"},  // a frame is missing, or was swapped
+      {with(8, 1, 4), "frame 1 instead of frame 0"},  // a frame is missing, or was swapped
       {with(12, 0xffff'ffff, 4), "limit is"},
-      {encode({.kind = FrameKind::kPart, .length = 5}), "part of 5 bytes of no message"},
+      {encode({.kind = FrameKind::kPart, .length = 5}), "part of 5 bytes outside of a message"},
       {encode({.kind = FrameKind::kRenew, .flags = Frame::kUrgent, .length = 5}), "urgent"},
       {encode({.kind = FrameKind::kRequest, .flags = Frame::kInMemory, .length = 0}), "ticket"},
-      {encode({.kind = FrameKind::kRequest, .flags = Frame::kInArea, .length = 0}), "has not"},
-      {encode({.kind = FrameKind::kArea}), "where none was due"},
+      {encode({.kind = FrameKind::kRequest, .flags = Frame::kInArea, .length = 0}), "never shared"},
+      {encode({.kind = FrameKind::kArea}), "unexpected shared memory"},
   };
   for (const auto& [bytes, word] : cases) {
     connect();
@@ -211,7 +211,7 @@ TEST_P(EachFamily, a_frame_that_comes_twice_breaks_the_connection) {
   const auto frame = encode({.kind = FrameKind::kAcknowledge});
   send_raw(frame);
   send_raw(frame);
-  expect_corrupt({"frame 0 where frame 1"});
+  expect_corrupt({"frame 0 instead of frame 1"});
   EXPECT_EQ(arrived_.frames.size(), 1U);
 }
 
@@ -312,7 +312,7 @@ TEST_F(OverRings, what_was_sent_before_the_end_arrives) {
 TEST_F(WithMemory, rings_come_first_or_not_at_all) {
   const auto rings = encode({.kind = FrameKind::kRings});
   send_raw(rings);  // without a descriptor
-  expect_corrupt({"rings of shared memory where none were due"});
+  expect_corrupt({"unexpected rings of shared memory"});
   connect();
   const Fd file(::memfd_create("not rings", MFD_CLOEXEC));
   const int descriptor = file.get();
@@ -322,7 +322,7 @@ TEST_F(WithMemory, rings_come_first_or_not_at_all) {
   send_raw(encode({.kind = FrameKind::kAcknowledge}));
   const auto second = encode({.kind = FrameKind::kRings, .counter = 1});
   EXPECT_GT(send_with_descriptors(raw_.get(), second, std::span(&descriptor, 1)), 0);
-  expect_corrupt({"where none were due"});
+  expect_corrupt({"unexpected rings"});
 }
 
 // ---- large messages by reference ----
@@ -376,11 +376,11 @@ TEST_F(WithMemory, a_place_where_no_message_lies_breaks_the_connection) {
     AreaPlace place;
     const char* word;
   } cases[] = {
-      {{1, 10}, "none lies"},
-      {{64, 10}, "none lies"},
-      {{kAreaBytes, 10}, "none lies"},
-      {{~std::uint64_t{63}, 10}, "none lies"},
-      {{0, kAreaBytes - 63}, "none lies"},
+      {{1, 10}, "there is none"},
+      {{64, 10}, "there is none"},
+      {{kAreaBytes, 10}, "there is none"},
+      {{~std::uint64_t{63}, 10}, "there is none"},
+      {{0, kAreaBytes - 63}, "there is none"},
       {{0, kLimit + 1}, "limit is"},
       {{0, ~std::uint64_t{0}}, "limit is"},
   };

@@ -72,7 +72,8 @@ TEST(Join, a_worker_with_a_name_has_the_launchers_role_too) {
 TEST(Join, without_a_launcher_a_name_is_needed) {
   set_variables({});
   const Job job;
-  expect_error(ErrorCode::kInvalid, {"no launcher says which rank this is", "join(\"trainer0\""},
+  expect_error(ErrorCode::kInvalid,
+               {"no launcher sets the rank of this process", "join(\"trainer0\""},
                [&] { join(job.options()); });
 }
 

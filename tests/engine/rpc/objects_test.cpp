@@ -230,14 +230,14 @@ TEST_F(Objects, what_cannot_be_used_any_more_says_why) {
   owner_->serve<Counter>();
   const auto next = holder_->create<Counter>("owner");
   EXPECT_EQ(next.call<&Counter::add>({5}).get().value, 5);
-  expect_reference_error(Reason::kOwnerLost, {"counter.add", "another one has its name"},
+  expect_reference_error(Reason::kOwnerLost, {"counter.add", "another worker has the same name"},
                          [&] { counter.call<&Counter::add>({5}).get(); });
 
   expect_error(ErrorCode::kInvalid, {"refers to nothing"},
                [] { RemoteRef<Counter>().call<&Counter::add>({5}).get(); });
   expect_error(ErrorCode::kInvalid, {"holder", "create", "no worker is named 'nobody'"},
                [&] { (void)holder_->create<Counter>("nobody", {}, {.deadline = 100ms}); });
-  expect_error(ErrorCode::kInvalid, {"counter.create has a handler already"},
+  expect_error(ErrorCode::kInvalid, {"counter.create already has a handler"},
                [&] { owner_->serve<Counter>(); });
 
   Job other_job;

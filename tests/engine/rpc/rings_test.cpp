@@ -63,7 +63,8 @@ TEST_F(BrokenRings, a_writer_that_is_too_far_ahead_or_behind_is_refused) {
   for (const std::uint64_t written : {std::uint64_t{5} + Rings::kBytes + 1, std::uint64_t{4},
                                       std::uint64_t{0}, ~std::uint64_t{0}}) {
     set(kWritten, written);
-    expect_error(ErrorCode::kCorrupt, {"broke the rules of its shared memory"}, [&] { read(); });
+    expect_error(ErrorCode::kCorrupt, {"wrote an invalid position to its shared memory"},
+                 [&] { read(); });
   }
   set(kWritten, 5);
   EXPECT_EQ(read(), "") << "the reader has not moved";

@@ -188,7 +188,7 @@ TEST(Stuck, a_worker_may_be_ended_by_whatever_runs_in_it) {
          auto first = fuse.call<&Fuse::burn>();
          auto second = fuse.call<&Fuse::burn>();
          EXPECT_THROW(first.get(), CallError);
-         expect_call_error(Executed::kNo, {"fuse.burn of worker callee", "leaves"},
+         expect_call_error(Executed::kNo, {"fuse.burn of worker callee", "is leaving"},
                            [&] { second.get(); });
        }},
       {"a destructor of an object",

@@ -152,7 +152,7 @@ TEST(Workers, a_name_belongs_to_one_worker_at_a_time) {
   expect_error(ErrorCode::kInvalid, {"1 to 128 characters"}, [&] { job.join(""); });
   const auto second = job.join("second");
   second->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
-  expect_error(ErrorCode::kInvalid, {"add has a handler already"}, [&] {
+  expect_error(ErrorCode::kInvalid, {"add already has a handler"}, [&] {
     second->serve<Add>([](const Add::Request&, Context&) { return Add::Reply{}; });
   });
   second->leave();

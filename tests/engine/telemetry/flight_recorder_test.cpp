@@ -434,7 +434,7 @@ TEST_F(FlightRecorderTest, files_that_an_earlier_job_left_are_told_from_the_newe
   ASSERT_EQ(found.flights.size(), 2u);
   for (const Flight& flight : found.flights) EXPECT_EQ(flight.job, "newer");
   EXPECT_EQ(found.problems,
-            std::vector<std::string>{"rank-002.flight is of an earlier job or generation"});
+            std::vector<std::string>{"rank-002.flight belongs to an earlier job or generation"});
 }
 
 }  // namespace

@@ -99,9 +99,10 @@ TEST(UncaughtErrors, the_frames_of_libtorch_are_left_out) {
                           0),
             "error: rank 0: std::runtime_error: shapes cannot be multiplied (2x3 and 4x5)\n"
             "second line\nException raised from meta at Linear.cpp:7\n");
-  EXPECT_EQ(uncaught_text(type, "", -1), "error: std::runtime_error: it has no text\n");
+  EXPECT_EQ(uncaught_text(type, "", -1), "error: std::runtime_error: no error message\n");
   EXPECT_EQ(uncaught_text(typeid(std::bad_alloc).name(), std::bad_alloc().what(), -1),
-            "error: std::bad_alloc: memory was refused; see ulimit -v and the size asked for\n");
+            "error: std::bad_alloc: a memory allocation failed; check ulimit -v and the requested "
+            "size\n");
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(BadFiles, a_jpeg_that_ends_early_is_an_error_wherever_it_ends) {
   for (const bool progressive : {false, true}) {
     const std::string whole = jpeg_of(sample_image({64, 48}), {.progressive = progressive});
     for (std::size_t size = 3; size + 16 < whole.size(); size += 1 + size / 8)
-      expect_refused(whole.substr(0, size), {"not a sound JPEG"});
+      expect_refused(whole.substr(0, size), {"not a valid JPEG"});
   }
 }
 
@@ -67,7 +67,7 @@ TEST(BadFiles, a_png_that_ends_early_is_an_error_wherever_it_ends) {
   for (const bool interlaced : {false, true}) {
     const std::string whole = png_of(sample_image({64, 48}), {.interlaced = interlaced});
     for (std::size_t size = 8; size + 40 < whole.size(); size += 1 + size / 8)
-      expect_refused(whole.substr(0, size), {"not a sound PNG", "ends at byte"});
+      expect_refused(whole.substr(0, size), {"not a valid PNG", "ends at byte"});
   }
 }
 
@@ -77,7 +77,7 @@ TEST(BadFiles, every_damaged_byte_of_a_pngs_pixels_is_found_by_its_checksum) {
   for (std::size_t at = begin; at + 30 < whole.size(); at += 7) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
-    expect_refused(damaged, {"not a sound PNG"});
+    expect_refused(damaged, {"not a valid PNG"});
   }
 }
 
@@ -98,7 +98,7 @@ TEST(BadFiles, a_bomb_is_refused_before_anything_of_its_size_is_allocated) {
 TEST(BadFiles, a_chunk_that_is_longer_than_its_file_takes_no_memory) {
   std::string file = png_of(sample_image({8, 8}), {.orientation = 6});
   file[file.find("eXIf") - 4] = '\x60';
-  expect_refused(file, {"not a sound PNG"});
+  expect_refused(file, {"not a valid PNG"});
 }
 
 TEST(BadFiles, a_jpeg_of_a_thousand_scans_is_refused) {

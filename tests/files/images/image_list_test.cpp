@@ -77,7 +77,7 @@ TEST(ImageList, links_in_a_circle_are_an_error_that_names_the_link) {
   const FreshDirectory folder;
   make(folder, {"a/sub/1.png"});
   ASSERT_EQ(::symlink(folder.file("a").c_str(), folder.file("a/sub/up").c_str()), 0);
-  expect_error(ErrorCode::kInvalid, {folder.file("a/sub/up"), "leads back to", folder.file("a")},
+  expect_error(ErrorCode::kInvalid, {folder.file("a/sub/up"), "links back to", folder.file("a")},
                [&] { ImageList{folder.path()}; });
 }
 

@@ -65,9 +65,9 @@ TEST(JobProfile, needs_only_what_has_no_default) {
 TEST(JobProfile, counts_tied_parameters_once) { EXPECT_EQ(unusual_job().parameters(), 3000 - 7); }
 
 TEST(JobProfile, damaged_texts_are_refused_with_what_is_wrong) {
-  EXPECT_THAT(refusal_of("{"), HasSubstr("no profile of a program"));
+  EXPECT_THAT(refusal_of("{"), HasSubstr("not a profile of a program"));
   EXPECT_THAT(refusal_of(R"({"format":"paceline costs","version":1})"),
-              HasSubstr("another kind of file"));
+              HasSubstr("another format or version"));
   JobProfile profile = unusual_job();
   profile.layers[1].forward.sample_s = -1;
   EXPECT_THAT(refusal_of(to_text(profile)),

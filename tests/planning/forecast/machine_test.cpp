@@ -50,9 +50,9 @@ TEST(Machine, says_what_is_wrong) {
   EXPECT_THAT(refusal("hosts=0"), HasSubstr("hosts=0: not a whole number from 1 to 1000000"));
   EXPECT_THAT(refusal("hosts=2,hosts=2"), HasSubstr("hosts is given twice"));
   EXPECT_THAT(refusal("hosts=2,speed=3"), HasSubstr("'speed' is not one of hosts=, ranks="));
-  EXPECT_THAT(refusal("hosts=2,mtbf=5"), HasSubstr("not a time as 20us"));
-  EXPECT_THAT(refusal("hosts=2,memory=5"), HasSubstr("not a size as 512GB"));
-  EXPECT_THAT(refusal("hosts=2,stragglers=5"), HasSubstr("not a share as 5%"));
+  EXPECT_THAT(refusal("hosts=2,mtbf=5"), HasSubstr("not a time such as 20us"));
+  EXPECT_THAT(refusal("hosts=2,memory=5"), HasSubstr("not a size such as 512GB"));
+  EXPECT_THAT(refusal("hosts=2,stragglers=5"), HasSubstr("not a share such as 5%"));
   EXPECT_THAT(refusal("hosts=1000,ranks=1001"), HasSubstr("more than 1000000 ranks"));
 }
 

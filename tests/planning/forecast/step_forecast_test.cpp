@@ -174,7 +174,7 @@ TEST(StepForecast, refuses_a_way_that_is_none) {
     FAIL() << "3 ranks of 4";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), testing::HasSubstr("is 3 ranks, the machine has 4"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("has 3 ranks, but the machine has 4"));
   }
   EXPECT_THROW(Forecaster(job_of_blocks(1), ideal_machine(1, 1), 0), Error);
 }

@@ -74,7 +74,7 @@ TEST(Way, why_some_are_none) {
   const auto reason = [&](const Way& way) { return why_not(way, profile, machine, 12); };
   EXPECT_EQ(reason({.replicas = 4}), "");
   EXPECT_EQ(reason({.replicas = 2, .stages = 2, .micro_batches = 3}), "");
-  EXPECT_THAT(reason({.replicas = 3}), HasSubstr("is 3 ranks, the machine has 4"));
+  EXPECT_THAT(reason({.replicas = 3}), HasSubstr("has 3 ranks, but the machine has 4"));
   EXPECT_THAT(reason({.stages = 4, .micro_batches = 4}), HasSubstr("the model has 2 blocks"));
   EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 1}),
               HasSubstr("1 micro-batches are fewer than 2 stages"));
@@ -84,7 +84,7 @@ TEST(Way, why_some_are_none) {
   EXPECT_THAT(why_not({.replicas = 4}, profile, machine, 6), HasSubstr("dp=4 does not divide"));
   profile.schedules.clear();
   EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 2}),
-              HasSubstr("runs no pipelines"));
+              HasSubstr("has no pipelines"));
   profile.most_parts = 6;
   EXPECT_THAT(reason({.parts = 4}), HasSubstr("tp=4 does not divide 6"));
 }

@@ -59,12 +59,12 @@ struct Refused {
 
 TEST(Validate, names_the_rank_and_the_action) {
   const std::vector<Refused> all = {
-      {"0F0,0F0,0B0\n", {"rank 0", "0F0 comes twice"}},
+      {"0F0,0F0,0B0\n", {"rank 0", "0F0 appears twice"}},
       {"0F0,0F1,0B0\n", {"rank 0", "0B1 is missing"}},
       {"0F0,0B0\n1B0\n", {"rank 1", "1F0 is missing"}},
       {"0F0,0I0\n", {"rank 0", "0W0 is missing"}},
       {"0F0,0W0\n", {"rank 0", "0I0 is missing"}},
-      {"0F0,0B0,0W0\n", {"rank 0", "0B0 comes as a whole and in halves"}},
+      {"0F0,0B0,0W0\n", {"rank 0", "0B0 appears as a whole and in halves"}},
       {"0B0,0F0\n", {"rank 0", "0B0 needs 0F0, which comes later on that rank"}},
       {"0F0,0W0,0I0\n", {"rank 0", "0W0 needs 0I0, which comes later on that rank"}},
       {"", {"at least one of each"}},

@@ -192,7 +192,8 @@ TEST(SearchOfDivisions, takes_more_stages_only_where_they_pay) {
 }
 
 TEST(SearchOfDivisions, says_what_does_not_fit) {
-  expect_error(ErrorCode::kInvalid, {"over divisions needs one"}, [] { search_divisions({}, 4); });
+  expect_error(ErrorCode::kInvalid, {"over divisions needs at least one"},
+               [] { search_divisions({}, 4); });
   expect_error(ErrorCode::kInvalid, {"rank 0 may keep 2 bytes", "needs 4"}, [] {
     search_divisions(divisions_of(2, 8, {}), 4, {.limits = {{2.0, 2.0}}});
   });

@@ -134,7 +134,7 @@ TEST(IdxFile, another_type_size_or_length_is_refused) {
   refused(idx({1, 0, 3}, ""), {"byte 8", "size 0"});
   refused(idx({0xffffffff, 0xffffffff, 0xffffffff}, "a"), {"byte 8", "size 4294967295"});
   refused(idx({2000000000, 1, 1}, "abc"), {"ends at byte 19"});
-  refused(idx({1, 1, 3}, "abcd"), {"goes on after byte 19"});
+  refused(idx({1, 1, 3}, "abcd"), {"continues after byte 19"});
   expect_error(ErrorCode::kInvalid, {"neither absent nor absent.gz"},
                [&] { read_idx(folder.path() + "/absent", 3); });
 }

@@ -105,7 +105,7 @@ TEST(GroupedOrder, an_epoch_saved_by_two_ranks_is_continued_by_any_number) {
     }
     EXPECT_TRUE(batches_of(ranks, 0, 100, {.batch_size = 4}).empty());
   }
-  expect_error(ErrorCode::kInvalid, {"24 samples", "no whole batches of 5"},
+  expect_error(ErrorCode::kInvalid, {"24 samples", "not a whole number of batches of 5"},
                [] { batches_of(2, 0, 24, {.batch_size = 5}); });
 }
 

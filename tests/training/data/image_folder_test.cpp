@@ -110,7 +110,7 @@ TEST_F(ImageFolderTest, a_bad_file_ends_the_loaders_next_with_its_name) {
   const ImageFolder dataset(folder_.path(), options());
   const auto take = [&](int i) { dataset.batch(std::vector<std::int64_t>{i}, 0); };
   folder_.write(path(3), "\xff\xd8\xff\xe0 no image");
-  expect_error(ErrorCode::kCorrupt, {folder_.file(path(3)), "not a sound JPEG"}, [&] { take(3); });
+  expect_error(ErrorCode::kCorrupt, {folder_.file(path(3)), "not a valid JPEG"}, [&] { take(3); });
   std::filesystem::remove(folder_.file(path(4)));
   expect_error(ErrorCode::kSystem, {folder_.file(path(4)), "No such file"}, [&] { take(4); });
   std::filesystem::remove(folder_.file(path(5)));

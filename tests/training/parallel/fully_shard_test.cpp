@@ -441,7 +441,7 @@ TEST(FullyShard, what_does_not_fit_is_an_error_on_every_rank) {
     expect_error(ErrorCode::kInvalid, {"units of 0 bytes"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.unit_bytes = 0}); });
     const auto wide = tower->wide->parameters();
-    expect_error(ErrorCode::kInvalid, {"units are of gradients, which stage 1 does not divide"},
+    expect_error(ErrorCode::kInvalid, {"units divide gradients, which stage 1 does not"},
                  [&] { fully_shard(tower, borrowed(group), adam, {.stage = 1, .units = {wide}}); });
     expect_error(ErrorCode::kInvalid, {"is in unit 0 and in unit 1"}, [&] {
       fully_shard(tower, borrowed(group), adam, {.units = {wide, wide}});
@@ -469,7 +469,7 @@ TEST(FullyShard, one_copy_a_host_needs_as_many_ranks_on_each) {
       [](ProcessGroup& group) {
         const auto tower = make_tower();
         optim::Adam adam(tower->parameters(), {});
-        expect_error(ErrorCode::kUnsupported, {"as many ranks on each: there are"},
+        expect_error(ErrorCode::kUnsupported, {"the same number of ranks on each: there are"},
                      [&] { fully_shard(tower, borrowed(group), adam); });
       },
       on_hosts(2));

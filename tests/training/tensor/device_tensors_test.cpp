@@ -172,7 +172,7 @@ TEST(DeviceRoute, is_by_the_kind_of_device) {
   EXPECT_EQ(dense_view(cuda_tensor(data)).device, Device::kCuda);
   EXPECT_EQ(dense_view(cuda_tensor(data)).data, reinterpret_cast<std::byte*>(data.data()));
   EXPECT_EQ(dense_cpu_view(at::zeros({3})).count, 3u);
-  expect_error(ErrorCode::kUnsupported, {"a tensor on cuda:0 does not do here"},
+  expect_error(ErrorCode::kUnsupported, {"a tensor on cuda:0 cannot be used here"},
                [&] { dense_cpu_view(cuda_tensor(data)); });
   expect_error(ErrorCode::kUnsupported, {"a tensor on meta cannot be communicated"},
                [] { dense_view(at::empty({3}, at::TensorOptions(at::kMeta))); });

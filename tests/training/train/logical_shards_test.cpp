@@ -104,7 +104,8 @@ TEST(LogicalShards, of_another_number_do_not_continue_a_run) {
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_THAT(error.what(), HasSubstr("go on at step 1 has 8 logical shards, this job 4"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("continue at step 1 has 8 logical shards, this job has 4"));
     }
   });
 }

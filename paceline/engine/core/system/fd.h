@@ -1,6 +1,6 @@
 #pragma once
 
-// An owned file descriptor, and descriptors that travel over Unix sockets.
+// An owned file descriptor, and the passing of descriptors over Unix sockets.
 
 #include <cstddef>
 #include <span>
@@ -35,28 +35,28 @@ class Fd {
   int fd_ = -1;
 };
 
-// Descriptors that travel with bytes over a UNIX socket (SCM_RIGHTS). The receiver has copies of
-// its own, which close when a program is executed. As in io.h, nothing here throws, and a signal
-// only repeats the call.
+// Descriptors that travel with bytes over a Unix socket (SCM_RIGHTS). The receiver gets copies of
+// its own, which are close-on-exec. As in io.h, nothing here throws, and a call that a signal
+// interrupts is repeated.
 //
 // Thread safety: free functions; one reader and one writer of a socket at a time.
 
-inline constexpr std::size_t kMostDescriptors = 8;  // of one call
+inline constexpr std::size_t kMostDescriptors = 8;  // in one call
 
-// Returns what sendmsg() returns; it never waits. The descriptors go with the first byte. Requires:
-// there is a byte.
+// Returns what sendmsg() returns, and never waits. The descriptors travel with the first byte.
+// Requires: `bytes` is not empty.
 ssize_t send_with_descriptors(int socket, std::span<const std::byte> bytes,
                               std::span<const int> descriptors);
 
 enum class Wait : bool { kNo, kYes };
 
 struct Received {
-  ssize_t bytes = 0;  // what recvmsg() returned: also 0 at the end, or -1 and errno
-  // How many arrived; those for which `into` had no room were closed.
+  ssize_t bytes = 0;  // what recvmsg() returned: 0 at the end, or -1 and errno
+  // The number of descriptors that were stored in `into`; any others were closed.
   std::size_t descriptors = 0;
-  bool is_cut = false;  // more bytes or descriptors came than there was room for
+  bool is_cut = false;  // more bytes or descriptors arrived than there was room for
 };
-// One call; kYes waits as long as the socket does.
+// One call of recvmsg(). With kYes it waits as a read of that socket would.
 Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::span<Fd> into,
                                   Wait wait = Wait::kNo);
 

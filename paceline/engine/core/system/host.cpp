@@ -43,7 +43,8 @@ std::string boot_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
 std::string pid_namespace() { return link_target("/proc/self/ns/pid"); }
 
-// The state is the first field behind the command name's closing bracket, the start the 20th.
+// The state is the first field after the closing bracket of the command name, the start time the
+// 20th.
 std::optional<ProcessStatus> process_status(pid_t pid) {
   const std::string stat = read_line(("/proc/" + std::to_string(pid) + "/stat").c_str());
   const std::size_t name_end = stat.rfind(')');
@@ -96,7 +97,8 @@ namespace {
 
 using Mark = std::atomic<pid_t>;
 
-// All zero in a process that has not marked it. Null where the kernel cannot wipe. Never unmapped.
+// A page that is zero in a process that has not marked it yet; null if the kernel cannot wipe pages
+// on fork. It is never unmapped.
 Mark* make_mark() {
   const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -121,7 +123,8 @@ pid_t OwnerProcess::current() {
 
 namespace {
 
-// The first interface of `there` that `fits`, in the preferred family if it can be had.
+// The first interface of `there` for which `fits` is true, with an address of the preferred family
+// if it has one.
 template <class Fits>
 const InterfaceAddress* find(const std::vector<InterfaceAddress>& there, bool prefer_v6,
                              Fits fits) {
@@ -182,9 +185,10 @@ std::string choose_address(std::string_view wanted, const std::vector<InterfaceA
     });
     if (found != nullptr) return found->address;
   }
-  fail(ErrorCode::kInvalid,
-       "PACELINE_SOCKET_IFNAME={} leaves no interface of this host; those that are up: {}", wanted,
-       names_of(there));
+  fail(
+      ErrorCode::kInvalid,
+      "PACELINE_SOCKET_IFNAME={} matches no interface of this host; the interfaces that are up: {}",
+      wanted, names_of(there));
 }
 
 bool is_link_local(const std::string& address) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The identity of this host and this process, and the addresses under which others reach the host.
+// The identity of this host and of this process, and the addresses at which other hosts reach it.
 //
 // Thread safety: free functions without state; const methods.
 
@@ -14,33 +14,35 @@
 
 namespace paceline {
 
-// Equal for two processes exactly when Unix sockets connect them: the kernel's boot id and the
-// network namespace.
+// The kernel's boot id and the network namespace. The token is equal for two processes exactly when
+// Unix sockets can connect them.
 std::string host_token();
-// Different for any two processes, also for a child after fork().
+// Different for any two processes, including a parent and its forked child.
 std::string process_token();
 std::string host_name();
-// Different after every start of the machine.
+// The kernel's boot id, which changes with every start of the machine.
 std::string boot_id();
-// Two processes in the same one understand each other's process numbers.
+// The PID namespace. Two processes in the same one understand each other's process numbers.
 std::string pid_namespace();
 
 struct ProcessStatus {
-  char state = '?';               // as /proc/PID/stat says: R, S, T (stopped), Z (ended), ...
-  std::uint64_t start_ticks = 0;  // clock ticks after boot; with the number it names a process
+  char state = '?';               // as in /proc/PID/stat: R, S, T (stopped), Z (ended), ...
+  std::uint64_t start_ticks = 0;  // clock ticks after boot; with the PID it identifies a process
 };
-// Empty when there is no such process.
+// nullopt when there is no such process.
 std::optional<ProcessStatus> process_status(pid_t pid);
-// What /proc/cpuinfo says of the first processor under "model name", "flags", ...; "" if nothing.
+// A property of the first processor in /proc/cpuinfo ("model name", "flags", ...); "" if it is not
+// listed.
 std::string cpu_property(std::string_view name);
-// The numbers of the processors this thread may run on, ascending.
+// The numbers of the processors that this thread may run on, ascending.
 std::vector<int> allowed_cpus();
 
-// The process that made an object. A child made by fork() has a copy of the object but none of its
-// threads, and must not speak for its parent over descriptors that both hold.
+// Remembers which process made an object. A forked child has a copy of the object but none of its
+// threads, and must not act for its parent over descriptors that both hold.
 //
-// is_this() costs a load: the kernel wipes one page of every child, and a process that finds it
-// wiped marks it as its own. (Linux before 4.14, which cannot, costs a system call each time.)
+// is_this() costs one load: the kernel wipes a certain page in every child (MADV_WIPEONFORK), and a
+// process that finds it wiped writes its own PID there. On Linux before 4.14, which lacks this, it
+// costs a system call each time.
 class OwnerProcess {
  public:
   OwnerProcess() : pid_(current()) {}
@@ -61,20 +63,20 @@ struct InterfaceAddress {
   bool is_loopback = false;
 };
 
-// The addresses of the interfaces that are up, in the kernel's order, without addresses that are
-// valid on one link only. Error(kSystem).
+// The addresses of the interfaces that are up, in the kernel's order, without link-local ones. May
+// throw Error(kSystem).
 std::vector<InterfaceAddress> interface_addresses();
 
-// The address under which this host takes part in a job that spans hosts. `wanted` is as
-// NCCL_SOCKET_IFNAME has it: "eth,ib" are beginnings of names, the first that fits an interface
-// counts; "=eth0,eth1" are whole names; "^docker,virbr" are beginnings of what is not to be taken.
-// Empty: the first interface that is not loopback, 127.0.0.1 when there is none. Of an interface's
-// addresses one of the preferred family is taken, if it has one. Error(kInvalid) names the
-// interfaces that there are.
+// The address at which this host takes part in a job that spans hosts. `wanted` has the syntax of
+// NCCL_SOCKET_IFNAME: "eth,ib" lists prefixes of names, the first prefix that matches an interface
+// wins; "=eth0,eth1" lists whole names; "^docker,virbr" lists prefixes to exclude. Empty selects
+// the first interface that is not loopback, or 127.0.0.1 when there is none. If the interface has
+// an address of the preferred family, that one is taken. Throws Error(kInvalid), which names the
+// interfaces that exist.
 std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
                            bool prefer_v6);
 
-// Whether `address` is valid on one link only (fe80::...), so that it means nothing to other hosts.
+// Whether `address` is link-local (fe80::...), so that other hosts cannot use it.
 bool is_link_local(const std::string& address);
 
 }  // namespace paceline

@@ -20,7 +20,7 @@ namespace paceline {
 
 namespace {
 
-// `call` once more after each signal.
+// Repeats `call` as long as a signal interrupts it.
 template <class Call>
 ssize_t uninterrupted(const Call& call) {
   ssize_t count = 0;
@@ -30,8 +30,8 @@ ssize_t uninterrupted(const Call& call) {
   return count;
 }
 
-// Moves all `size` bytes by `move(done)`, which moves some behind the first `done`. How many were
-// moved before the end, or -1 and errno.
+// Calls `move(done)`, which moves some of the bytes after the first `done`, until all `size` bytes
+// have been moved. Returns the number moved before the end of the input, or -1 and errno.
 template <class Move>
 ssize_t move_whole(int fd, short events, std::size_t size, Deadline deadline, const Move& move) {
   std::size_t done = 0;
@@ -47,7 +47,7 @@ ssize_t move_whole(int fd, short events, std::size_t size, Deadline deadline, co
   return static_cast<ssize_t>(done);
 }
 
-// A call that writes nothing, and does not say why, would do so forever.
+// A write that moves no bytes and reports no error would never make progress, so it counts as EIO.
 bool is_whole(ssize_t written, std::size_t size) {
   if (written >= 0 && static_cast<std::size_t>(written) < size) errno = EIO;
   return written == static_cast<ssize_t>(size);
@@ -151,11 +151,11 @@ int accept_one(int listener) {
   ssize_t connection = 0;
   do {
     connection = uninterrupted(accept);
-  } while (connection < 0 && errno == ECONNABORTED);  // its other end has gone already
+  } while (connection < 0 && errno == ECONNABORTED);  // the other end has already closed it
   return static_cast<int>(connection);
 }
 
-// The clock is read after a signal only.
+// The clock is read only after a signal.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit) {
   int ready = ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
   if (ready >= 0 || errno != EINTR) return ready;
@@ -221,7 +221,7 @@ bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline)
       bytes.size());
 }
 
-// It returns its error, and leaves errno as it was.
+// posix_fallocate() returns its error and does not set errno.
 bool reserve_file(int fd, std::size_t bytes) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -236,7 +236,7 @@ bool reserve_file(int fd, std::size_t bytes) {
   return error == 0;
 }
 
-// It can only be full, and then it is readable.
+// The write can only fail because the counter is full, and then the eventfd is readable anyway.
 void ring(int eventfd) {
   const std::uint64_t one = 1;
   write_some(eventfd, std::as_bytes(std::span(&one, 1)));
@@ -263,7 +263,8 @@ bool SendQueue::flush(int socket) {
   return true;
 }
 
-// open() gives the lowest number that is free, and all below it are held by then.
+// open() returns the lowest free number, which is `stream`, because all lower numbers are already
+// in use.
 void hold_standard_streams() noexcept {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (fcntl(stream, F_GETFD) < 0 && errno == EBADF) open("/dev/null", O_RDONLY);
@@ -273,7 +274,7 @@ void hold_standard_streams() noexcept {
 bool can_draw_on(int fd) {
   const char* const kind = std::getenv("TERM");
   const std::string_view name = kind != nullptr ? kind : "";
-  return !name.empty() && name != "dumb" && tcgetsid(fd) != -1;  // known of this session's own only
+  return !name.empty() && name != "dumb" && tcgetsid(fd) != -1;  // fails for a foreign terminal
 }
 
 }  // namespace paceline

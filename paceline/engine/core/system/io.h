@@ -25,77 +25,78 @@
 
 namespace paceline {
 
-// One call: the number of bytes, 0 at the end, or -1 and errno.
+// One system call. Returns the number of bytes, 0 at the end, or -1 and errno.
 ssize_t read_some(int fd, std::span<std::byte> into);
 ssize_t write_some(int fd, std::span<const std::byte> bytes);
-// As read_some() on a descriptor that is non-blocking: EAGAIN only where poll() finds nothing
-// either, so that what is there can be read to its end.
+// As read_some(), for a non-blocking descriptor: fails with EAGAIN only if poll() reports no input
+// either, so that a caller can drain the descriptor.
 ssize_t read_ready(int fd, std::span<std::byte> into);
-// As the first two, on sockets. They never wait, also where the socket's calls would.
+// As the first two, on sockets. They never wait, even on a blocking socket.
 ssize_t receive_some(int socket, std::span<std::byte> into, int flags = 0);
 ssize_t send_some(int socket, std::span<const std::byte> bytes);
 ssize_t receive_message(int socket, msghdr& message);
 ssize_t send_message(int socket, const msghdr& message);
-// The next connection of a listening socket, or -1 and errno. It never waits, provided that
-// `listener` is non-blocking.
+// Accepts the next connection of a listening socket; -1 and errno otherwise. It never waits,
+// provided that `listener` is non-blocking.
 int accept_one(int listener);
 
-// How many entries are ready, 0 once `limit` has passed; without a limit when that is negative. -1
-// and errno for an error other than a signal.
+// Returns the number of entries that are ready, 0 once `limit` has passed, or -1 and errno for an
+// error other than EINTR. A negative `limit` means no limit.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit);
-// Waits until `fd` is ready for `events`. False and errno otherwise; ETIMEDOUT at the deadline.
+// Waits until `fd` is ready for `events`. Otherwise returns false and sets errno: ETIMEDOUT at the
+// deadline.
 bool await(int fd, short events, Deadline deadline);
 
-// Reads until `into` is full or the input ends: the number of bytes, or -1 and errno.
+// Reads until `into` is full or the input ends. Returns the number of bytes, or -1 and errno.
 ssize_t read_whole(int fd, std::span<std::byte> into);
 ssize_t read_whole_at(int fd, off_t offset, std::span<std::byte> into);
 ssize_t receive_whole(int socket, std::span<std::byte> into, Deadline deadline);
-// Writes everything. False and errno otherwise; ETIMEDOUT at the deadline.
+// Writes all bytes. Otherwise returns false and sets errno: ETIMEDOUT at the deadline.
 bool write_whole(int fd, std::span<const std::byte> bytes, Deadline deadline = Deadline::never());
 bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes);
 bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
-// Reserves the file's first `bytes` now: touching a mapping of them is then no SIGBUS, even when
-// the disk or the memory is full. False and errno otherwise: EFBIG, without the signal SIGXFSZ,
-// above the limit of ulimit -f.
+// Reserves the file's first `bytes` now, so that touching a mapping of them raises no SIGBUS, even
+// when the disk or the memory is full. Otherwise returns false and sets errno. Above the limit of
+// ulimit -f that is EFBIG, without a SIGXFSZ.
 bool reserve_file(int fd, std::size_t bytes);
 
-// A descriptor that gives one record a call (signalfd, timerfd, eventfd): false when it has none.
+// Reads one record from a signalfd, timerfd or eventfd. Returns false when there is none.
 template <class Record>
 bool read_record(int fd, Record& record) {
   return read_some(fd, std::as_writable_bytes(std::span(&record, 1))) == sizeof record;
 }
-// Wakes the threads that wait for an eventfd.
+// Wakes the threads that wait on an eventfd.
 void ring(int eventfd);
 
-// The output buffer of a non-blocking socket: it sends some bytes now, and the rest once poll()
-// reports room (POLLOUT). Thread safety: none.
+// The output buffer of a non-blocking socket. flush() sends what the socket takes; the caller calls
+// it again once poll() reports room (POLLOUT). Thread safety: none.
 class SendQueue {
  public:
   bool empty() const { return sent_ == bytes_.size(); }
   std::size_t size() const { return bytes_.size() - sent_; }
   void add(std::span<const std::byte> bytes);
-  // Without a copy where nothing waits yet.
+  // As above, without a copy if the queue is empty.
   void add(std::vector<std::byte>&& bytes);
-  // Sends what `socket` takes now. False and errno when the connection is broken.
+  // Sends as many bytes as `socket` takes now. Returns false and sets errno when the connection is
+  // broken.
   bool flush(int socket);
 
  private:
   std::vector<std::byte> bytes_;
-  std::size_t sent_ = 0;  // of them
+  std::size_t sent_ = 0;  // how many of bytes_ have been sent
 };
 
-// A program may be started with standard streams closed (`>&-`). What it opens next would get their
-// numbers, and a socket with the number of stdout would get everything that is printed. This call
-// holds the numbers of the standard streams that are closed: reading finds the end, and writing
-// fails as before (EBADF), so that lost output is noticed. Call it before anything is opened;
-// later calls do nothing.
+// A program may be started with standard streams closed (`>&-`). The next files that it opens would
+// get their numbers, and a socket with the number of stdout would receive everything that is
+// printed. This function occupies the numbers of the closed standard streams: reading from them
+// reports the end of the file, and writing fails as before (EBADF), so that lost output is noticed.
+// Call it before anything is opened; later calls do nothing.
 void hold_standard_streams() noexcept;
 
-// Whether a line may be written over itself: true when `fd` is the terminal that this process was
-// started from and TERM names one that knows escape codes. paceline run and Open MPI's mpirun give
-// their ranks a terminal of their own making, whatever their output goes to: that is not the
-// terminal they were started from.
+// Whether a program may redraw a line in place: true when `fd` is the controlling terminal of this
+// process's session and TERM names a terminal with escape codes. paceline run and Open MPI's mpirun
+// give their ranks pseudo-terminals, wherever the output goes; those are not controlling terminals.
 bool can_draw_on(int fd);
 
 }  // namespace paceline

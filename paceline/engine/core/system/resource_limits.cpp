@@ -103,9 +103,9 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
 }
 
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable) {
-  // SLURM_CPUS_PER_TASK does not hold for two processes: one outside of a step, which stands in for
-  // all tasks of the node, and the only task of a step, which inherits the job's value whatever it
-  // was given itself.
+  // SLURM_CPUS_PER_TASK does not apply to two kinds of processes: one outside of any step, which
+  // acts for all tasks of the node, and the only task of a step, which inherits the job's value
+  // whatever its own allocation is.
   const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
   const bool is_one_of_many =
       variable("SLURM_STEP_ID") != nullptr && (tasks == nullptr || std::string_view(tasks) != "1");
@@ -123,7 +123,7 @@ namespace {
 
 std::uint64_t difference(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 
-// Below the limit of one folder; nothing where it has none.
+// The memory left below the limit of one cgroup folder; nullopt if the folder has no limit.
 std::optional<std::uint64_t> room_of(const std::string& folder, bool is_unified,
                                      std::uint64_t free_swap) {
   const auto file = [&](const char* unified, const char* first) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// How much cpu time and memory this process may take: what its control groups, SLURM and the
-// machine leave it.
+// How much cpu time and memory this process may use, within the limits of its control groups, of
+// SLURM and of the machine.
 //
 // Thread safety: free functions without state.
 
@@ -26,21 +26,21 @@ struct CgroupMembership {
 
 // The text of the file `cgroup` in a process's folder of /proc.
 std::string cgroup_text(const std::string& process = "/proc/self");
-// The memberships in its lines; lines of another form are left out.
+// The memberships that such a text lists; malformed lines are skipped.
 std::vector<CgroupMembership> cgroup_memberships(const std::string& text);
-// The folder of a cgroup, those above it, and at last `mount`, where its hierarchy is mounted.
+// The folder of a cgroup, the folders above it, and last `mount`, where its hierarchy is mounted.
 std::vector<std::string> cgroup_folders(const std::string& mount, std::string_view path);
 
-// The number that a file holds; nothing for "max" or without the file.
+// The number in a file; nullopt for "max" or when there is no file.
 std::optional<std::uint64_t> number_in_file(const std::string& path);
-// A file of lines "key number" or "key: number kB".
+// Reads a file of lines "key number" or "key: number kB".
 std::map<std::string, std::uint64_t> numbers_in_file(const std::string& path);
 
-// How much cpu time this process may use, where that is less than its cpus could give: a cgroup's
-// limit (docker run --cpus, Kubernetes) or a SLURM allocation that is not enforced by a mask.
+// A limit on cpu time below what this process's cpus could give: a cgroup's limit (docker run
+// --cpus, Kubernetes) or a SLURM allocation that no affinity mask enforces.
 struct CpuQuota {
-  double cpus = 0;     // how many could be busy all the time
-  std::string source;  // of the limit: "the cgroup", "SLURM_CPUS_PER_TASK"
+  double cpus = 0;     // cpus that could be busy all the time
+  std::string source;  // where the limit comes from: "the cgroup", "SLURM_CPUS_PER_TASK"
   bool operator==(const CpuQuota&) const = default;
 };
 
@@ -49,36 +49,37 @@ struct CpuQuota {
 // /proc/self/cgroup.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::string& membership);
 
-// The cpus that a SLURM task was allotted: SLURM_CPUS_PER_TASK inside a step, otherwise
-// SLURM_CPUS_ON_NODE. Without a plugin that sets masks, SLURM gives every task all cpus of the node
-// and only says by these variables how many are its own. `variable` looks one up; null when it is
-// not set.
+// The cpus that a SLURM task was allocated: SLURM_CPUS_PER_TASK inside a step, otherwise
+// SLURM_CPUS_ON_NODE. Without a plugin that sets masks, every SLURM task may run on all cpus of the
+// node, and only these variables tell how many it was allocated. `variable` looks a variable up and
+// returns null when it is not set.
 using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
 
-// How much more memory this process may take before the kernel ends it or another: what the machine
-// has left, and the limit of each cgroup that it is in. Files that are kept in memory count as
-// free, and so does swap.
+// How much more memory this process may use before the kernel kills it or another process. The
+// machine's free memory and every cgroup of the process limit it. The page cache counts as free,
+// and so does swap.
 struct MemoryRoom {
   std::uint64_t bytes = 0;
   std::string source;  // "of the machine's memory", "below the limit of /sys/fs/cgroup/job"
   bool operator==(const MemoryRoom&) const = default;
 };
 
-// A limit of cgroup v1 above this means none: it is the largest number of whole pages.
+// cgroup v1 reports "no limit" as the largest number of whole pages; anything above this value
+// means that.
 inline constexpr std::uint64_t kNoMemoryLimit = std::uint64_t{1} << 60;
 
-// Where a process's memory is counted: the folder of its cgroup below `mount`.
+// The cgroup that accounts for a process's memory, as a folder below `mount`.
 struct MemoryCgroup {
   std::string mount;
   std::string path;  // begins with a slash
   bool is_unified = true;
 };
 // `root` is where the cgroup file systems are mounted, `membership` the text of /proc/self/cgroup.
-// Nothing when no cgroup counts it.
+// nullopt when no cgroup accounts for it.
 std::optional<MemoryCgroup> memory_cgroup(const std::string& root, const std::string& membership);
 
-// Nothing when the machine does not say.
+// nullopt when the machine does not report its memory.
 std::optional<MemoryRoom> memory_room(const std::string& cgroups = "/sys/fs/cgroup",
                                       const std::string& proc = "/proc");
 

@@ -59,7 +59,7 @@ std::vector<std::string> components_of(std::string_view path) {
   return names;
 }
 
-// Returns 0 when it is a regular file, otherwise the error number.
+// Returns 0 when `file` is a regular file, otherwise the error number.
 int obstacle_to_use(const Fd& file, struct stat& status) {
   if (::fstat(file.get(), &status) != 0) return errno;
   return S_ISREG(status.st_mode) ? 0 : ENOTSUP;
@@ -188,7 +188,8 @@ bool is_lfs_pointer(std::string_view text) {
          text.starts_with("version https://hawser.github.com/spec/");
 }
 
-// The encoding that a byte order mark announces. UTF-32's mark begins with that of UTF-16.
+// The encoding that a byte order mark announces. The mark of UTF-32LE begins with that of UTF-16LE,
+// so it is checked first.
 std::string_view marked_encoding(std::string_view text) {
   if (text.starts_with("\xFF\xFE\0\0"sv)) return "UTF-32LE";
   if (text.starts_with("\0\0\xFE\xFF"sv)) return "UTF-32BE";
@@ -207,7 +208,7 @@ std::string_view mistaken_file(std::span<const std::byte> head) {
   for (const auto begin : {"<!doctype"sv, "<html"sv, "<head"sv, "<body"sv, "<?xml"sv, "<error"sv}) {
     if (begins_with(text, begin)) {
       return "a web page, not the file itself: download it from the link that gives the raw file "
-             "(on Hugging Face, /resolve/ in the place of /blob/)";
+             "(on Hugging Face, /resolve/ instead of /blob/)";
     }
   }
   return {};

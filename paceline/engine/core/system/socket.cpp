@@ -53,7 +53,7 @@ Fd open_socket(int family) {
   return socket;
 }
 
-// A kernel without IPv6 has none of its addresses, and makes no socket for them.
+// A kernel without IPv6 can neither have IPv6 addresses nor make sockets for them.
 bool has_family(int family) {
   const Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return socket || errno != EAFNOSUPPORT;
@@ -80,7 +80,7 @@ UnixAddress unix_address(const std::string& name) {
   return result;
 }
 
-// Until the attempt succeeds or fails; as go_on().
+// Waits until the attempt succeeds or fails; returns what go_on() returns.
 int complete(ConnectAttempt& attempt, Deadline deadline) {
   for (;;) {
     const int error = attempt.go_on();
@@ -89,8 +89,8 @@ int complete(ConnectAttempt& attempt, Deadline deadline) {
   }
 }
 
-// New attempts, with a growing pause, until one succeeds or the deadline passes. To ask a name
-// server may take long: that is no standstill, so each Vigil begins after it.
+// Makes new attempts, with growing pauses, until one succeeds or the deadline passes. A query to a
+// name server may take long without being a standstill, so each Vigil begins after it.
 template <class NewAttempt>
 Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_attempt) {
   auto pause = 1ms;
@@ -103,7 +103,7 @@ Fd connect_until(Deadline deadline, const std::string& name, NewAttempt new_atte
     if (vigil.sees_passed(deadline) || deadline.remaining() <= pause) {
       fail(ErrorCode::kTimeout, "could not connect to {} in time: {}", name, std::strerror(error));
     }
-    std::this_thread::sleep_for(pause);  // nothing signals that a listener came up elsewhere
+    std::this_thread::sleep_for(pause);  // another process's listener sends no event
     vigil.sees_passed(deadline);
     pause = std::min(pause * 2, 100ms);
   }
@@ -113,7 +113,7 @@ const sockaddr* generic(const sockaddr_storage& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-// Null for a name.
+// Resolves a numeric address without a name server; null for a name.
 AddressList numeric_address(const std::string& host) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
@@ -122,7 +122,7 @@ AddressList numeric_address(const std::string& host) {
   return {is_address ? list : nullptr, &freeaddrinfo};
 }
 
-// "0.0.0.0" and "::", in any form.
+// Whether `host` is "0.0.0.0" or "::", in any notation.
 bool is_unspecified(const std::string& host) {
   const AddressList list = numeric_address(host);
   if (!list) return false;
@@ -143,12 +143,13 @@ bool is_written_like_a_host(const std::string& text) {
          });
 }
 
-// Returns 0, or the error number that says why this host cannot listen there.
+// Returns 0, or the error number for which this host cannot listen there.
 int listen_at(const addrinfo& address, int backlog, Fd& socket) {
   if (!has_family(address.ai_family)) return EADDRNOTAVAIL;
   socket = open_socket(address.ai_family);
   set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
-  if (address.ai_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // of "::"
+  if (address.ai_family == AF_INET6)
+    set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);  // "::" takes IPv4 too
   const bool listens = ::bind(socket.get(), address.ai_addr, address.ai_addrlen) == 0 &&
                        ::listen(socket.get(), backlog) == 0;
   return listens ? 0 : errno;
@@ -185,7 +186,7 @@ std::string address_text(const sockaddr* address) {
     inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
   } else if (address->sa_family == AF_INET6) {
     const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    constexpr int kPrefix = 12;  // before an IPv4 address on a socket of both families
+    constexpr int kPrefix = 12;  // precedes the IPv4 address on a dual-stack socket
     if (IN6_IS_ADDR_V4MAPPED(&v6)) {
       inet_ntop(AF_INET, v6.s6_addr + kPrefix, text, sizeof text);
     } else {
@@ -200,9 +201,10 @@ std::string parse_host(const std::string& text, const std::string& what) {
   std::string host = in_brackets ? text.substr(1, text.size() - 2) : text;
   const bool is_v6 = host.find(':') != std::string::npos;
   check(is_written_like_a_host(host) && (is_v6 || !in_brackets) && (!is_v6 || is_numeric(host)),
-        "{}: '{}' is neither a name nor an address of a host", what, text);
+        "{}: '{}' is neither a host name nor a host address", what, text);
   check(!is_unspecified(host),
-        "{}: '{}' is every address of any host; write the name or an address of one", what, text);
+        "{}: '{}' stands for all addresses of any host; write the name or address of one host",
+        what, text);
   return host;
 }
 
@@ -214,7 +216,7 @@ Endpoint parse_endpoint(const std::string& text, const std::string& what) {
     endpoint.host = text.substr(0, colon);
     const bool is_v6 = endpoint.host.find(':') != std::string::npos;
     check(!is_v6 || (endpoint.host.front() == '[' && endpoint.host.back() == ']'),
-          "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT", what, text);
+          "{}: '{}': an IPv6 address needs brackets: [ADDRESS]:PORT", what, text);
     port = parse_number<std::uint16_t>(std::string_view(text).substr(colon + 1));
   }
   check(port.has_value(), "{}: '{}' is not HOST:PORT with a port from 0 to 65535", what, text);
@@ -266,7 +268,7 @@ void await_address(const std::string& host, Deadline deadline) {
           fmt::format("{}; trying again for up to {} s", why,
                       std::chrono::round<std::chrono::seconds>(deadline.remaining()).count()));
     }
-    std::this_thread::sleep_for(kPause);  // nothing signals that a name server knows more
+    std::this_thread::sleep_for(kPause);  // a name server sends no event
   }
 }
 
@@ -335,7 +337,8 @@ Endpoint peer_endpoint(const Fd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   if (getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    fail(ErrorCode::kPeerLost, "the other end of a connection is gone: {}", std::strerror(errno));
+    fail(ErrorCode::kPeerLost, "the other end of a connection has closed it: {}",
+         std::strerror(errno));
   }
   return {address_text(generic(address)), port_of(address)};
 }
@@ -357,7 +360,7 @@ Fd connect_tcp(const Endpoint& endpoint, Deadline deadline) {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalid) throw;
     }
-    await_address(endpoint.host, deadline);  // a name that has an address is looked up once only
+    await_address(endpoint.host, deadline);  // a name that resolves is looked up only once
     return ConnectAttempt(endpoint);
   });
 }
@@ -397,7 +400,7 @@ int ConnectAttempt::go_on() {
   return error;
 }
 
-// EAGAIN: a Unix listener's queue is full.
+// Returns EAGAIN when the queue of a Unix listener is full.
 int ConnectAttempt::begin(const Address& address) {
   socket_ = open_socket(address.bytes.ss_family);
   set_option(socket_, IPPROTO_TCP, TCP_NODELAY, 1);  // without effect on Unix sockets
@@ -422,8 +425,8 @@ Fd accept_connection(const Fd& listener, Deadline deadline) {
   }
 }
 
-// One probe a second once a second has been silent. With TCP_USER_TIMEOUT it is the time without an
-// answer that counts, for probes and for what was sent alike.
+// The kernel sends one probe a second after the first silent second. TCP_USER_TIMEOUT limits the
+// time without an answer, both to probes and to data.
 void end_on_silence(const Fd& socket, std::chrono::seconds limit) {
   const auto probes = static_cast<int>(std::max<std::chrono::seconds::rep>(1, limit.count() - 1));
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Threads: started with a name, and asleep on a word that several processes may share.
+// Named threads, and waiting on a word that several processes may share (futex).
 
 #include <atomic>
 #include <chrono>
@@ -28,8 +28,8 @@ std::jthread start_thread(std::string name, Body body) {
       });
 }
 
-// Linux futex. The state is in the word itself, which callers check in a loop, as wake-ups may be
-// spurious.
+// The futex of Linux. The state is in the word itself, which callers check in a loop, because
+// wake-ups may be spurious.
 
 // Sleeps while `word` equals `expected`, at most for `timeout`.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,

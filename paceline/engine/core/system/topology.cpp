@@ -27,12 +27,12 @@ struct DestroyTopology {
 using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 using Bitmap = std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)>;
 
-// An Atom core of a hybrid x86 processor has half the vector units of the others, which is what
-// training uses; clock rates alone would make it look too fast.
+// An Atom core of a hybrid x86 processor has half as many vector units as the other cores, and
+// training uses mainly those. Clock rates alone would make it look too fast.
 constexpr double kAtomShare = 0.5;
 
-// hwloc loads its plugins (OpenCL, GL, ...) in init, which costs more than everything else here;
-// none of them knows cores.
+// hwloc_topology_init() loads hwloc's plugins (OpenCL, GL, ...), which costs more than everything
+// else here; none of them describes cores.
 hwloc_topology_t init_without_plugins() {
   constexpr const char* kVariable = "HWLOC_PLUGINS_PATH";
   const bool was_set = std::getenv(kVariable) != nullptr;
@@ -52,7 +52,7 @@ HwlocTopology prepare() {
     hwloc_topology_set_type_filter(topology.get(), type, HWLOC_TYPE_FILTER_KEEP_ALL);
   }
   hwloc_topology_set_type_filter(topology.get(), HWLOC_OBJ_GROUP, HWLOC_TYPE_FILTER_KEEP_STRUCTURE);
-  // To tell the cores that exist from those that were given.
+  // Also reads the cores that this process may not use; restrict_topology() separates them.
   hwloc_topology_set_flags(topology.get(), HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   return topology;
 }
@@ -65,7 +65,7 @@ std::vector<int> members(hwloc_const_bitmap_t set) {
   return cpus;
 }
 
-// The clock rate or capacity of a kind of cores, to be compared with the other kinds' only.
+// The clock rate or capacity of a kind of core; comparable only between the kinds of one machine.
 double raw_speed(const hwloc_info_s* infos, unsigned count) {
   double megahertz = 0, capacity = 0;
   bool atom = false;
@@ -82,7 +82,7 @@ class Reader {
  public:
   explicit Reader(hwloc_topology_t machine) : machine_(machine) {}
 
-  // Every core of the machine, those that were not given included.
+  // Reads every core of the machine, including cores that this process may not use.
   Topology read() {
     Topology topology;
     read_cores(HWLOC_OBJ_CORE, topology);
@@ -140,7 +140,7 @@ class Reader {
     for (const Core& core : cores) speeds.push_back(speed_of(core));
     const double fastest = *std::max_element(speeds.begin(), speeds.end());
     const double slowest = *std::min_element(speeds.begin(), speeds.end());
-    if (slowest <= 0) return;  // not all are known
+    if (slowest <= 0) return;  // some speeds are unknown
     for (std::size_t i = 0; i < cores.size(); ++i) cores[i].speed = speeds[i] / fastest;
   }
 
@@ -162,7 +162,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// The cpus of `core` that are in `given`, or the others.
+// The cpus of `core` that are in `given` (`wanted`), or that are not.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {
@@ -188,15 +188,15 @@ std::optional<CpuQuota> quota_of_this_process() {
   return cgroup->cpus <= slurm->cpus ? cgroup : slurm;
 }
 
-// hwloc reads a file of any length into memory; those of the largest machines have some megabytes.
+// hwloc would read a file of any length into memory; the files of the largest machines have a few
+// megabytes.
 void check_file(const std::string& path) {
   constexpr std::uintmax_t kMostBytes = 64 << 20;
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return;  // which hwloc says
+  if (!std::filesystem::exists(path, error)) return;  // hwloc reports that
   check(std::filesystem::is_regular_file(path, error), "topology: {} is not a file", path);
   check(std::filesystem::file_size(path, error) <= kMostBytes,
-        "topology: {} is larger than {} MiB, which is not a file of lstopo", path,
-        kMostBytes >> 20);
+        "topology: {} is larger than {} MiB, so it is not an lstopo file", path, kMostBytes >> 20);
 }
 
 }  // namespace
@@ -253,7 +253,7 @@ Topology restrict_topology(const Topology& topology, const std::vector<int>& cpu
     if (!given.cpus.empty()) narrowed.cores.push_back(std::move(given));
     if (!other.cpus.empty()) narrowed.other_cores.push_back(std::move(other));
   }
-  check(!narrowed.cores.empty(), "topology: none of the chosen cpus was given to this process");
+  check(!narrowed.cores.empty(), "topology: this process may use none of the chosen cpus");
   return narrowed;
 }
 

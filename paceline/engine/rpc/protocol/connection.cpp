@@ -20,10 +20,10 @@ namespace paceline::rpc {
 namespace {
 
 constexpr std::size_t kReceiveBytes = 64 << 10;
-constexpr std::size_t kCopied = 16 << 10;      // a message of more bytes is sent from its place
-constexpr std::size_t kBlockBytes = 64 << 10;  // of small frames that are sent together
-constexpr std::size_t kMostTickets = 1 << 16;  // that may be on their way at a time
-constexpr std::size_t kMostPieces = 64;        // of one sendmsg(), well below the kernel's 1,024
+constexpr std::size_t kCopied = 16 << 10;      // longer messages are sent without a copy
+constexpr std::size_t kBlockBytes = 64 << 10;  // a block of small frames that are sent together
+constexpr std::size_t kMostTickets = 1 << 16;  // tickets that may be on their way at a time
+constexpr std::size_t kMostPieces = 64;        // for one sendmsg(), well below the kernel's 1,024
 constexpr std::array<std::byte, 1> kDoorbell{};
 
 bool is_unix(const Fd& socket) {
@@ -48,7 +48,7 @@ Connection::Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t ma
   const timeval limit{.tv_sec = 0, .tv_usec = std::chrono::microseconds(kLongestWait).count()};
   if (::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
       ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) & ~O_NONBLOCK) != 0) {
-    throw system_error("a connection between workers");
+    throw system_error("preparing a connection between workers");
   }
 }
 
@@ -63,7 +63,7 @@ void Connection::offer_rings() {
   const auto frame = encode({.kind = FrameKind::kRings});
   const int descriptor = rings->descriptor();
   const std::lock_guard lock(mutex_);
-  // The socket is empty and takes a frame as a whole.
+  // Nothing has been sent yet, so the socket takes the whole frame.
   if (send_with_descriptors(socket_.get(), frame, std::span(&descriptor, 1)) ==
       static_cast<ssize_t>(frame.size())) {
     rings_ = std::move(rings);
@@ -73,7 +73,7 @@ void Connection::offer_rings() {
   }
 }
 
-// Small pieces share blocks. Requires: the mutex is held.
+// Appends bytes; small pieces share blocks. Requires: the mutex is held.
 void Connection::append(std::span<const std::byte> bytes) {
   const bool fits = !unsent_.empty() && !unsent_.back().message &&
                     unsent_.back().bytes.size() + bytes.size() <= unsent_.back().bytes.capacity();
@@ -94,7 +94,7 @@ void Connection::append_place(std::span<const std::byte> bytes, const OutgoingPo
   unsent_.push_back({.bytes = {}, .rest = bytes, .message = message, .begins_frame = false});
 }
 
-// The bytes of a large message, from where they lie, with a header before every part.
+// Appends a large message without copying its bytes, with a header before every part.
 void Connection::append_message(const OutgoingPointer& message) {
   const MessageWriter& out = message->writer();
   const bool in_parts = out.size() > kPartBytes;
@@ -126,7 +126,8 @@ void Connection::append_message(const OutgoingPointer& message) {
   append_piece(bytes.subspan(begin));
 }
 
-// Nothing if the message is to go through the socket. Requires: the mutex is held.
+// Copies a message into shared memory; nullopt if it must go through the socket. Requires: the
+// mutex is held.
 std::optional<AreaPlace> Connection::put_into_area(const MessageWriter& message) {
   if (!shares_memory_ || has_no_area_ || message.size() <= kCopied) return {};
   if (!area_) {
@@ -178,7 +179,7 @@ void Connection::queue_urgent(Frame frame) {
   if (is_broken_) return;
   frame.flags |= Frame::kUrgent;
   frame.counter = sent_urgent_counter_++;
-  // Between two frames, and behind what may have been sent in part.
+  // An urgent frame goes between two frames, behind a piece that may have been sent in part.
   auto place = unsent_.begin();
   if (place != unsent_.end()) ++place;
   while (place != unsent_.end() && !place->begins_frame) ++place;
@@ -189,7 +190,7 @@ void Connection::queue_urgent(Frame frame) {
   urgent->rest = urgent->bytes;
 }
 
-// Requires: the mutex is held, and something is unsent.
+// Sends as many pieces as one call takes. Requires: the mutex is held, and something is unsent.
 ssize_t Connection::send_pieces() {
   Piece& first = unsent_.front();
   if (cipher_) return cipher_->send(socket_.get(), {}, first.rest);
@@ -207,7 +208,7 @@ ssize_t Connection::send_pieces() {
   return send_message(socket_.get(), message);
 }
 
-// What can be sent by one call.
+// Gathers the pieces that one call can send.
 std::size_t Connection::gather(std::span<iovec> pieces) const {
   std::size_t count = 0;
   for (const Piece& piece : unsent_) {
@@ -230,7 +231,8 @@ ssize_t Connection::send_through_rings() {
   return -1;
 }
 
-// A socket that has no room for it is full of others that have not been heard.
+// If the socket has no room for the doorbell, it is full of doorbells that the other end has not
+// read yet.
 void Connection::ring() { send_some(socket_.get(), kDoorbell); }
 
 bool Connection::flush() {
@@ -281,7 +283,7 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
   const bool is_urgent = (frame.flags & Frame::kUrgent) != 0;
   std::uint32_t& counter = is_urgent ? received_urgent_counter_ : received_counter_;
   if (frame.counter != counter++) {
-    fail(ErrorCode::kCorrupt, "a worker sent frame {} where frame {} was due", frame.counter,
+    fail(ErrorCode::kCorrupt, "a worker sent frame {} instead of frame {}", frame.counter,
          counter - 1);
   }
   if (is_urgent) {
@@ -291,16 +293,17 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
   }
   if (frame.kind == FrameKind::kRings) return take_rings();
   if (frame.kind == FrameKind::kArea) {
-    if (rings_ && !descriptor_) take_doorbells(nullptr);  // the descriptor came with one of them
+    if (rings_ && !descriptor_) take_doorbells(nullptr);  // the descriptor comes with one of them
     if (!descriptor_ || peers_area_ || in_message_ || frame.length != 0) {
-      fail(ErrorCode::kCorrupt, "a worker sent shared memory where none was due");
+      fail(ErrorCode::kCorrupt, "a worker sent unexpected shared memory");
     }
     peers_area_ = std::make_shared<ReceivedArea>(std::exchange(descriptor_, Fd()));
     return;
   }
   if (frame.kind == FrameKind::kPart) {
     if (!in_message_ || frame.length == 0 || frame.length > frame_.length - received_) {
-      fail(ErrorCode::kCorrupt, "a worker sent a part of {} bytes of no message", frame.length);
+      fail(ErrorCode::kCorrupt, "a worker sent a part of {} bytes outside of a message",
+           frame.length);
     }
     part_left_ = frame.length;
     return;
@@ -321,7 +324,7 @@ void Connection::begin_frame(std::span<const std::byte> header, Receiver& receiv
 void Connection::take_rings() {
   const std::lock_guard lock(mutex_);
   if (!descriptor_ || rings_ || received_counter_ != 1 || sent_counter_ != 0) {
-    fail(ErrorCode::kCorrupt, "a worker sent rings of shared memory where none were due");
+    fail(ErrorCode::kCorrupt, "a worker sent unexpected rings of shared memory");
   }
   rings_ = Rings::of_file(std::exchange(descriptor_, Fd()));
 }
@@ -339,7 +342,7 @@ void Connection::finish_message(Receiver& receiver) {
   if ((frame_.flags & Frame::kInArea) != 0) {
     AreaPlace place;
     if (!peers_area_ || payload_.bytes().size() != sizeof place) {
-      fail(ErrorCode::kCorrupt, "a worker sent a message in shared memory that it has not");
+      fail(ErrorCode::kCorrupt, "a worker sent a message in shared memory that it never shared");
     }
     std::memcpy(&place, payload_.bytes().data(), sizeof place);
     if (place.size > max_message_) {
@@ -351,7 +354,8 @@ void Connection::finish_message(Receiver& receiver) {
   receiver.take(frame_, std::move(payload_));
 }
 
-// Takes what it can use from the beginning of `bytes` and returns the rest, less than a header.
+// Consumes complete headers and their messages, and returns the rest, which is shorter than a
+// header.
 std::span<const std::byte> Connection::consume(std::span<const std::byte> bytes,
                                                Receiver& receiver) {
   for (;;) {
@@ -395,11 +399,11 @@ bool Connection::receive_to_the_end(Receiver& receiver) {
 }
 
 ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& deadline) {
-  // One call instead of two, if it may wait for as long as the socket's own limit.
+  // If the deadline is beyond the socket's own limit, a blocking read saves the call of poll().
   if (waits_in_receive_ && deadline.remaining() >= kLongestWait) {
     return read(into, Wait::kYes);
   }
-  const ssize_t there = cipher_ ? read(into) : -1;  // the cipher may have some already
+  const ssize_t there = cipher_ ? read(into) : -1;  // the cipher may hold decrypted bytes
   if (there >= 0 || (cipher_ && errno != EAGAIN)) return there;
   pollfd entry{.fd = socket_.get(), .events = POLLIN, .revents = 0};
   if (poll_for(std::span(&entry, 1),
@@ -409,7 +413,8 @@ ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& dea
   return read(into);
 }
 
-// The rest of a large message goes to its place, everything else through the buffer.
+// Where to receive to: the rest of a large message goes straight to its payload, everything else
+// through the buffer.
 std::span<std::byte> Connection::room_for_data() {
   if (part_left_ >= kReceiveBytes && buffered_ == 0) {
     return payload_.bytes().subspan(received_, part_left_);
@@ -417,7 +422,7 @@ std::span<std::byte> Connection::room_for_data() {
   return std::span(buffer_.get(), kReceiveBytes).subspan(buffered_);
 }
 
-// So many bytes have come into the room.
+// Takes `count` bytes that have arrived in room_for_data().
 void Connection::consume_data(std::size_t count, Receiver& receiver) {
   bytes_received_ += count;
   if (part_left_ >= kReceiveBytes && buffered_ == 0) {
@@ -439,8 +444,8 @@ bool Connection::receive(Receiver& receiver, const Deadline* deadline) {
     if (got == 0) return false;
     const auto count = static_cast<std::size_t>(got);
     consume_data(count, receiver);
-    // Less than asked for: nothing more is there, so the call that would say so is saved. A cipher
-    // gives its records one by one.
+    // A read that returned less than requested has emptied the socket, which saves another call. A
+    // cipher returns one record at a time, so this does not hold for it.
     if (!rings_ && (deadline != nullptr || (count < into.size() && !cipher_))) return true;
   }
   return receive_through_rings(receiver, deadline);
@@ -459,7 +464,7 @@ bool Connection::receive_through_rings(Receiver& receiver, const Deadline* deadl
   return is_open;
 }
 
-// False at the end of the connection.
+// Waits until the rings have data; returns false at the end of the connection.
 bool Connection::wait_for_data(const Deadline& deadline) {
   if (rings_->has_data()) return true;
   if (spin_ > std::chrono::nanoseconds(0)) {
@@ -471,12 +476,13 @@ bool Connection::wait_for_data(const Deadline& deadline) {
   return take_doorbells(&deadline);
 }
 
-// Hears those that rang, or with a deadline waits for one. False at the end of the connection.
+// Reads the doorbells that have arrived; with a deadline it waits for one. Returns false at the end
+// of the connection.
 bool Connection::take_doorbells(const Deadline* deadline) {
   std::array<std::byte, 256> doorbells;
   const ssize_t got = deadline != nullptr ? wait_and_read(doorbells, *deadline) : read(doorbells);
   if (got < 0) return errno == EAGAIN;
-  flush();  // there may be room again
+  flush();  // the reader may have made room
   return got > 0;
 }
 

@@ -1,13 +1,13 @@
 #pragma once
 
 // One connection between two workers: frames in both directions over a stream socket that has been
-// authenticated, or over rings of shared memory (shm_channel.h) beside it. Nothing here waits,
-// except receive() if it is allowed to: what finds no room now is kept and sent later. Small
-// messages are copied. Large ones go through memory that the two workers share (shm_channel.h), or
-// are sent from where they lie.
+// authenticated, or over rings of shared memory (shm_channel.h) beside it. Only receive() waits,
+// and only with a deadline; bytes that find no room are kept and sent later. Small messages are
+// copied. Large ones go through memory that the two workers share (shm_channel.h), or are sent
+// without a copy.
 //
 // Two lanes share the socket. A message of more than kPartBytes travels in parts, and frames of the
-// urgent lane (renewals) go between two of them. So signs of life never wait for the end of a
+// urgent lane (renewals) go between two of them. So a sign of life never waits for the end of a
 // message.
 //
 // Thread safety: any thread may send; one at a time may receive.
@@ -33,10 +33,9 @@ namespace paceline::rpc {
 
 class Connection {
  public:
-  // A frame of more than `max_message` bytes breaks the connection before memory is taken for it.
-  // Encrypted if there is a cipher. `waits_in_receive`: the socket is made one on which a read()
-  // waits. `spin`: for so long, a receive() that may wait looks for what comes through shared
-  // memory, before it sleeps.
+  // A frame of more than `max_message` bytes breaks the connection before memory is allocated for
+  // it. With a cipher the connection is encrypted. `waits_in_receive` makes the socket blocking.
+  // `spin` is how long a receive() that may wait polls the shared memory before it sleeps.
   Connection(Fd socket, std::unique_ptr<Cipher> cipher, std::size_t max_message,
              bool waits_in_receive, std::chrono::nanoseconds spin = {});
   ~Connection();
@@ -45,23 +44,23 @@ class Connection {
 
   int socket() const { return socket_.get(); }
 
-  // The caller's end, before anything is sent: from now on both directions go through shared
-  // memory, if both ends are on one host and there is some.
+  // The caller's end calls it before anything is sent. If both ends are on one host and memory is
+  // available, both directions then go through shared memory.
   void offer_rings();
 
-  // Appends a frame; flush() sends it. `message` must live as a whole until it was sent or own()
-  // was called.
+  // Appends a frame; flush() sends it. `message` and the memory that it refers to must live until
+  // it has been sent, or until own() is called.
   void queue(const Frame& frame, const OutgoingPointer& message = {});
-  // Before everything that was queued.
+  // Puts an urgent frame before everything that is queued.
   void queue_urgent(Frame frame);
-  // Sends what the socket takes now. False when the connection is broken.
+  // Sends as much as the socket takes now. Returns false when the connection is broken.
   bool flush();
   bool has_unsent() const;
-  // What epoll reports once there is room for what is unsent.
+  // The event that epoll reports once there is room for unsent bytes.
   std::uint32_t event_of_room() const;
-  // Copies what is still to be sent of `message`, whose owner wants its memory back.
+  // Copies the unsent part of `message`, so that its owner can reuse the memory.
   void own(const Outgoing& message);
-  // Ends the connection in both directions; receive() returns false soon.
+  // Ends the connection in both directions; receive() soon returns false.
   void shut_down();
 
   class Receiver {
@@ -71,25 +70,27 @@ class Connection {
    protected:
     ~Receiver() = default;
   };
-  // Reads what has arrived and passes on every frame that is whole. With a deadline: waits for
-  // something until then (and for at most kLongestWait), and reads once. False at the end of the
-  // connection, or when it is broken. Error(kCorrupt) for what no worker sends.
+  // Reads the bytes that have arrived and passes every complete frame to the receiver. With a
+  // deadline it waits for bytes, at most until then and for at most kLongestWait, and reads once.
+  // Returns false at the end of the connection, or when it is broken. Throws Error(kCorrupt) for
+  // bytes that no worker sends.
   bool receive(Receiver& receiver, const Deadline* deadline = nullptr);
   static constexpr std::chrono::milliseconds kLongestWait{100};
-  // As receive(), until nothing is left: for a connection that the other end has closed, because
-  // the end may come together with the last bytes, and no event of its own announces it.
+  // As receive(), but reads until nothing is left. For a connection that the other end has closed:
+  // the end may arrive together with the last bytes, without an event of its own.
   bool receive_to_the_end(Receiver& receiver);
-  // For the receiver.
+  // Only the receiving thread may call it.
   std::uint64_t bytes_received() const { return bytes_received_; }
 
  private:
-  // What waits to be sent: whole frames, or a part of a large message that is sent from its place.
+  // Bytes that wait to be sent: whole frames, or a part of a large message that is sent without a
+  // copy.
   struct Piece {
     std::vector<std::byte> bytes;
-    std::span<const std::byte> rest;  // of `bytes` or of `message`, unsent
+    std::span<const std::byte> rest;  // the unsent bytes of `bytes` or `message`
     OutgoingPointer message;
     bool begins_frame = true;
-    int descriptor = -1;  // that goes with its first byte
+    int descriptor = -1;  // sent with the first byte; -1: none
   };
   void append(std::span<const std::byte> bytes);
   void append_place(std::span<const std::byte> bytes, const OutgoingPointer& message);
@@ -117,26 +118,26 @@ class Connection {
   const bool waits_in_receive_, shares_memory_;
   const std::chrono::nanoseconds spin_;
 
-  mutable std::mutex mutex_;  // guards what follows, up to the next comment
+  mutable std::mutex mutex_;  // guards the members from here to is_broken_
   std::deque<Piece> unsent_;
-  std::vector<std::byte> spare_;       // memory of a piece that was sent
-  std::deque<std::uint64_t> tickets_;  // the last ones that were sent
+  std::vector<std::byte> spare_;       // memory of a sent piece, to be reused
+  std::deque<std::uint64_t> tickets_;  // tickets that were sent last
   std::uint32_t sent_counter_ = 0, sent_urgent_counter_ = 0;
-  std::unique_ptr<Rings> rings_;  // set once, before the receiver uses it
+  std::unique_ptr<Rings> rings_;  // set once, before the receiving thread uses it
   std::unique_ptr<SentArea> area_;
-  bool has_no_area_ = false;  // because there was none to be had
+  bool has_no_area_ = false;  // the system had no memory for an area
   bool is_broken_ = false;
 
-  // The receiver's.
+  // The members below belong to the receiving thread.
   std::uint64_t bytes_received_ = 0, num_reads_ = 0;
-  const std::unique_ptr<std::byte[]> buffer_;  // its pages come as they are used
-  std::size_t buffered_ = 0;                   // bytes in it that wait for the rest of their header
-  Frame frame_;                                // whose message is being received
+  const std::unique_ptr<std::byte[]> buffer_;  // its pages are allocated on first use
+  std::size_t buffered_ = 0;                   // bytes of an incomplete header in buffer_
+  Frame frame_;                                // the frame whose message is being received
   Payload payload_;
-  std::size_t received_ = 0;   // of the payload
-  std::size_t part_left_ = 0;  // bytes of the payload that come before the next header
+  std::size_t received_ = 0;   // bytes of the payload received so far
+  std::size_t part_left_ = 0;  // bytes of the payload before the next header
   bool in_message_ = false;
-  Fd descriptor_;  // that came with what was received last
+  Fd descriptor_;  // arrived with the last bytes
   std::shared_ptr<ReceivedArea> peers_area_;
   std::uint32_t received_counter_ = 0, received_urgent_counter_ = 0;
 };

@@ -18,7 +18,7 @@ constexpr std::uint32_t kMagic = 0x43504c01;  // the lowest byte is the version
 constexpr std::uint8_t kAllFlags =
     Frame::kInParts | Frame::kUrgent | Frame::kInMemory | Frame::kInArea;
 
-// The header as it lies in memory, which is how it travels.
+// The header in memory, which has the same layout on the wire.
 struct Header {
   std::uint32_t magic = kMagic;
   std::uint8_t kind = 0, effect = 0, status = 0, flags = 0;
@@ -37,7 +37,7 @@ bool is_kind(std::uint8_t kind) {
 }
 
 [[noreturn]] void refuse(const std::string& why) {
-  fail(ErrorCode::kCorrupt, "a worker sent what is not a frame: {}", why);
+  fail(ErrorCode::kCorrupt, "a worker sent an invalid frame: {}", why);
 }
 
 }  // namespace
@@ -95,12 +95,12 @@ std::uint64_t method_id(std::string_view name) {
 namespace {
 
 struct Kept {
-  std::mutex mutex;  // guards all that follows
+  std::mutex mutex;  // guards the members below
   std::unordered_map<std::uint64_t, OutgoingPointer> messages;
   std::uint64_t last_ticket = 0;
 };
 
-// Never destroyed: a worker in a global variable may end after it.
+// Never destroyed, because a worker in a global variable may end later.
 Kept& kept() {
   static auto& kept = *new Kept;
   return kept;
@@ -119,12 +119,12 @@ OutgoingPointer LocalMessages::take(std::uint64_t ticket) {
   Kept& all = kept();
   const std::lock_guard lock(all.mutex);
   auto node = all.messages.extract(ticket);
-  if (node.empty()) fail(ErrorCode::kCorrupt, "a worker sent a ticket for no message");
+  if (node.empty()) fail(ErrorCode::kCorrupt, "a worker sent an unknown ticket");
   return std::move(node.mapped());
 }
 
 void LocalMessages::discard(std::uint64_t ticket) {
-  OutgoingPointer message;  // ends after the lock
+  OutgoingPointer message;  // destroyed after the lock is released
   Kept& all = kept();
   const std::lock_guard lock(all.mutex);
   auto node = all.messages.extract(ticket);

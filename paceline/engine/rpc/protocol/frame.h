@@ -1,11 +1,11 @@
 #pragma once
 
-// What travels between two workers: frames, each a header and perhaps a message; messages on their
-// way out (Outgoing) and in (Payload), and those of a worker to itself (LocalMessages).
+// The frames between two workers, each a header and possibly a message; outgoing messages
+// (Outgoing), received ones (Payload), and messages of a worker to itself (LocalMessages).
 // docs/formats/calls.md has the layout.
 //
-// A worker calls another over a connection of its own, so every connection has a caller's end and a
-// callee's end, and session.h says what each frame means.
+// A worker calls another one over a connection that it makes itself, so every connection has a
+// caller's end and a callee's end. session.h defines the meaning of each frame.
 //
 // Thread safety: pure functions.
 
@@ -26,78 +26,78 @@ namespace paceline::rpc {
 enum class FrameKind : std::uint8_t {
   // from the caller
   kOpen = 1,     // asks for a session: `number` counts the caller's connections
-  kResume,       // goes on with `session`: the numbers of the calls that were sent
+  kResume,       // resumes `session`: the numbers of the calls that were sent
   kRequest,      // call `number`: a message for a method
-  kTell,         // a message for a method; nothing answers it
-  kAcknowledge,  // the calls whose numbers follow may be forgotten
+  kTell,         // a one-way message for a method, without a reply
+  kAcknowledge,  // the callee may forget the calls whose numbers follow
   kRenew,        // a sign of life
-  kGoodbye,      // the session ends: the caller leaves
+  kGoodbye,      // the session ends, because the caller leaves
   // from the callee
-  kOpened = 65,  // `session`, and how much may be under way at a time
-  kResumed,      // what is known of each call, and how much may be under way
-  kRefused,      // `session` is not known
-  kReply,        // to call `number`: a message, or what went wrong, as `status`
+  kOpened = 65,  // `session`, and the credit: how much may be under way
+  kResumed,      // the state of each call, and the credit
+  kRefused,      // `session` is unknown
+  kReply,        // the reply to call `number`: a message, or an error, as `status`
   kRenewed,
-  kCredit,  // so many of what this connection told (`number`, in bytes `method`) have been handled
-  // from either
-  kPart = 129,  // of the message that was announced last
+  kCredit,  // one-way messages of this connection handled so far: `number`, and `method` bytes
+  // from either end
+  kPart = 129,  // a part of the message that was announced last
   kArea,        // comes with a descriptor: the sender's area (shm_channel.h)
-  kRings,       // comes with a descriptor: what follows goes through it (shm_channel.h)
+  kRings,       // comes with a descriptor: later bytes go through these rings (shm_channel.h)
 };
 
 // How the callee answers a request.
 enum class ReplyStatus : std::uint8_t {
   kOk,
-  kHandlerFailed,  // it threw, or let go of the answer: the text follows
+  kHandlerFailed,  // it threw, or dropped the answer; a text follows
   // not executed; a text follows
   kNoMethod,
-  kUnreadable,  // the request is not of the type that the handler takes
-  kTooLate,     // its time was over before a handler was free
+  kUnreadable,  // the request does not have the type that the handler takes
+  kTooLate,     // its deadline passed before a handler was free
   kBusy,        // too many requests wait
-  kNoObject,    // what the reference refers to does not exist (any more)
-  kLeaving,     // the worker leaves
+  kNoObject,    // the object of the reference does not exist (any more)
+  kLeaving,     // the worker is leaving
 };
 
 struct Frame {
   // `flags`
-  static constexpr std::uint8_t kInParts = 1;   // the message follows in frames of kPart
-  static constexpr std::uint8_t kUrgent = 2;    // on the lane of its own
+  static constexpr std::uint8_t kInParts = 1;   // the message follows in kPart frames
+  static constexpr std::uint8_t kUrgent = 2;    // on the urgent lane
   static constexpr std::uint8_t kInMemory = 4;  // the message is a ticket (LocalMessages)
-  static constexpr std::uint8_t kInArea = 8;    // the message says where it lies (shm_channel.h)
+  static constexpr std::uint8_t kInArea = 8;    // the message is an AreaPlace (shm_channel.h)
 
   FrameKind kind{};
   Effect effect{};
   ReplyStatus status{};
   std::uint8_t flags = 0;
-  std::uint32_t counter = 0;  // of the frames of one direction and lane of a connection, from 0
-  std::uint32_t length = 0;   // of the message
-  std::uint32_t time_left_ms = 0;  // of kOpened and kResumed: the lease
-  std::uint32_t max_calls = 0;     // of kOpened and kResumed
+  std::uint32_t counter = 0;       // counts the frames of a direction and lane from 0
+  std::uint32_t length = 0;        // bytes of the message
+  std::uint32_t time_left_ms = 0;  // in kOpened and kResumed: the lease
+  std::uint32_t max_calls = 0;     // in kOpened and kResumed
   SessionNumber session = 0;
   CallNumber number = 0;
-  CallNumber acknowledged = 0;  // by the way, with a request; 0: none
-  std::uint64_t method = 0;     // method_id(); of kOpened and kResumed how many bytes
-  std::uint64_t object = 0;     // that the method belongs to; 0: none
+  CallNumber acknowledged = 0;  // piggybacked on a request; 0: none
+  std::uint64_t method = 0;     // method_id(); in kOpened and kResumed: credit in bytes
+  std::uint64_t object = 0;     // the object of the method; 0: none
   bool operator==(const Frame&) const = default;
 };
 
 inline constexpr std::size_t kFrameBytes = 64;
-// A longer message travels in parts of this size, between which frames of the urgent lane find
-// room.
+// A longer message travels in parts of this size, and urgent frames go between the parts.
 inline constexpr std::size_t kPartBytes = 256 << 10;
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame);
-// Error(kCorrupt) for what no worker sends.
+// Throws Error(kCorrupt) for bytes that no worker sends.
 Frame decode_frame(std::span<const std::byte, kFrameBytes> bytes);
 
-// A method's name as it travels: the lower half of XXH3-128.
+// The id that stands for a method's name on the wire: the lower half of XXH3-128.
 std::uint64_t method_id(std::string_view name);
 
-// Its address stands for the type within this process.
+// The address of this variable identifies the type T within the process.
 template <class T>
 inline constexpr char kTypeTag = 0;
 
-// A message on its way out, with the object that it was made of, to whose memory it may refer.
+// An outgoing message, together with the object that it was made from, to whose memory it may
+// refer.
 //
 // A message to this worker itself keeps its object: only a ticket for it goes through the socket,
 // and the handler sees the caller's object.
@@ -109,15 +109,15 @@ class Outgoing {
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
 
-  // The bytes. Empty if it goes to this worker itself.
+  // The bytes of the message; empty if it goes to this worker itself.
   const MessageWriter& writer() const { return writer_; }
   bool is_for_self() const { return is_for_self_; }
-  // The object, if it is a T.
+  // The object, if it is a T; otherwise null.
   template <class T>
   const T* object() const {
     return type_ == &kTypeTag<T> ? static_cast<const T*>(object_) : nullptr;
   }
-  // The bytes of one that is_for_self(), for a reader that takes another type.
+  // Encodes a message that is_for_self(), for a reader that takes another type.
   virtual MessageWriter write() const = 0;
 
  protected:
@@ -152,7 +152,7 @@ OutgoingPointer make_outgoing(T message, bool is_for_self = false) {
   return std::make_shared<const OutgoingOf<T>>(std::move(message), is_for_self);
 }
 
-// Bytes that are no message: lists of the session's frames, texts of errors.
+// Outgoing bytes other than messages: the lists in the session's frames, texts of errors.
 class OutgoingBytes final : public Outgoing {
  public:
   OutgoingBytes() : Outgoing(nullptr, nullptr, false) {}
@@ -163,7 +163,7 @@ class OutgoingBytes final : public Outgoing {
   MessageWriter write() const override { return {}; }
 };
 
-// A message that has arrived. Its bytes lie at a multiple of MessageWriter::kAlignment.
+// A message that has arrived. Its bytes begin at a multiple of MessageWriter::kAlignment.
 class Payload {
  public:
   Payload() = default;
@@ -171,11 +171,12 @@ class Payload {
     if (size > sizeof small_) large_ = std::make_unique_for_overwrite<Word[]>(size / 8 + 1);
   }
   explicit Payload(OutgoingPointer in_memory) : in_memory_(std::move(in_memory)) {}
-  // Bytes of the other end (shm_channel.h), whose owner learns when they are read.
+  // A payload in memory of the other end (shm_channel.h), which is told when the bytes have been
+  // read.
   Payload(std::shared_ptr<const std::byte> in_area, std::size_t size)
       : size_(size), in_area_(std::move(in_area)) {}
 
-  // Requires: they are memory of its own.
+  // Requires: the payload owns its memory.
   std::span<std::byte> bytes() {
     return {reinterpret_cast<std::byte*>(large_ ? large_.get() : small_.data()), size_};
   }
@@ -187,7 +188,7 @@ class Payload {
     const auto all = bytes();
     return {reinterpret_cast<const char*>(all.data()), all.size()};
   }
-  // From this worker itself: not bytes, but the object. Null otherwise.
+  // The object of a message from this worker itself, which has no bytes; otherwise null.
   const OutgoingPointer& in_memory() const { return in_memory_; }
   OutgoingPointer& in_memory() { return in_memory_; }
 
@@ -200,16 +201,16 @@ class Payload {
   std::array<Word, 16> small_{};
 };
 
-// Messages of a worker to itself: the objects wait here while their tickets are on the way.
+// Messages of a worker to itself. The objects wait here while their tickets are on the way.
 //
-// Thread safety: all functions.
+// Thread safety: every function may be called from any thread.
 class LocalMessages {
  public:
-  // A ticket for the message, which take() redeems once.
+  // Returns a ticket for the message, which take() redeems once.
   static std::uint64_t keep(OutgoingPointer message);
-  // Error(kCorrupt) for a ticket that this process has not given out.
+  // Throws Error(kCorrupt) for a ticket that this process has not issued.
   static OutgoingPointer take(std::uint64_t ticket);
-  // Of a ticket that may have been lost.
+  // Drops the message of a ticket that may have been lost.
   static void discard(std::uint64_t ticket);
 };
 

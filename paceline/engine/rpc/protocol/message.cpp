@@ -97,8 +97,7 @@ std::span<const std::byte> MessageReader::take_aligned(std::size_t count) {
 std::size_t MessageReader::get_count(std::size_t least) {
   const std::size_t count = get_number<std::uint32_t>();
   if (count > remaining() / least) {
-    refuse(
-        fmt::format("it says that {} elements follow, and {} bytes are left", count, remaining()));
+    refuse(fmt::format("it claims {} elements, but only {} bytes are left", count, remaining()));
   }
   return count;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Messages: structs with a list of fields, which become bytes and are read again.
+// Messages: structs with a list of fields, which are written as bytes and read back.
 //
 //   struct PullRequest {
 //     std::string table;
@@ -9,16 +9,16 @@
 //   };
 //
 // A field is a number, a bool, an enum, text, a std::vector, std::array or std::optional of fields,
-// another message, or a std::span or std::string_view of constant data. A span or a view is sent
-// without a copy if it is large; the receiver's refers to the bytes of the message, so it must not
-// outlive them.
+// another message, or a std::span or std::string_view of constant data. A large span or view is
+// sent without a copy. At the receiver a span or view refers to the bytes of the message, so it
+// must not outlive them.
 //
-// Fields are identified by their position, and each carries its kind. A field that is added at the
-// end of a message works in both directions: an older reader skips it, and a newer one leaves its
-// default value. Any other change is an Error(kCorrupt) that names the field.
+// Fields are identified by their position, and each carries its kind. A field may be added at the
+// end of a message: an older reader skips it, and a newer reader of an older message keeps the
+// default value. Any other change gives an Error(kCorrupt) that names the field.
 //
 // Nothing in a message is executed. The reader checks every length against the bytes that are left
-// before it takes memory, and stops at kMaxMessageDepth. docs/formats/calls.md has the layout.
+// before it allocates memory, and stops at kMaxMessageDepth. docs/formats/calls.md has the layout.
 //
 // Thread safety: none for one object; distinct objects are independent.
 
@@ -41,7 +41,7 @@
 
 namespace paceline::rpc {
 
-// Messages within messages, lists and optional fields, counted together.
+// The deepest nesting of messages, lists and optional fields, counted together.
 inline constexpr int kMaxMessageDepth = 32;
 inline constexpr std::size_t kMaxMessageBytes = 0xffff'ffff;
 
@@ -63,7 +63,7 @@ enum class FieldKind : std::uint8_t {
   kOptional,
   kMessage,
 };
-// "int64", "list", ...; "unknown kind 77" for what no build of Paceline sends.
+// "int64", "list", ...; "unknown kind 77" for a number that no build of Paceline sends.
 std::string to_string(FieldKind kind);
 
 class ReferenceHandle;  // references.h
@@ -72,16 +72,16 @@ class ReferenceTable;
 template <class T>
 concept Message = requires(T& message) { T::fields(message); };
 
-// The bytes of a message on their way out. Large spans are referred to, not copied.
+// Writes the bytes of a message. It refers to large spans instead of copying them.
 class MessageWriter {
  public:
-  // A span of at least this many bytes is sent from where it lies.
+  // A span of at least this many bytes is sent without a copy.
   static constexpr std::size_t kLargeSpan = 32 << 10;
-  // Data of lists begin at a multiple of this, counted from the beginning of the message.
+  // The data of lists begin at a multiple of this, counted from the beginning of the message.
   static constexpr std::size_t kAlignment = 8;
 
   struct Part {
-    std::size_t offset = 0;  // of the bytes(), before which it belongs
+    std::size_t offset = 0;  // it belongs before this offset of bytes()
     std::span<const std::byte> data;
   };
 
@@ -93,38 +93,38 @@ class MessageWriter {
     bytes_.insert(bytes_.end(), raw.begin(), raw.end());
     size_ += sizeof(T);
   }
-  // Error(kInvalid) for more than kMaxMessageBytes.
+  // Throws Error(kInvalid) for more than kMaxMessageBytes.
   void put_count(std::size_t count);
   void put_bytes(std::span<const std::byte> data);
   // Puts bytes at a multiple of kAlignment. `data` must live until the message has been sent.
   void put_aligned(std::span<const std::byte> data);
-  // Keeps the owner of such bytes alive for as long, where the message itself does not own them.
+  // Keeps the owner of such bytes alive until then, if the message itself does not own them.
   void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
   // A length that end_length() fills in: the number of bytes between the two calls.
   struct Length {
-    std::size_t place = 0;  // of the length, among the bytes()
-    std::size_t begin = 0;  // of what it counts, by size()
+    std::size_t place = 0;  // where the length is stored in bytes()
+    std::size_t begin = 0;  // size() at the beginning of the counted bytes
   };
   Length begin_length();
   void end_length(const Length& length);
 
-  // One more level. Error(kInvalid) beyond kMaxMessageDepth.
+  // Enters one more level. Throws Error(kInvalid) beyond kMaxMessageDepth.
   void enter();
   void leave() { --depth_; }
 
-  // A reference is among the fields (remote_ref.h).
+  // Records that a field is a reference (remote_ref.h).
   void refer(std::shared_ptr<ReferenceHandle> reference) {
     references_.push_back(std::move(reference));
   }
   const std::vector<std::shared_ptr<ReferenceHandle>>& references() const { return references_; }
 
   void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
-  // The number of bytes with all parts.
+  // The number of bytes, including all parts.
   std::size_t size() const { return size_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
   const std::vector<Part>& parts() const { return parts_; }
-  // All bytes in one piece. Requires: there is room for size() bytes.
+  // Copies all bytes into one piece. Requires: `to` has room for size() bytes.
   void copy_to(std::byte* to) const;
   std::vector<std::byte> copy() const;
 
@@ -140,8 +140,8 @@ class MessageWriter {
 // Reads the bytes of a message, which may come from a program of another version.
 class MessageReader {
  public:
-  // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment. References among the fields
-  // become the table's; without one they are an error.
+  // Requires: `bytes` begin at a multiple of MessageWriter::kAlignment. `table` takes the
+  // references among the fields; without a table they are an error.
   explicit MessageReader(std::span<const std::byte> bytes, ReferenceTable* table = nullptr)
       : all_(bytes), end_(bytes.size()), table_(table) {}
 
@@ -154,21 +154,21 @@ class MessageReader {
     return value;
   }
   std::span<const std::byte> take(std::size_t count);
-  // Takes what put_aligned() wrote, as take() does.
+  // As take(), for bytes that put_aligned() wrote.
   std::span<const std::byte> take_aligned(std::size_t count);
-  // The number of elements that follow, each of at least `least` bytes: Error(kCorrupt) if fewer
-  // bytes are left.
+  // The number of elements that follow, each of at least `least` bytes. Throws Error(kCorrupt) if
+  // too few bytes are left.
   std::size_t get_count(std::size_t least);
-  // Error(kCorrupt) unless the next byte is `kind`.
+  // Throws Error(kCorrupt) unless the next byte is `kind`.
   void expect(FieldKind kind);
 
-  // Reads the length of a message within this one, and confines the reader to it.
-  // leave_message() skips what is left of it, the fields of a newer version.
+  // Reads the length of a nested message and confines the reader to it. leave_message() skips the
+  // rest of it, the fields of a newer version.
   std::size_t enter_message();
   void leave_message(std::size_t outer_end);
   void enter();
   void leave() { --depth_; }
-  // The number of the field that is read next, from 1, for messages of errors.
+  // Sets the number of the field that is read next, from 1, for error messages.
   void at_field(int number) { path_[static_cast<std::size_t>(depth_)] = number; }
 
   ReferenceTable* table() const { return table_; }
@@ -188,8 +188,8 @@ class MessageReader {
   std::array<int, kMaxMessageDepth + 1> path_{};
 };
 
-// How a type is written and read: its kind, the fewest bytes that it takes behind its kind, and
-// both directions. A type of yours takes part by a specialisation.
+// How a type is written and read: its kind, the fewest bytes that follow its kind, and the
+// functions for both directions. Specialise it for a type of your own.
 template <class T>
 struct FieldCodec;
 
@@ -204,8 +204,8 @@ void read_field(MessageReader& in, T& value) {
   FieldCodec<T>::read(in, value);
 }
 
-// The whole message. Errors of write(): kInvalid for one that is too large or too deep; of read():
-// kCorrupt, and `message` may then have been filled in part.
+// Write and read a whole message. Writing throws kInvalid for a message that is too large or too
+// deep. Reading throws kCorrupt; `message` may then be partly filled.
 template <Message T>
 MessageWriter write_message(const T& message) {
   MessageWriter out;
@@ -235,7 +235,7 @@ consteval FieldKind number_kind() {
   } else if constexpr (std::same_as<T, bool>) {
     return kBool;
   } else if constexpr (std::is_floating_point_v<T>) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "float and double are the types that travel");
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "only float and double can be sent");
     return sizeof(T) == 4 ? kFloat32 : kFloat64;
   } else if constexpr (std::is_signed_v<T>) {
     return sizeof(T) == 1 ? kInt8 : sizeof(T) == 2 ? kInt16 : sizeof(T) == 4 ? kInt32 : kInt64;
@@ -246,7 +246,7 @@ consteval FieldKind number_kind() {
 
 template <class T>
 concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
-// Numbers of which any bytes are a value, so that a list of them can be copied as a whole.
+// Numbers for which all bit patterns are valid, so that a list of them can be copied as a whole.
 template <class T>
 concept PlainNumber = Number<T> && !std::same_as<T, bool>;
 
@@ -289,7 +289,7 @@ struct FieldCodec<T> {
   }
 };
 
-// The part that all lists have in common: the kind of their elements, then the elements.
+// The common part of all lists: the kind of the elements, then the elements.
 template <class T>
 struct ElementCodec {
   static void write(MessageWriter& out, std::span<const T> values) {
@@ -313,7 +313,7 @@ struct ElementCodec {
     const auto bytes = in.take_aligned(count * sizeof(T));
     return {reinterpret_cast<const T*>(bytes.data()), count};
   }
-  // `next(i)` is where element i is read to.
+  // `next(i)` returns the place for element i.
   template <class Next>
   static void read_each(MessageReader& in, std::size_t count, Next next) {
     in.enter();
@@ -339,7 +339,7 @@ struct FieldCodec<std::vector<T>> {
       values.assign(there.begin(), there.end());
     } else {
       const std::size_t count = ElementCodec<T>::read_count(in);
-      values.clear();  // grows with what has been read, not by what the count promises
+      values.clear();  // grows with the elements read, as the count is untrusted
       ElementCodec<T>::read_each(in, count,
                                  [&](std::size_t) -> T& { return values.emplace_back(); });
     }
@@ -348,7 +348,7 @@ struct FieldCodec<std::vector<T>> {
 
 template <class T>
 struct FieldCodec<std::span<const T>> {
-  static_assert(PlainNumber<T>, "a span has numbers");
+  static_assert(PlainNumber<T>, "a span must consist of numbers");
   static constexpr FieldKind kKind = FieldKind::kList;
   static constexpr std::size_t kLeast = 5;
   static void write(MessageWriter& out, std::span<const T> values) {
@@ -426,7 +426,7 @@ struct FieldCodec<T> {
   }
 
  private:
-  // A message of an older version ends before the fields that it does not know.
+  // Reads a field, unless the message has ended: an older version lacks newer fields.
   template <class Field>
   static void read_if_sent(MessageReader& in, int number, Field& field) {
     if (in.remaining() == 0) return;

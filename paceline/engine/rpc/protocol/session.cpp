@@ -54,14 +54,14 @@ void CallerSession::resumed(const std::vector<KnownCall>& known, Steps& steps) {
   is_ready_ = true;
   for (const auto& [number, state] : known) {
     const auto call = calls_.find(number);
-    if (call == calls_.end()) {  // given up since the question
+    if (call == calls_.end()) {  // given up since it resumed
       steps.push_back({Kind::kAcknowledge, number});
       continue;
     }
     if (state == CallState::kRunning) continue;
     const bool is_repeatable = call->second.effect == Effect::kRepeatable;
     if (state == CallState::kNotReceived || is_repeatable) {
-      call->second.is_sent = false;  // and is sent again below
+      call->second.is_sent = false;  // so that it is sent again below
     } else if (call->second.effect == Effect::kAtMostOnce) {
       end(call, CallEnd::kUnknown, steps);
     }

@@ -1,33 +1,32 @@
 #pragma once
 
-// A session: the calls of one worker (the caller) at another (the callee), over one connection
-// after another. It decides what each end of a call may claim. Both halves are state machines
-// without sockets, threads and clocks, so that a test can take them through every order of events
-// (tests/engine/rpc/session_search_test.cpp). Whoever owns the connections carries out what they
-// say.
+// A session: the calls of one worker (the caller) to another (the callee), over one connection
+// after another. It decides what each end may report about a call. Both halves are state machines
+// without sockets, threads and clocks, so that a test can run them through every order of events
+// (tests/engine/rpc/session_search_test.cpp). The owners of the connections carry out their steps.
 //
 // The rules, each an invariant of that test:
 //
-//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, and also
+//  1. A call that is not repeatable is executed at most once, whatever is lost or delayed, even
 //     when the callee dies and another process takes its name.
-//  2. A call that ends by a reply was executed, and the reply is its own.
+//  2. A call that ends with a reply was executed, and the reply is its own.
 //  3. A call that ends as "not executed" was not executed, and never will be.
-//  4. A call of kOnce ends by a reply if caller and callee live and keep the session.
+//  4. A kOnce call ends with a reply if caller and callee live and keep the session.
 //  5. The callee keeps a record only of calls whose end the caller may not know yet.
 //
-// How they hold. Requests have numbers that the caller never uses twice. A connection keeps the
-// order of what is sent and begins with kOpen or kResume. After a lost connection the caller
-// resumes: it lists the calls that it has sent and that have not ended. From this moment on the
-// callee ignores what older connections still bring (it is *fenced*: the number of the connection
-// is larger, and the callee keeps the largest), forgets every call that is not on the list, and
-// tells for each one on it whether it has arrived. What has not arrived by then never will, so the
-// caller may send it again or give it up as not executed. A callee that does not know the session
-// of a message (it has expired, or is one of another process) refuses it, and it refuses a session
-// when it lets that expire; then nothing can be learned of calls that were sent, and only
-// repeatable ones are sent again.
+// Why they hold. Requests have numbers that the caller never reuses. A connection delivers frames
+// in order and begins with kOpen or kResume. After a lost connection the caller resumes the
+// session: it lists the calls that it has sent and that have not ended. From this moment on the
+// callee ignores frames from older connections (they are *fenced*: connections are numbered, and
+// the callee remembers the largest number). It forgets every call that is not on the list, and
+// reports for each call on the list whether it has arrived. A call that has not arrived by then
+// never will, so the caller may send it again or end it as not executed. If the callee does not
+// know the session of a message (the session has expired, or belongs to another process), it
+// refuses the message; it also refuses a session when it lets it expire. The caller then cannot
+// learn the fate of the calls that it has sent, and sends only repeatable ones again.
 //
-// The idea of numbered calls whose results the callee keeps until they are acknowledged is that of
-// RIFL (Lee et al., "Implementing Linearizability at Large Scale and Low Latency", SOSP 2015).
+// Numbered calls whose results the callee keeps until they are acknowledged are the idea of RIFL
+// (Lee et al., "Implementing Linearizability at Large Scale and Low Latency", SOSP 2015).
 
 #include <chrono>
 #include <compare>
@@ -41,32 +40,33 @@
 
 namespace paceline::rpc {
 
-// What executing a method twice would do. The method declares it.
+// How often a method may be executed. The method declares it.
 enum class Effect : std::uint8_t {
   kAtMostOnce,  // never executed twice; a lost reply leaves the outcome unknown
-  kRepeatable,  // may be executed again, as a read may: retried until the deadline
+  kRepeatable,  // may be executed again, like a read: retried until the deadline
   kOnce,        // executed once: the callee keeps the reply until the caller has it
 };
 
 // How a call ended.
 enum class CallEnd : std::uint8_t {
   kReplied,
-  kNotExecuted,  // it was not executed and will not be
-  kUnknown,      // it may have been executed, or may still be
+  kNotExecuted,  // it was not executed and never will be
+  kUnknown,      // it may have been executed, or may still be executed
 };
 
-// Whether a call that was not sent may go to the callee's next session when this one is lost. One
-// about what the session keeps, such as a reference, may not: it ends as not executed.
+// Whether a call that was not sent may be sent in the callee's next session when this one is lost.
+// A call about state of the session, such as a reference, may not (kThisSession): it ends as not
+// executed.
 enum class Scope : std::uint8_t { kAnySession, kThisSession };
 
 using CallNumber = std::uint64_t;
 using SessionNumber = std::uint64_t;
 
-// What a callee knows of a call when the caller resumes the session.
+// The state of a call at the callee when the caller resumes the session.
 enum class CallState : std::uint8_t {
   kNotReceived,
   kRunning,
-  kFinished,  // the reply of a call of kOnce follows; others' was lost
+  kFinished,  // the reply of a kOnce call follows; other replies are lost
 };
 struct KnownCall {
   CallNumber number = 0;
@@ -77,14 +77,14 @@ struct KnownCall {
 // The caller's half.
 class CallerSession {
  public:
-  // What has to be sent, in this order, or has ended.
+  // A frame that must be sent, in this order, or a call that has ended.
   struct Step {
     enum class Kind : std::uint8_t {
       kOpen,         // ask for a session; the first message of a connection
-      kResume,       // go on with the session; the first message of a connection
+      kResume,       // resume the session; the first message of a connection
       kRequest,      // send call `number`
       kAcknowledge,  // the callee may forget call `number`
-      kEnded,        // without a reply, as `end`
+      kEnded,        // call `number` ended without a reply, as `end`
     } kind{};
     CallNumber number = 0;
     CallEnd end{};
@@ -92,28 +92,28 @@ class CallerSession {
   };
   using Steps = std::vector<Step>;
 
-  // A new call. It is sent now or once there is a session.
+  // Begins a call, which is sent now or once there is a session.
   CallNumber begin(Effect effect, Scope scope, Steps& steps);
-  // The caller does not wait any longer: its deadline has passed, or it was cancelled. Nothing
-  // happens if the call has ended.
+  // The caller no longer waits for the call: its deadline has passed, or it was cancelled. Has no
+  // effect if the call has ended.
   void give_up(CallNumber number, Steps& steps);
   // Ends all calls, because the callee is gone for good.
   void give_up_all(Steps& steps);
 
-  // A connection stands. It has the number connection().
+  // A connection has been made. Its number is connection().
   void connected(Steps& steps);
   void disconnected();
-  // The callee's answers, over the connection that stands.
+  // The callee's answers, over the current connection.
   void opened(SessionNumber session, Steps& steps);
   void resumed(const std::vector<KnownCall>& known, Steps& steps);
-  // The callee does not know `session`. Nothing if that is an older one.
+  // The callee does not know `session`. Has no effect if that is an older one.
   void refused(SessionNumber session, Steps& steps);
-  // False for a reply to a call that has ended.
+  // A reply has arrived; returns false if the call has already ended.
   bool replied(CallNumber number, Steps& steps);
 
   SessionNumber session() const { return session_; }  // 0: none
   std::uint64_t connection() const { return connection_; }
-  // The calls that were sent and have not ended: the list of kResume.
+  // The calls that were sent and have not ended, which kResume lists.
   std::vector<CallNumber> sent() const;
   std::size_t num_calls() const { return calls_.size(); }
 
@@ -130,30 +130,30 @@ class CallerSession {
   void end(std::map<CallNumber, Call>::iterator call, CallEnd end, Steps& steps);
   void send_waiting(Steps& steps);
 
-  std::map<CallNumber, Call> calls_;  // that have not ended
+  std::map<CallNumber, Call> calls_;  // the calls that have not ended
   CallNumber last_call_ = 0;
   SessionNumber session_ = 0;
   std::uint64_t connection_ = 0;
-  bool is_ready_ = false;  // the session was opened or resumed over the connection that stands
+  bool is_ready_ = false;  // the session was opened or resumed over this connection
 };
 
-// The callee's half of one session. `Reply` is what it keeps of calls of kOnce.
+// The callee's half of one session. It keeps a `Reply` for each kOnce call.
 template <class Reply>
 class CalleeSession {
  public:
   explicit CalleeSession(std::uint64_t connection) : connection_(connection) {}
 
-  // Whether what came over `connection` counts.
+  // Whether frames from `connection` count.
   bool is_current(std::uint64_t connection) const { return connection == connection_; }
-  // Whether a newer connection, or this one, has been here.
+  // Whether the session already knows this connection or a newer one.
   bool is_older(std::uint64_t connection) const { return connection <= connection_; }
 
   struct Resumption {
     std::vector<KnownCall> known;
-    std::vector<std::pair<CallNumber, Reply>> replies;  // to be sent again
+    std::vector<std::pair<CallNumber, Reply>> replies;  // which must be sent again
   };
-  // The caller resumes over `connection`, with the calls that have not ended. Nothing if a newer
-  // connection was here first: this one must be closed.
+  // The caller resumes over `connection`, with a list of the calls that have not ended. Returns
+  // nullopt if a newer connection was first; this one must then be closed.
   std::optional<Resumption> resume(std::uint64_t connection, const std::vector<CallNumber>& sent) {
     if (is_older(connection)) return {};
     connection_ = connection;
@@ -178,7 +178,7 @@ class CalleeSession {
     return result;
   }
 
-  // Whether request `number`, which came over the current connection, is to be executed.
+  // Whether to execute request `number`, which arrived over the current connection.
   bool admit(CallNumber number, Effect effect) {
     const auto [place, is_new] = records_.try_emplace(number, Record{effect});
     if (is_new) return true;
@@ -187,8 +187,8 @@ class CalleeSession {
     record.is_finished = false;
     return true;
   }
-  // The handler of `number` has ended. True if the reply is to be sent: the caller has not given
-  // the call up.
+  // The handler of `number` has ended. Returns whether to send the reply, which is false if the
+  // caller has given up the call.
   bool finish(CallNumber number, const Reply& reply) {
     const auto found = records_.find(number);
     if (found == records_.end()) return false;
@@ -203,8 +203,8 @@ class CalleeSession {
     records_.erase(found);
   }
 
-  // The calls that were given up while their handlers ran, since the last question: they may be
-  // told to stop.
+  // The calls that were given up while their handlers ran, since the last query. Their handlers can
+  // be asked to stop.
   std::vector<CallNumber> take_abandoned() { return std::exchange(abandoned_, {}); }
   bool has_abandoned() const { return !abandoned_.empty(); }
   std::size_t num_records() const { return records_.size(); }
@@ -223,18 +223,18 @@ class CalleeSession {
   std::uint64_t connection_;
 };
 
-// How long a session lives that hears nothing. The callee keeps a session, and with it the objects
-// to which the caller has references, for one lease after the last sign of life, by its own clock.
-// The caller renews the lease three times as often, with one message however many references it
-// has, and counts on it for four fifths of the time, by its own clock, from the moment at which it
-// *sent* the last renewal that was confirmed. So it stops before the callee does, also when its
-// clock runs 10% slower and the callee's 10% faster: 0.8 / 0.9 < 1 / 1.1.
+// The lease of a session. By its own clock, the callee keeps a session, and with it the objects to
+// which the caller has references, for one lease after the last sign of life. The caller renews the
+// lease three times as often, with one message however many references it has. By its own clock it
+// relies on the lease for four fifths of that time, from the moment at which it *sent* the last
+// confirmed renewal. So the caller stops before the callee does, even if its clock runs 10% slow
+// and the callee's 10% fast: 0.8 / 0.9 < 1 / 1.1.
 //
-// Both clocks must go on while the machine sleeps (CLOCK_BOOTTIME).
+// Both clocks must continue while the machine sleeps (CLOCK_BOOTTIME).
 //
 // Thread safety: none.
 
-using LeaseTime = std::chrono::nanoseconds;  // of the worker's own clock
+using LeaseTime = std::chrono::nanoseconds;  // on the worker's own clock
 inline constexpr LeaseTime kDefaultLease = std::chrono::seconds(10);
 
 // The caller's side.
@@ -248,10 +248,10 @@ class CallerLease {
     renewal_due_ = sent + lease_ / 3;
     unconfirmed_.reset();
   }
-  // The connection or the session is lost. The lease goes on until it runs out.
+  // The connection or the session is lost. The lease continues until it expires.
   void interrupt() { renewal_due_.reset(); }
 
-  // When the next renewal must be sent; nothing while there is no connection, or while one is
+  // When the next renewal must be sent; nullopt while there is no connection, or while a renewal is
   // unconfirmed.
   std::optional<LeaseTime> renewal_due() const {
     return unconfirmed_ ? std::nullopt : renewal_due_;
@@ -260,7 +260,7 @@ class CallerLease {
   void renewal_confirmed() {
     if (unconfirmed_) begin(*unconfirmed_);
   }
-  // Whether the callee still has what this worker refers to.
+  // Whether the callee still keeps the objects to which this worker refers.
   bool counts(LeaseTime now) const { return now < counts_until_; }
 
  private:
@@ -275,23 +275,24 @@ class CalleeLease {
   CalleeLease(LeaseTime now, LeaseTime lease = kDefaultLease)
       : lease_(lease), expires_(now + lease) {}
 
-  // Something came from the caller over the current connection.
+  // A frame from the caller arrived over the current connection.
   void heard(LeaseTime now) { expires_ = now + lease_; }
-  // From this moment on the session and everything that depends on it is gone.
+  // Once the lease has expired, the session and everything that depends on it is gone.
   bool has_expired(LeaseTime now) const { return now >= expires_; }
 
  private:
   LeaseTime lease_, expires_;
 };
 
-// Which object a reference refers to.
+// The identity of the object that a reference refers to.
 
-// Of the objects of one owner: chosen at random by the worker that creates it, never used twice.
+// The number of an object among those of its owner. The worker that creates the object chooses it
+// at random; it is never reused.
 using ObjectNumber = std::uint64_t;
 
 struct ObjectId {
   std::string owner;        // a worker's name
-  std::string incarnation;  // of that worker: the epoch
+  std::string incarnation;  // the incarnation of that worker: the epoch
   ObjectNumber number = 0;
   static auto fields(auto& self) { return std::tie(self.owner, self.incarnation, self.number); }
   auto operator<=>(const ObjectId&) const = default;

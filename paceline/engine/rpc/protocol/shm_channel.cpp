@@ -13,8 +13,9 @@
 
 namespace paceline::rpc {
 
-// Both orders of "I say that I wait, then I look" and "I write, then I see whether you wait" must
-// hold between the ends, so everything here is sequentially consistent.
+// One end stores "I wait" and then loads the position; the other stores the position and then loads
+// "I wait". At least one of them must see the other's store, so all accesses are sequentially
+// consistent.
 struct Rings::Header {
   alignas(64) std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> writer_waits;
@@ -25,7 +26,7 @@ struct Rings::Header {
 namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-constexpr std::size_t kHeaderBytes = 128, kHeaders = 4096;  // both of them, and their page
+constexpr std::size_t kHeaderBytes = 128, kHeaders = 4096;  // one header, and the page of both
 constexpr std::size_t kFileBytes = kHeaders + 2 * Rings::kBytes;
 
 bool take(std::atomic<std::uint32_t>& flag) { return flag.load() != 0 && flag.exchange(0) != 0; }
@@ -102,7 +103,8 @@ bool Rings::has_data() const { return in_.header->written.load() != in_.position
 
 std::size_t Rings::read(std::span<std::byte> into) {
   const std::uint64_t there = in_.header->written.load() - in_.position;
-  if (there > kBytes) fail(ErrorCode::kCorrupt, "a worker broke the rules of its shared memory");
+  if (there > kBytes)
+    fail(ErrorCode::kCorrupt, "a worker wrote an invalid position to its shared memory");
   const std::size_t count = std::min<std::size_t>(there, into.size());
   if (count == 0) return 0;
   const std::size_t at = in_.position % kBytes;
@@ -129,7 +131,7 @@ void Rings::do_not_wait() { in_.header->reader_waits = 0; }
 
 namespace {
 
-// At the beginning of a block; the message follows.
+// The header at the beginning of a block; the message follows.
 struct BlockHeader {
   static constexpr std::uint32_t kGiven = 0x4e564947, kFree = 0x45455246;
   alignas(64) std::atomic<std::uint32_t> state;
@@ -167,7 +169,7 @@ void SentArea::take_back_free_blocks() {
 std::optional<AreaPlace> SentArea::put(const MessageWriter& message) {
   take_back_free_blocks();
   const std::size_t bytes = round_up(sizeof(BlockHeader) + message.size(), kBlockUnit);
-  // The first gap, so that few pages are used.
+  // Takes the first gap that fits, so that few pages are used.
   std::size_t offset = 0;
   for (const auto& [begin, size] : given_) {
     if (begin - offset >= bytes) break;
@@ -200,8 +202,8 @@ Payload ReceivedArea::take(const AreaPlace& place) {
   const bool is_inside = place.offset % kBlockUnit == 0 && place.offset < kAreaBytes &&
                          place.size <= kAreaBytes - sizeof(BlockHeader) - place.offset;
   if (!is_inside || header_at(mapping_.data(), place.offset).state.load() != BlockHeader::kGiven) {
-    fail(ErrorCode::kCorrupt, "a worker sent a message at {} of its shared memory, where none lies",
-         place.offset);
+    fail(ErrorCode::kCorrupt,
+         "a worker sent a message at {} of its shared memory, where there is none", place.offset);
   }
   std::shared_ptr<const std::byte> bytes(
       mapping_.data() + place.offset + sizeof(BlockHeader),

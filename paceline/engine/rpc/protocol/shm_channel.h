@@ -4,21 +4,22 @@
 // for large messages, which travel by reference (SentArea, ReceivedArea).
 //
 // The bytes of a connection go through two rings, one for each direction. The caller makes them and
-// hands them over the socket (kRings), which then carries doorbells only: single bytes that say
-// "look again", and descriptors.
+// sends their descriptor over the socket (kRings). From then on the socket carries only descriptors
+// and doorbells: single bytes that make the other end look again.
 //
-// Who rings:
+// The rules of ringing:
 //
-//  1. A reader that found nothing says so (wait_for_data()), and looks once more. The writer that
-//     sees it afterwards rings, once. A reader that is awake, or spins, costs no system call.
-//  2. A writer that found no room says so, in the same way. The reader rings once half of the ring
-//     is free.
-//  3. The end of the socket is the end of the connection; what was written before is still read.
+//  1. A reader that finds no data sets a flag (wait_for_data()) and looks once more. A writer that
+//     then sees the flag rings once. A reader that is awake or spins costs no system call.
+//  2. A writer that finds no room sets a flag in the same way. The reader rings once half of the
+//     ring is free.
+//  3. The end of the socket is the end of the connection; bytes that were written before are still
+//     read.
 //
-// Each end keeps its own position in memory of its own, and checks what it reads of the other's, so
-// an end that breaks the rules harms only its connection.
+// Each end keeps its own position in private memory and checks the position that it reads from the
+// other end, so an end that breaks the rules harms only its connection.
 //
-// Thread safety: one thread at a time writes, and one reads.
+// Thread safety: one thread at a time may write, and one may read.
 
 #include <cstddef>
 #include <cstdint>
@@ -38,28 +39,30 @@ namespace paceline::rpc {
 
 class Rings {
  public:
-  static constexpr std::size_t kBytes = 64 << 10;  // that one direction has room for
+  static constexpr std::size_t kBytes = 64 << 10;  // the room of one direction
 
-  // The caller's end. Null if the system has no memory to share.
+  // Makes the caller's end; null if the system has no memory to share.
   static std::unique_ptr<Rings> make();
-  // The callee's. Error(kCorrupt) for a file that has no rings.
+  // Makes the callee's end. Throws Error(kCorrupt) for a file without rings.
   static std::unique_ptr<Rings> of_file(Fd file);
 
   int descriptor() const { return file_.get(); }
 
-  // Copies what there is room for; 0 if there is none, of which the reader then knows.
+  // Copies as many bytes as there is room for. If it returns 0, the reader knows that the writer
+  // waits for room.
   std::size_t write(std::span<const iovec> pieces);
-  // Whether the reader waits, to be asked after writing: a doorbell is due.
+  // Whether the reader waits, so that the writer must ring. Call it after writing.
   bool must_ring_reader();
 
   bool has_data() const;
-  // Copies what is there. Error(kCorrupt) if the writer breaks the rules.
+  // Copies the bytes that are there. Throws Error(kCorrupt) if the writer breaks the rules.
   std::size_t read(std::span<std::byte> into);
-  // Whether the writer waits for room that there is now, to be asked after reading.
+  // Whether the writer waits for room and now has some, so that the reader must ring. Call it after
+  // reading.
   bool must_ring_writer();
-  // From now on the writer rings. False if something is there already.
+  // Makes the writer ring from now on. Returns false if data is already there.
   bool wait_for_data();
-  // From now on it does not.
+  // The writer need not ring any more.
   void do_not_wait();
 
  private:
@@ -67,7 +70,7 @@ class Rings {
   struct Direction {
     Header* header = nullptr;
     std::byte* bytes = nullptr;
-    std::uint64_t position = 0;  // of this end, in bytes from the beginning
+    std::uint64_t position = 0;  // the position of this end, in bytes since the beginning
   };
   Rings(Fd file, Mapping mapping, bool is_caller);
 
@@ -76,38 +79,40 @@ class Rings {
   Direction out_, in_;
 };
 
-// Large messages between workers of one host go by reference: the sender copies one into an area of
-// shared memory, and the receiver reads it there, as long as its program likes. Each end of a
-// connection makes its own area when it first sends a large message, and hands it over the socket.
+// Large messages between workers of one host go by reference: the sender copies a message into an
+// area of shared memory, and the receiver reads it there for as long as it likes. Each end of a
+// connection makes its own area when it first sends a large message, and sends its descriptor over
+// the socket.
 //
-// An area consists of blocks, each with a header. Who owns a block:
+// An area consists of blocks, each with a header. The ownership of a block:
 //
-//  1. The sender alone decides where blocks are, and keeps that in memory of its own. It reads
-//     nothing from the area but the states of the blocks that it has given away.
-//  2. From its sending on, a block is the receiver's, until that stores kFree in its header
-//     (release; the sender's load acquires, so all reads come before the memory is written again).
-//  3. Pages are reserved before they are written, so a lack of memory is no SIGBUS: the message
-//     then goes through the socket, as it does when the area is full.
-//  4. An area ends with its connection. What the receiver still reads stays mapped there, and the
-//     sender never writes into it again.
+//  1. The sender alone decides where blocks are, and keeps their places in private memory. It reads
+//     nothing from the area but the states of the blocks that it has sent.
+//  2. Once a block has been sent it belongs to the receiver, until the receiver stores kFree in its
+//     header (release; the sender's load acquires, so all reads of the block happen before its
+//     memory is written again).
+//  3. Pages are reserved before they are written, so that a lack of memory raises no SIGBUS; the
+//     message then goes through the socket, as it does when the area is full.
+//  4. The sender drops an area at the end of its connection. Messages that the receiver still reads
+//     stay mapped there, and the sender never writes to them again.
 //
-// Thread safety: none for one object, but a Payload may end on any thread.
+// Thread safety: none for one object, but a Payload may be destroyed on any thread.
 
-// Where a message lies, as it travels.
+// Where a message lies in the area, as sent to the other end.
 struct AreaPlace {
-  std::uint64_t offset = 0;  // of the block
-  std::uint64_t size = 0;    // of the message
+  std::uint64_t offset = 0;  // where the block begins
+  std::uint64_t size = 0;    // bytes of the message
 };
 
 inline constexpr std::size_t kAreaBytes = std::size_t{64} << 20;
 
 class SentArea {
  public:
-  // Null if the system has none.
+  // Makes an area; null if the system has no memory to share.
   static std::unique_ptr<SentArea> make();
 
   int descriptor() const { return file_.get(); }
-  // Copies a message there. Nothing if there is no room.
+  // Copies a message into the area; nullopt if there is no room.
   std::optional<AreaPlace> put(const MessageWriter& message);
 
  private:
@@ -116,16 +121,17 @@ class SentArea {
 
   const Fd file_;
   const Mapping mapping_;
-  std::size_t reserved_ = 0;                    // bytes that have pages
+  std::size_t reserved_ = 0;                    // bytes at the beginning that have pages
   std::map<std::size_t, std::size_t> given_{};  // blocks that were sent: offset and size
 };
 
 class ReceivedArea : public std::enable_shared_from_this<ReceivedArea> {
  public:
-  // Error(kCorrupt) for a file that is no area.
+  // Throws Error(kCorrupt) for a file that is not an area.
   explicit ReceivedArea(const Fd& file);
 
-  // A message that the other end has put there. Error(kCorrupt) for a place that it has not.
+  // A message that the other end has put into the area. Throws Error(kCorrupt) for a place without
+  // a message.
   Payload take(const AreaPlace& place);
 
  private:

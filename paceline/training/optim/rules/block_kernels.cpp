@@ -80,7 +80,7 @@ double sum_of_powers(const float* values, std::int64_t count, double power) {
   return sum;
 }
 
-// As bits, magnitudes are in the order of their values, and NaNs come last.
+// Compares magnitudes as bits, which have the order of the values; NaNs come last.
 PACELINE_VECTORISED
 double largest_magnitude(const float* values, std::int64_t count) {
   std::uint32_t largest = 0;

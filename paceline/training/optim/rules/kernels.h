@@ -4,9 +4,9 @@
 // (block_kernels.cpp), vectorised for the processor at hand, without LibTorch.
 //
 // Each loop of an optimizer also adds up the bits of the parameter and of the state, as it reads
-// them and as it writes them. The loops wait for memory, so the additions cost next to nothing, and
-// the next step can tell whether both are still what this one wrote. Wherever a loop takes `sums`,
-// sums[0] is of the parameter and the others are of the state, in the order of the arguments.
+// and as it writes them. The loops wait for memory, so the additions cost next to nothing, and the
+// next step can check that both are still what this step wrote. In every loop with `sums`, sums[0]
+// belongs to the parameter and the others to the state, in the order of the arguments.
 
 #include <bit>
 #include <cstddef>
@@ -60,7 +60,7 @@ struct LambKernelArguments {
   float weight_decay = 0;
 };
 
-// Brings the moments up to date; `direction` is what they and the weight decay ask for.
+// Updates the moments; `direction` is the direction that they and the weight decay give.
 void lamb_moments_kernel(const LambKernelArguments& a, const float* parameter,
                          const float* gradient, float* exp_avg, float* exp_avg_sq, float* direction,
                          std::int64_t count, WordSums* sums);
@@ -68,8 +68,8 @@ void lamb_moments_kernel(const LambKernelArguments& a, const float* parameter,
 void lamb_kernel(const LambKernelArguments& a, float rate, float* parameter, const float* exp_avg,
                  const float* exp_avg_sq, std::int64_t count, WordSums* sums);
 
-// velocity = momentum x velocity + rate x (gradient + weight_decay x parameter), which the
-// parameter loses.
+// velocity = momentum x velocity + rate x (gradient + weight_decay x parameter);
+// parameter -= velocity.
 void lars_kernel(float rate, float momentum, float weight_decay, float* parameter,
                  const float* gradient, float* velocity, std::int64_t count, WordSums* sums);
 
@@ -82,33 +82,33 @@ void average_kernel(float decay, float one_minus_decay, const float* values, flo
 // are exact in float64, and the order of the additions is fixed. Element i is added to lane i mod
 // 16, and the 16 lanes are added as a balanced tree.
 
-// A norm's partial sums are of so many elements.
+// The number of elements in each partial sum of a norm.
 constexpr std::int64_t kBlock = 1024;
 
 double sum_of_squares(const float* values, std::int64_t count);
 double sum_of_magnitudes(const float* values, std::int64_t count);
 // The sum of |value|^power.
 double sum_of_powers(const float* values, std::int64_t count, double power);
-// NaN when one is NaN.
+// NaN if any value is NaN.
 double largest_magnitude(const float* values, std::int64_t count);
 
 bool all_finite(const float* values, std::int64_t count);
 void scale(float* values, std::int64_t count, float factor);
-// NaN stays.
+// NaN stays NaN.
 void clamp(float* values, std::int64_t count, float largest_magnitude);
 
 // `type` is kBfloat16 or kFloat16. Rounding is to nearest, ties to even.
 void widen(Dtype type, const void* from, float* to, std::int64_t count);
-// The sum of 32-bit words of float32 values, of 16-bit words of others.
+// The sum of the 32-bit words of float32 values, or of the 16-bit words of other types.
 std::uint32_t sum_words(Dtype type, const void* values, std::int64_t count);
 struct MasterSums {
   std::uint32_t master = 0;
   std::uint32_t parameter = 0;
 };
-// Returns the sums of `from` and of `to`, as it is then.
+// Returns the sums of `from` and of the new `to`.
 MasterSums narrow(Dtype type, const float* from, void* to, std::int64_t count);
-// Where rounding `master` does not give `parameter`, the master becomes the parameter. Returns the
-// sums of both before.
+// If rounding `master` does not give `parameter`, the master takes the parameter's value. Returns
+// the sums of both before that.
 MasterSums follow(Dtype type, const void* parameter, float* master, std::int64_t count);
 
 }  // namespace paceline::optim

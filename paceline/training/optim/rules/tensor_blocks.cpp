@@ -85,7 +85,7 @@ void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit
 
 namespace {
 
-// Elements that one thread adds up at a time.
+// The number of elements that one thread adds up at a time.
 constexpr std::int64_t kSumGrain = 131072;
 
 }  // namespace

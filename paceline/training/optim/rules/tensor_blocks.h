@@ -17,8 +17,8 @@ namespace paceline::optim {
 // A gradient, or a part of it, in the memory order of its parameter.
 struct OrderedGradient {
   std::size_t parameter;   // its number
-  at::Tensor tensor;       // a copy where the gradient has another order
-  std::int64_t first = 0;  // where the part begins in the whole: with a block
+  at::Tensor tensor;       // a copy if the gradient has another memory order
+  std::int64_t first = 0;  // where the part begins in the whole, always at a block
 };
 
 // The gradients of the parameters that have one, each tensor once, in order. Error(kInvalid) for
@@ -27,12 +27,12 @@ std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& pa
 // The gradients themselves, in their own memory order; errors as above.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
-// Calls `visit` with every block of kBlock elements as float32, in parallel: its number and its
-// elements. With `writes`, the gradient takes the values that `visit` leaves there.
+// Calls `visit` with the number and the elements, as float32, of every block of kBlock elements, in
+// parallel. With `writes`, the gradient takes the values that `visit` leaves there.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 
-// Sums of words as sum_words() (kernels.h) has them.
+// Sums of words, as sum_words() (kernels.h) computes them.
 std::uint32_t sum_of(Dtype type, const std::byte* values, std::int64_t count);
 // Requires: dense, on the CPU, with elements of 16 or 32 bits.
 std::uint32_t sum_of(const at::Tensor& tensor);

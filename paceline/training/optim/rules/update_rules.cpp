@@ -85,8 +85,8 @@ void Sgd::require_valid(const SgdOptions& options) const {
   check(!options.nesterov || (options.momentum > 0 && options.dampening == 0),
         "sgd: nesterov needs a momentum above 0 and no dampening");
   check(options.momentum == 0 || has_state(),
-        "sgd: a group with a momentum comes after groups without, which keep no state: make the "
-        "optimizer with both");
+        "sgd: a group with momentum cannot be added to groups without, which keep no state: make "
+        "the optimizer with both");
 }
 
 void Sgd::update(const Slice& slice, const NormPair&) const {

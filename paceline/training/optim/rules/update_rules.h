@@ -19,8 +19,8 @@ struct ParameterGroup {
   Options options;
 };
 
-// An optimizer whose groups have `Options`, with a member `lr`. The current learning rates are the
-// Optimizer's.
+// An optimizer whose groups have `Options`, which has a member `lr`. The Optimizer has the current
+// learning rates.
 template <class Options>
 class GroupedOptimizer : public Optimizer {
  public:
@@ -29,13 +29,13 @@ class GroupedOptimizer : public Optimizer {
   void set_momentum(std::size_t group, double momentum) override {
     if (!(momentum >= 0 && momentum < 1) || (momentum > 0 && this->momentum(group) == 0))
       throw Error(ErrorCode::kInvalid,
-                  "a momentum must be in [0, 1), and 0 in a group that began without");
+                  "a momentum must be in [0, 1), and 0 in a group that began without one");
     momentum_in(options_.at(group)) = momentum;
   }
-  // Adds a group, at any time before shard(), also after steps: the others keep their state.
+  // Adds a group, at any time before shard(), even after steps: the others keep their state.
   // Error(kInvalid) for a parameter that is in a group already, for options that the constructor
-  // refuses, and when the optimizer is sharded. Make schedules afterwards: they have a base rate
-  // for each group.
+  // refuses, and when the optimizer is sharded. Make schedules afterwards, because they have a base
+  // rate for each group.
   void add_param_group(const ParameterGroup<Options>& group) {
     require_valid(group.options);
     add_group({group.parameters, group.options.lr});
@@ -135,12 +135,12 @@ class Sgd : public GroupedOptimizer<SgdOptions> {
   void update(const Slice& slice, const NormPair& norms) const override;
 };
 
-// LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches that
-// many ranks make: each parameter's step is in proportion to the parameter's own size, by the
+// LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches of many
+// ranks: each parameter's step is proportional to the size of the parameter itself, through the
 // "trust ratio" of norms over the whole parameter.
 //
-// The norms are those of parameter_norms.h. Dividing the step costs one all-gather more, of 16
-// bytes a block.
+// parameter_norms.h computes the norms. A divided step costs one more all-gather, of 16 bytes a
+// block.
 struct LambOptions {
   double lr = 1e-3;
   double beta1 = 0.9;

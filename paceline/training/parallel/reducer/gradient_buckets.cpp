@@ -9,17 +9,18 @@ namespace paceline {
 
 namespace {
 
-// Whether `tensor` is in the memory of `other` and held in one place only.
+// Whether `tensor` shares the memory of `other` and is held in one place only.
 bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
   return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
          tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
 }
 
-// Whether only `.grad` refers to the gradient's memory once autograd has dropped `incoming`, which
-// it gave to the accumulator. Autograd makes an incoming tensor `.grad` when nothing else holds it,
-// but that tensor may be a view of what nodes that run later read, of a saved tensor, or of what
-// the user gave to backward(). The storage counts its holders; known are `.grad`, `incoming`, and
-// the tensor that `incoming` is a view of (a linear layer's weight gets a transposed product).
+// Whether only `.grad` will refer to the gradient's memory once autograd has dropped `incoming`,
+// the tensor that it gave to the accumulator. Autograd makes an incoming tensor `.grad` when
+// nothing else holds it. But that tensor may be a view of memory that nodes read later, of a saved
+// tensor, or of a tensor that the user gave to backward(). The storage counts its holders; the
+// known ones are `.grad`, `incoming`, and the tensor that `incoming` is a view of (a linear layer's
+// weight gets a transposed product).
 bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   std::size_t known = 1;
   if (is_sole_alias(incoming, gradient)) {
@@ -65,8 +66,8 @@ void Gradient::store(const at::Tensor& incoming) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.mutable_grad();
   if (!place.defined()) {
-    // The sum is written while the pass goes on, and rank by rank in the same order of elements:
-    // the parameter's.
+    // The sum is written while the pass goes on, so nothing else may use the memory. All ranks must
+    // have their elements in the same order: the parameter's.
     if (gradient.strides() != parameter.strides() || !has_memory_alone(gradient, incoming))
       gradient = at::empty_like(parameter.detach()).copy_(gradient);
   } else if (!gradient.is_alias_of(place)) {

@@ -48,7 +48,7 @@ TensorCall mean_of(Op op, const at::Tensor& input, const ProcessGroup& group,
   return call;
 }
 
-// Words of a hook's state, and names in messages.
+// Words of a hook's state, and names for messages.
 constexpr const char* kHook = "communication hook";
 constexpr const char* kHookTensor = "the communication hook's tensor";
 constexpr const char* kName = "name";
@@ -112,7 +112,7 @@ void GradientPlacement::take(std::size_t bucket) {
   if (arrived.wide.defined()) arrived.flat.copy_(arrived.wide);
 }
 
-// Gives `.grad` the average for parameters that only other ranks used.
+// Sets `.grad` to the average for parameters that only other ranks used.
 void GradientPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < buckets_.gradients.size(); ++i) {
     Gradient& gradient = buckets_.gradients[i];
@@ -197,7 +197,7 @@ bool DividedPlacement::make_room(std::size_t bucket) {
   return true;
 }
 
-// Completes bucket after bucket, as there is room.
+// Completes one bucket after another, as memory becomes free.
 void DividedPlacement::complete(const std::function<void()>& go_on) {
   for (std::size_t i = buckets_.next; i < units_.size(); ++i) {
     make_room(i);
@@ -245,7 +245,7 @@ void DividedPlacement::take(std::size_t bucket) {
   units_[bucket].adds ? own.add_(received) : own.copy_(received);
 }
 
-// Tells the optimizer which parameters have a gradient now, whichever rank it is from.
+// Tells the optimizer which parameters have a gradient now, from any rank.
 void DividedPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& numbers = units_[i].of_optimizer.parameters;
@@ -263,7 +263,7 @@ void DividedPlacement::forget() {
 
 // ---- a communication hook's average
 
-// A hook that goes on gets the buckets that it had.
+// A hook that continues from a saved state gets the same buckets as before.
 std::vector<BucketPlan> HookedPlacement::plan(std::vector<std::size_t> order) {
   auto kept = kept_order();
   return GradientPlacement::plan(std::move(kept.empty() ? order : kept));
@@ -371,7 +371,7 @@ void HookedPlacement::set_hook_state(HookState state) {
   kept_ = std::move(state);
 }
 
-// Empty where the hook had other gradients than those that are to be placed.
+// Empty if the hook had other gradients than those to be placed now.
 std::vector<std::size_t> HookedPlacement::kept_order() const {
   if (!kept_ || !kept_->words.contains(kOrder)) return {};
   std::vector<std::size_t> order;

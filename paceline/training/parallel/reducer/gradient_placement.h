@@ -3,10 +3,10 @@
 // How the gradients of a bucket get memory, leave the rank and come back. GradientPlacement
 // averages them for every rank, DividedPlacement gives each rank the part that its optimizer
 // updates, HookedPlacement leaves the average to a communication hook, and Sharded adds up a rank's
-// logical shards before either of the first two.
+// logical shards before GradientPlacement or DividedPlacement takes the sum.
 //
 // A placement knows nothing of autograd: its user (reducer.h) stores gradients, starts buckets in
-// their order and waits for them.
+// order and waits for them.
 //
 // Thread safety: none.
 
@@ -37,49 +37,51 @@ class GradientPlacement {
   GradientPlacement(const GradientPlacement&) = delete;
   GradientPlacement& operator=(const GradientPlacement&) = delete;
 
-  // Whether buckets are planned before a backward pass, not at the end of the first.
+  // Whether buckets are planned before a backward pass instead of at the end of the first one.
   virtual bool plans_before_pass() const { return false; }
   // Whether the pass's report may be in a bucket of gradients.
   virtual bool shares_bucket_with_report() const { return true; }
-  // Collective: which gradients travel together. `order`: that in which this rank's arrived.
+  // Collective: plans which gradients travel together. `order`: the order in which this rank's
+  // arrived.
   virtual std::vector<BucketPlan> plan(std::vector<std::size_t> order);
-  // Collective: gives the planned buckets, the report's among them, their memory.
+  // Collective: gives the planned buckets, including the report's, their memory.
   virtual void make_memory();
-  // The plan is about to be dropped.
+  // Called before the plan is dropped.
   virtual void forget_plan() {}
 
   virtual void begin_pass() {}
   // Tries to get memory for the bucket's gradients; on success also stores those that arrived
   // earlier.
   virtual bool make_room(std::size_t bucket) { return (void)bucket, true; }
-  // Makes the gradients that this pass did not produce stand in; no bucket misses any then.
-  // `go_on` starts the buckets that are complete.
+  // Replaces the gradients that this pass did not produce, so that no bucket misses any. `go_on`
+  // starts the buckets that are complete.
   virtual void complete(const std::function<void()>& go_on);
-  // Starts a complete bucket, of which `leaving` is sent.
+  // Starts a complete bucket; `leaving` is the tensor to send.
   virtual void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor);
-  // Waits for a bucket, if it is under way, and takes its result; true: another round has started.
+  // Waits for a bucket if it is under way, and takes its result. True: another round has started.
   bool finish(std::size_t bucket);
-  // After all buckets: hands on the averages of gradients that this rank did not produce, as the
-  // pass's report tells.
+  // Called after all buckets: hands on the averages of gradients that this rank did not produce,
+  // according to the pass's report.
   virtual void deliver(PassMonitor& monitor);
-  // Instead of start() and finish(): keeps the gradients of a logical shard that is not the last.
+  // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
+  // last.
   virtual void add_shard() {}
   // Drops the remains of an unfinished step.
   virtual void forget() {}
 
-  // The communication hook, where there is one: its name, and what it keeps (HookState).
+  // The communication hook's name and state (HookState), if there is a hook.
   virtual std::string hook_name() const { return "none"; }
   virtual bool keeps_replicas_equal() const { return true; }
   virtual HookState hook_state() const { return {}; }
   virtual void set_hook_state(HookState state) { (void)state; }
-  // Notes the hook's tensors after a pass, and compares them before the next one (KeptTensors).
+  // Notes the hook's tensors after a pass, and compares them before the next pass (KeptTensors).
   // `step`: the number of steps taken.
   virtual void note_hook() {}
   virtual void verify_hook(std::int64_t step) const { (void)step; }
   virtual void verify_hook_before_pass(std::int64_t step) { (void)step; }
 
  protected:
-  // Takes the result of a bucket, and starts its next round where there is another.
+  // Takes the result of a bucket, and starts its next round if there is one.
   virtual void take(std::size_t bucket);
   at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
 
@@ -88,13 +90,14 @@ class GradientPlacement {
   const BucketLimits limits_;
 };
 
-// The units of an optimizer are the buckets, and each is reduced to the parts of the ranks that
+// Makes the optimizer's units the buckets, and reduces each bucket to the parts of the ranks that
 // update them. Small gradients pass through a few slots of memory, which buckets take in turn; a
-// gradient for which there is no slot yet stays where autograd left it. Once a bucket has left, its
+// gradient whose bucket has no slot yet stays where autograd left it. Once a bucket has left, its
 // `.grad`s are undefined.
 class DividedPlacement : public GradientPlacement {
  public:
-  // Buckets that have memory at a time: one that fills, and those that are being reduced.
+  // The number of buckets that have memory at a time: one is being filled, the others are being
+  // reduced.
   static constexpr std::size_t kSlots = 4;
 
   // `optimizer` must outlive it.
@@ -133,18 +136,19 @@ class DividedPlacement : public GradientPlacement {
 
   optim::Optimizer& optimizer_;
   const std::size_t most_slots_;
-  std::vector<Unit> units_;        // [bucket], but for the last bucket, which has the report only
-  std::vector<at::Tensor> slots_;  // bytes; bucket i uses slot i modulo their number
+  std::vector<Unit> units_;  // [bucket], except for the last bucket, which has only the report
+  std::vector<at::Tensor> slots_;  // bytes; bucket i uses slot i modulo the number of slots
 };
 
-// The hook's tensors outlive the buckets: they are copied out of one plan and into the next.
+// Leaves the average to a communication hook. The hook's tensors outlive the buckets: they are
+// copied out of one plan and into the next.
 class HookedPlacement : public GradientPlacement {
  public:
   HookedPlacement(ProcessGroup& group, Buckets& buckets, const BucketLimits& limits,
                   std::shared_ptr<CommunicationHook> hook)
       : GradientPlacement(group, buckets, limits), hook_(std::move(hook)) {}
 
-  // A hook does not see the report, which goes to every rank.
+  // The report goes to every rank, so the hook does not get it.
   bool shares_bucket_with_report() const override { return false; }
   std::vector<BucketPlan> plan(std::vector<std::size_t> order) override;
   void make_memory() override;
@@ -177,7 +181,7 @@ class HookedPlacement : public GradientPlacement {
 };
 
 // Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` takes the
-// sum. Every unit of a DividedPlacement must have a slot of its own then.
+// sum. Every unit of a DividedPlacement must then have a slot of its own.
 template <class Kind>
 class Sharded : public Kind {
  public:

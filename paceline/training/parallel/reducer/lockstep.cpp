@@ -15,7 +15,7 @@ namespace paceline {
 
 std::shared_ptr<LaunchTurns> LaunchTurns::of(const ProcessGroup& group) {
   static std::mutex mutex;
-  // Never destroyed, because a module in a global variable may end later.
+  // Never destroyed, because a module in a global variable may be destroyed later.
   static auto& all = *new std::map<const ProcessGroup*, std::weak_ptr<LaunchTurns>>;
   const std::lock_guard lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
@@ -34,7 +34,7 @@ void LaunchTurns::pass_on(const void* who) {
   const bool was_up = is_up(who);
   std::erase_if(queue_, [who](const auto& entry) { return entry.first == who; });
   if (!was_up || queue_.empty()) return;
-  const auto go_on = queue_.front().second;  // it may leave, too
+  const auto go_on = queue_.front().second;  // a copy, because the call may remove its entry
   go_on();
 }
 
@@ -56,16 +56,16 @@ void LaunchTurns::forget(const void* who) {
 
 Error with_advice(const Error& error) {
   constexpr const char* kMismatch =
-      "collectives do not match";                         // of engine/collectives/collective.cpp
-  constexpr const char* kRecords = "; flight records: ";  // of collectives/flight/
+      "collectives do not match";                         // from engine/collectives/collective.cpp
+  constexpr const char* kRecords = "; flight records: ";  // from engine/collectives/flight/
   constexpr const char* kAdvice =
       ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
       "forward() and backward() alike, those of several modules in the same order; to run the "
       "model on one rank alone, call model.module().forward(x)";
-  constexpr const char* kLeft = "has left the group";  // of engine/transport/mesh.cpp
+  constexpr const char* kLeft = "has left the group";  // from engine/transport/mesh.cpp
   constexpr const char* kFewerInputs =
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "
-      "batches from a data::DataLoader, which gives every rank as many";
+      "batches from a data::DataLoader, which gives every rank the same number";
   std::string text = error.what();
   const char* const advice = text.find(kMismatch) != std::string::npos ? kAdvice
                              : text.find(kLeft) != std::string::npos   ? kFewerInputs

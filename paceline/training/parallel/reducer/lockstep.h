@@ -2,7 +2,7 @@
 
 // Keeps the ranks in step: LaunchTurns orders the all-reduces of several modules, with_advice()
 // explains calls that do not match, and UnevenInputs tells ranks whose inputs have ended what the
-// others do.
+// other ranks do.
 
 #include <cstdint>
 #include <functional>
@@ -17,15 +17,15 @@ namespace paceline {
 
 // One backward pass can reach several wrapped modules that share a group (a generator and its
 // discriminator). Their all-reduces must start in the same order on every rank, and a parameter
-// that one rank does not use would otherwise change it there. So modules take turns: all buckets of
-// the module whose gradient came first, then the next module's. The end-of-step calls of the
-// modules come last, once all of them have ended.
+// that one rank does not use would change the order there. So modules take turns: all buckets of
+// the module whose gradient arrived first come first, then the next module's. The modules'
+// end-of-step calls come last, once all modules have ended.
 //
-// The order of the modules is that of each one's first gradient in the pass on this rank. Requires:
-// that order is the same on every rank, so a pass on which ranks differ in which modules they use,
-// or in which comes last in the graph, is an error on all of them (PassMonitor).
+// The modules are in the order of their first gradients in the pass on this rank. Requires: that
+// order is the same on every rank. If ranks differ in which modules a pass uses, or in which module
+// comes last in the graph, this is an error on all of them (PassMonitor).
 //
-// Thread safety: none of an object; of() from any thread.
+// Thread safety: of() may be called from any thread; an object has no thread safety.
 class LaunchTurns {
  public:
   // The turns of this group.
@@ -34,14 +34,16 @@ class LaunchTurns {
   // Numbers the group's modules in the order of their construction, from 0.
   std::uint64_t next_number() { return num_numbers_++; }
 
-  // A pass that averages reached `who`, which is queued until all its all-reduces have started;
-  // `go_on` is called when its turn comes later.
+  // Call it when a pass that averages has reached `who`, which is queued until all its all-reduces
+  // have started. `go_on` is called if its turn comes later.
   void enter(const void* who, std::function<void()> go_on);
   bool is_up(const void* who) const { return !queue_.empty() && queue_.front().first == who; }
-  // All its all-reduces have started: lets the next go on. Nothing happens when it is not queued.
+  // Call it when all all-reduces of `who` have started: lets the next module go on. Nothing happens
+  // if `who` is not queued.
   void pass_on(const void* who);
-  // Its all-reduces have ended. `then`, which may communicate, is called once this is so of all
-  // modules that the pass has reached, after theirs that ended before. Empty: nothing is.
+  // Call it when all all-reduces of `who` have ended. `then`, which may communicate, is called once
+  // all modules that the pass has reached have ended, after the calls of modules that ended before.
+  // Empty: nothing is called.
   void end(const void* who, std::function<void()> then);
   // Removes `who`: its pass failed, or it is being destroyed.
   void forget(const void* who);
@@ -51,16 +53,16 @@ class LaunchTurns {
   using Entries = std::vector<std::pair<const void*, std::function<void()>>>;
   Entries queue_;
   std::vector<const void*> reached_;  // modules that the pass reached and that have not ended
-  Entries ended_;                     // the calls of those that have ended
+  Entries ended_;                     // the calls of modules that have ended
 };
 
-// What ranks that do not call forward() and backward() alike are told beside the collectives that
-// do not match, and beside a rank that has left: neither call looks like a collective.
-
-// `error` with that advice, when it is about calls that do not match or a rank that has left.
+// Returns `error` with advice if it is about collectives that do not match or about a rank that has
+// left. Ranks that do not call forward() and backward() alike get such errors, although neither
+// call looks like a collective.
 Error with_advice(const Error& error);
 
-// Runs `body`, which communicates for a forward or backward pass.
+// Runs `body`, which communicates for a forward or backward pass, and adds that advice to its
+// errors.
 template <class Body>
 void in_lockstep(Body body) {
   try {
@@ -71,16 +73,16 @@ void in_lockstep(Body body) {
 }
 
 struct JoinOptions {
-  // An average divides by the number of all ranks; false: by that of the ranks with inputs.
+  // An average divides by the number of all ranks; false: by the number of ranks with inputs.
   bool divide_by_initial_world_size = true;
   // The end of one rank's inputs is an Error(kInvalid) on every rank, for loops that have
   // collectives of their own.
   bool throw_on_early_termination = false;
 };
 
-// Ranks with different numbers of inputs announce to each other what they do (join.h): before each
-// collective part of a step every rank tells the others its next action, and a rank whose inputs
-// have ended tells that, and joins in the others' action.
+// Lets ranks with different numbers of inputs announce what they do (join.h). Before each
+// collective part of a step every rank tells the others its next action; a rank whose inputs have
+// ended announces that, and joins in the others' action.
 //
 // Cost: one byte from every rank to every rank, each time.
 //
@@ -91,7 +93,7 @@ class UnevenInputs {
   struct Others {
     Doing doing = Doing::kNothingMore;  // the action of the ranks with inputs
     int num_active = 0;                 // ranks with inputs
-    int first_active = 0;  // the first of them; when none has inputs, one that had them last
+    int first_active = 0;  // the first of them; if none has inputs, a rank that had inputs last
     std::int64_t divisor = 1;
   };
 

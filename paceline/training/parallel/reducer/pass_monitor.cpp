@@ -18,13 +18,14 @@ namespace paceline {
 
 namespace {
 
-// A float32 holds whole numbers of 16 bits exactly, and so it does the sum of one of them and
-// zeros. Their mean need not be exact, but two different numbers have different means.
+// A float32 holds integers of 16 bits exactly, and also the sum of one of them and zeros. Their
+// mean need not be exact, but two different numbers have different means.
 constexpr int kBits = 16;
 
-// A rank's own values: the offset of each number, and how many values it takes.
+// The values of each rank: the offset of each number, and how many values it takes.
 constexpr std::size_t kHash = 0, kHashValues = 64 / kBits;
-constexpr std::size_t kIndex = kHash + kHashValues, kIndexValues = 2;  // of the parameter, from 1
+constexpr std::size_t kIndex = kHash + kHashValues,
+                      kIndexValues = 2;  // the parameter's number, from 1
 constexpr std::size_t kModule = kIndex + kIndexValues, kModuleValues = 1;
 constexpr std::size_t kLoss = kModule + kModuleValues, kLossValues = 64 / kBits;
 constexpr std::size_t kRankValues = kLoss + kLossValues;
@@ -125,7 +126,8 @@ void PassMonitor::read(std::int64_t divisor, std::int64_t step, bool compares) {
     loss += std::bit_cast<double>(number_at(of_rank(rank) + kLoss, kLossValues, divisor));
   step_loss_ = loss / static_cast<double>(divisor);
   if (!is_on_cpu_) return;
-  // Otherwise gradients of two modules of the same shape would be averaged with each other.
+  // Without this check, gradients of two modules of the same shape would be averaged with each
+  // other.
   for (int rank = 0; rank < num_ranks; ++rank) {
     const auto module = number_at(of_rank(rank) + kModule, kModuleValues, divisor);
     check(module == module_,
@@ -159,7 +161,8 @@ void PassMonitor::report_non_finite(int rank, std::size_t parameter, std::int64_
   if (non_finite_ == NonFinite::kError) fail(ErrorCode::kInvalid, "{}: {}", group_.self(), what);
   const std::uint64_t count = ++num_non_finite_;
   if (group_.rank() != 0 || !std::has_single_bit(count)) return;
-  log::warning(fmt::format("{}{}{}", what, is_alone ? "" : ", and so is every rank's average",
+  log::warning(fmt::format("{}{}{}", what,
+                           is_alone ? "" : "; every rank's average is not finite either",
                            count > 1 ? fmt::format("; {} steps so far", count) : ""));
 }
 

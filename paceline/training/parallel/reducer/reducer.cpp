@@ -37,7 +37,7 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   const std::function<void(const at::Tensor& incoming)> on_gradient_;
 };
 
-// Collective; the same answer on every rank.
+// Collective; returns the same on every rank.
 bool tensors_need_no_copy(ProcessGroup& group, c10::Device device, std::size_t bytes) {
   if (!device.is_cpu()) return true;
   const at::Tensor probe = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
@@ -111,7 +111,7 @@ void Reducer::add_hook(std::size_t index) {
       [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-// The one place that asks how gradients are averaged.
+// The only place that decides how gradients are averaged.
 std::unique_ptr<GradientPlacement> Reducer::make_placement(
     std::shared_ptr<CommunicationHook> hook) {
   const bool divides = options_.optimizer != nullptr && group_->world_size() > 1;
@@ -217,13 +217,13 @@ void Reducer::forget_failed_pass() {
     for (Bucket& bucket : buckets_.all) {
       if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
     }
-    // No bucket is like this call. A rank whose pass went on is thus told apart, also where its
-    // next bucket is as large as the one that begins the next pass here.
+    // This call matches no bucket. So a rank whose pass went on is detected even if its next bucket
+    // is as large as the first bucket of the next pass here.
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
   } catch (const Error& error) {
     throw error.reworded(fmt::format(
-        "{}: an exception had ended the last backward pass on this rank, and the ranks "
-        "could not go on together; it must have come on every rank, or end this one: {}",
+        "{}: an exception ended the last backward pass on this rank, and the ranks could not "
+        "continue together; it must occur on every rank, or end this process: {}",
         group_->self(), error.what()));
   }
   steps_.forget();
@@ -241,7 +241,7 @@ void Reducer::forget_gradients() {
   buckets_.drop_gradients();
 }
 
-// ---- while the pass goes on
+// ---- during a pass
 
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   if (!incoming.defined()) return;  // from a part of the graph that did not use the parameter
@@ -303,14 +303,14 @@ void Reducer::set_divisor(const UnevenInputs::Others& others) {
   all_have_inputs_ = others.num_active == group_->world_size();
 }
 
-// The parameter has had a gradient in this pass.
+// The parameter already has a gradient from this pass.
 void Reducer::expect_another(std::size_t index) {
   Gradient& gradient = buckets_.gradients[index];
   if (gradient.is_late) return;
   check(!buckets_.is_planned || gradient.bucket >= buckets_.next,
         "{}: parameter {} got another gradient while its first one of this pass was being "
-        "averaged. A parameter that several parts under checkpoint() share must be used so from "
-        "the first pass on. After a pass that an exception ended, the next must begin with "
+        "averaged. A parameter that several parts under checkpoint() share must be shared from the "
+        "first pass on. After a pass that an exception ended, the next must begin with "
         "DistributedDataParallel's forward()",
         group_->self(), buckets_.parameters[index].name);
   gradient.is_late = true;
@@ -329,7 +329,7 @@ void Reducer::launch(std::size_t index) {
   placement_->start(index, buckets_.leaving(buckets_.all[index]), steps_.divisor());
 }
 
-// Once the last bucket is complete it is known which parameters this rank has used.
+// Once the last bucket is complete, the parameters that this rank has used are known.
 void Reducer::write_report() {
   std::vector<bool> used;
   for (const Gradient& gradient : buckets_.gradients) used.push_back(gradient.is_used);
@@ -340,14 +340,14 @@ bool Reducer::compares_replicas() const {
   return all_have_inputs_ && placement_->keeps_replicas_equal();
 }
 
-// ---- its end
+// ---- the end of a pass
 
-// After an error the next forward pass forgets this one.
+// If it throws, the next forward pass drops this pass.
 void Reducer::end_backward() {
   if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};
   const bool averages = steps_.averages();
-  // Gradients that accumulated under no_sync(), of parameters that this pass did not use.
+  // Gradients that accumulated under no_sync(), for parameters that this pass did not use.
   for (std::size_t i = 0; averages && i < buckets_.gradients.size(); ++i) {
     const Gradient& gradient = buckets_.gradients[i];
     if (gradient.is_used && !gradient.is_ready) monitor_.note_gradient(i);
@@ -408,9 +408,9 @@ void Reducer::add_shard() {
   buckets_.drop_gradients();
 }
 
-// Returns a number that changes with each step of an optimizer. LibTorch's own optimizers write
-// past its count of writes, so this looks at the beginning of each parameter as well, unless its
-// memory may be on another host.
+// Returns a number that changes with each step of an optimizer. LibTorch does not count the writes
+// of its own optimizers, so the first bytes of each parameter are included, unless its memory may
+// be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
   constexpr std::size_t kBeginning = 64;  // bytes
   const bool may_read = device_.is_cpu() && options_.optimizer == nullptr;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Which of a step's backward passes this one is, and what averages are divided by. Without logical
-// shards (engine/core/logical_shards.h) a step ends with the first pass outside of no_sync(); with
-// them it is one pass for each shard of this rank, and the last one averages.
+// Tracks which of a step's backward passes this one is, and the divisor of averages. Without
+// logical shards (engine/core/logical_shards.h) a step ends with the first pass outside of
+// no_sync(). With them a step is one pass for each shard of this rank, and the last pass averages.
 //
 // Thread safety: none.
 
@@ -17,14 +17,14 @@ namespace paceline {
 
 class StepPasses {
  public:
-  // Collective; `logical_shards`: 0 without. Error(kInvalid) when the ranks do not fit the shards,
-  // have different numbers of them, or compute with different numbers of threads; kUnsupported for
-  // shards unless the engine adds up. `device`: that of the parameters.
+  // Collective; `logical_shards`: 0 for none. Error(kInvalid) when the shards do not fit the ranks,
+  // or when ranks have different numbers of shards or of threads; kUnsupported for shards unless
+  // the engine computes the sums. `device`: the parameters' device.
   StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::Device device);
 
   bool has_shards() const { return logical_shards_ > 0; }
   std::int64_t logical_shards() const { return logical_shards_; }
-  // The number of this step's passes that have ended, with shards.
+  // With shards: the number of passes of this step that have ended.
   std::int64_t num_done() const { return num_done_; }
 
   void set_synchronize(bool synchronize) { synchronize_ = synchronize; }
@@ -37,7 +37,7 @@ class StepPasses {
   // Error(kInvalid) when the loop's set_synchronize() does not fit the number of passes.
   void require_place() const;
 
-  // For join(); without shards the number of ranks at first.
+  // For join(). Without shards the divisor is the number of ranks at first.
   void set_divisor(std::int64_t divisor) { divisor_ = divisor; }
   std::int64_t divisor() const { return has_shards() ? logical_shards_ : divisor_; }
 

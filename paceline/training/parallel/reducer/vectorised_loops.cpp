@@ -10,7 +10,7 @@ namespace paceline {
 
 namespace {
 
-// The number of values between two checks whether one was found.
+// The number of values between two checks for one that is not finite.
 constexpr std::size_t kBlock = 4096;
 
 template <class Word>
@@ -30,7 +30,7 @@ template <class Word>
 
 constexpr std::int64_t kLanes = 8;
 
-// Element i is added to lane i mod 8, then the lanes one after another.
+// Element i is added to lane i mod 8; then the lanes are added one after another.
 double dot(const double* a, const double* b, std::int64_t count) {
   double lanes[kLanes] = {};
   std::int64_t i = 0;

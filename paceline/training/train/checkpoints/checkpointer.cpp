@@ -26,7 +26,7 @@ constexpr std::chrono::minutes kLongestLock{2};
 
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
-// As on_rank, with rank 0's answer on every rank.
+// As on_rank(), with rank 0's answer on every rank.
 bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   std::int32_t answer = 0;
   on_rank(0, group, [&] { answer = action() ? 1 : 0; });
@@ -34,14 +34,14 @@ bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   return answer != 0;
 }
 
-// Whether the last checkpoint was written. A job that another generation has replaced has nothing
-// to continue for.
+// Whether the last checkpoint was written. Throws if another generation has replaced this job,
+// which then has nothing to continue for.
 bool is_written(const std::optional<Error>& error) {
   if (error && error->code() == ErrorCode::kAborted) throw *error;
   return !error;
 }
 
-// After a restart, the older generation's writer may be on a host that is gone, with the lock.
+// After a restart, the older generation's writer may still hold the lock, on a host that is gone.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
   if (group.launch_environment().restart_count == 0) return {};
   return kLongestLock;
@@ -69,7 +69,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const Checkpoint
   if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
-// Collective: what a rank has found is thrown on all. What is not sound is not saved.
+// Collective: a problem that any rank finds is thrown on all. A damaged state is not saved.
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                  const optim::Optimizer& optimizer) const {
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
@@ -94,7 +94,7 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
     problem = error.what();
   }
   throw_any(problem, false);
-  // Where hosts divide the parameters there is no second one of any.
+  // If hosts divide the parameters, there is no second copy of any.
   if (!options_.compare_replicas || optimizer.divides_hosts()) return;
   std::vector<NamedParameter> parameters;
   for (const auto& item : module.named_parameters())
@@ -199,7 +199,7 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  // Otherwise finish() tries again, because it is not known whether this save or an earlier one
+  // Otherwise finish() tries again, because it is unknown whether this save or an earlier one
   // failed.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }

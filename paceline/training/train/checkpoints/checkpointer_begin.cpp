@@ -38,7 +38,7 @@ void require_unused(const FoundStates& found) {
   }
 }
 
-// The run of the newest memory that `wanted` takes; empty without one.
+// Returns the run of the newest memory that `wanted` accepts; empty without one.
 template <class Wanted>
 std::string newest_run(const std::vector<FoundState>& in_memory, Wanted wanted) {
   const FoundState* newest = nullptr;
@@ -60,7 +60,7 @@ bool is_foreign(const FoundState& disk) {
 
 std::string run_to_resume(const JobStart& start, const FoundStates& found) {
   const FoundState& disk = found.on_disk;
-  // A restart knows its run; a load passes over the checkpoints of others.
+  // A restart knows its run, and loading skips the checkpoints of other runs.
   if (is_foreign(disk) && !start.restarted) {
     const FoundOrigin& newest = *disk.newest;
     check(start.other_run,
@@ -115,8 +115,6 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found) {
   }
   return own;
 }
-
-// How a job begins: whose state is there, and whether this job may go on with it.
 
 namespace {
 
@@ -182,7 +180,7 @@ FoundState Checkpointer::find_on_disk() const {
   if (directory == nullptr) return found;
   if (const auto steps = directory->list(); !steps.empty()) found.step = steps.back();
   found.mark = directory->mark();
-  const auto ignore = [](std::int64_t, const std::string&) {};  // restore() says why
+  const auto ignore = [](std::int64_t, const std::string&) {};  // restore() reports the reason
   if (const auto newest =
           directory->newest_before(std::numeric_limits<std::int64_t>::max(), "", ignore)) {
     found.newest = FoundOrigin{newest->step, newest->run, seed_in(newest->metadata)};
@@ -208,8 +206,8 @@ FoundStates Checkpointer::find_states() {
   return found;
 }
 
-// A first start that was refused: the job of this name that is marked there is an older one, and
-// the launcher's restarts of this one must not take its checkpoints for theirs.
+// Called after a first start that was refused. If the directory is marked for an older job of this
+// name, the launcher's restarts of this job must not take its checkpoints for their own.
 void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
   const auto& mark = found.on_disk.mark;
   if (team_.directory() == nullptr || start.restarted || !mark || mark->job != start.job) return;

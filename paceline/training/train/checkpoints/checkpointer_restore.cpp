@@ -1,4 +1,4 @@
-// How a run goes on: the newest state is found, read by all ranks at once, and taken over when all
+// Restores a run: finds the newest state, reads it on all ranks at once, and takes it over once all
 // of it is there.
 
 #include <limits>
@@ -43,9 +43,9 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 
 struct Checkpointer::Staged {
   std::vector<WantedBox> wanted;  // first the boxes of the run, in their order
-  StagingMemory memory;           // of these
-  at::Tensor random_state;        // this rank's; undefined: the run had no such rank
-  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() gave it
+  StagingMemory memory;           // for these boxes
+  at::Tensor random_state;        // this rank's; undefined: the saved run had no such rank
+  optim::NamedTensors hook;       // on rank 0, as gather_hook_state() returned it
 };
 
 // Collective.
@@ -119,10 +119,10 @@ void Checkpointer::take_over(const SavedRun& saved, const Staged& staged, const 
     failure = error;
   }
   throw_first_error(*group_, failure);
-  group_->barrier();  // no rank reads the parameters any more that others write
+  group_->barrier();  // no rank still reads parameters that others are about to write
   optimizer.begin_loading();
   take(false);
-  group_->barrier();  // with one copy of the parameters others have written parts of them
+  group_->barrier();  // with one copy of the parameters, other ranks have written parts of it
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
@@ -150,7 +150,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     return directory != nullptr ? directory->newest_before(step, mark_.run, refuse) : std::nullopt;
   };
   std::optional<Manifest> on_disk = newest_before(std::numeric_limits<std::int64_t>::max());
-  // Rank 0 offers what it has on the disk; when that does not verify, the one before it.
+  // Rank 0 offers the newest checkpoint on the disk; if that does not verify, the one before it.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
     waiting.broadcast(std::span(&step_on_disk, 1), 0);

@@ -23,14 +23,14 @@ using models::Division;
 
 constexpr const char* kSteps = "optimizer.steps.";
 
-// What a checkpoint calls a parameter, and which part of a whole one it is.
+// A parameter's name in a checkpoint, and its part of the whole parameter.
 struct Identity {
   std::string name;
   std::optional<Division> division;
 };
 
-// The parts of a box along the dimension that is divided, in the coordinates of the whole; with
-// where each begins in the box.
+// Returns the parts of a box in the coordinates of the whole tensor, along the dimension that is
+// divided, each with its beginning in the box.
 std::vector<std::pair<Box, std::int64_t>> in_whole(const Box& box,
                                                    const std::optional<Division>& division) {
   if (!division) return {{box, 0}};
@@ -74,8 +74,8 @@ class Collector {
     add(name, tensor, tensor.sizes(), division, {box},
         {static_cast<std::byte*>(tensor.data_ptr()), tensor.strides().vec()}, box);
   }
-  // Elements [first, first + count) of a dense tensor in the order of its memory; `data`: of the
-  // first of them.
+  // Elements [first, first + count) of a dense tensor in the order of its memory; `data`: the
+  // address of the first of them.
   void add_run(const std::string& name, const at::Tensor& memory, std::byte* data,
                const at::Tensor& like, std::int64_t first, std::int64_t count,
                const std::optional<Division>& division) {
@@ -88,7 +88,7 @@ class Collector {
   }
 
  private:
-  // `place`: of all of `all`, of which `boxes` are parts.
+  // `boxes` are parts of `all`, whose place in memory is `place`.
   void add(const std::string& name, const at::Tensor& memory, at::IntArrayRef sizes,
            const std::optional<Division>& division, const std::vector<Box>& boxes,
            const BoxPlace& place, const Box& all) {
@@ -103,7 +103,7 @@ class Collector {
                  division ? division->whole_sizes(sizes) : sizes.vec(),
                  {}};
     if (boxes.empty() || num_elements(all) == 0) {
-      if (held.shape.empty()) return;  // a scalar of another rank, which knows of it
+      if (held.shape.empty()) return;  // a scalar that another rank holds
       held.box = {std::vector<std::int64_t>(held.shape.size()),
                   std::vector<std::int64_t>(held.shape.size())};
       run_.boxes.push_back({held, {}});
@@ -127,13 +127,13 @@ class Collector {
   std::unordered_map<const void*, Identity> identities_;
 };
 
-// "exp_avg.3": of parameter 3.
+// Splits "exp_avg.3" into the name and the number of the parameter.
 std::pair<std::string, std::size_t> split_name(const std::string& name) {
   const auto dot = name.rfind('.');
   return {name.substr(0, dot), std::stoul(name.substr(dot + 1))};
 }
 
-// The state of the optimizer that this rank keeps.
+// Adds the state of the optimizer that this rank keeps.
 void add_state(Collector& collector, const optim::Optimizer& optimizer) {
   for (const optim::StatePart& part : optimizer.state_parts()) {
     const auto [kind, number] = split_name(part.name);
@@ -172,7 +172,7 @@ void add_buffers(Collector& collector, const torch::nn::Module& module) {
     collector.add_whole("model." + item.key(), item.value().detach());
 }
 
-// The runs of elements that this rank has to save, or to load.
+// The runs of elements that this rank has to save or to load.
 using Runs = std::vector<std::pair<std::int64_t, std::int64_t>>;
 using RunsOf = std::function<Runs(std::size_t number)>;
 

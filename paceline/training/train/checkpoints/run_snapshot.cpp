@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kShared = "shared.";
 constexpr std::string_view kOwed = "owed.";
 
-// The names and sizes of what `root` has.
+// Returns tensors without values that have the names and sizes of those on `root`.
 optim::NamedTensors empty_like_those_of(ProcessGroup& group, const optim::NamedTensors& saved,
                                         int root) {
   auto list = nlohmann::json::array();
@@ -78,9 +78,9 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
-constexpr std::string_view kModelTensors = "model.";  // what their names begin with (run_boxes.cpp)
+constexpr std::string_view kModelTensors = "model.";  // their names begin with this (run_boxes.cpp)
 
-// As the other parts: null where the reducer has no hook.
+// A hook in the form of the other parts: null if the reducer has no hook.
 struct Hook {
   const Reducer& reducer;
   void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
@@ -119,7 +119,8 @@ void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer&
         optimizer.num_groups());
 }
 
-// What is wrong with a part of the run; empty: nothing. `part`: null when the run has none.
+// Describes what is wrong with a part of the run; empty: nothing. `part`: null when the run has
+// none.
 template <class Part>
 std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
   if (saved.contains(key) != (part != nullptr)) {
@@ -145,7 +146,7 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
-// Tensors that differ from the checkpoint's in one way. The first one stands for all.
+// Tensors that differ from the checkpoint's in one way; the first one is shown as an example.
 struct Differences {
   void add(const std::string& name, const std::string& what) {
     of_model = of_model || name.starts_with(kModelTensors);
@@ -154,7 +155,7 @@ struct Differences {
     if (is_better) first = fmt::format("{}: {}", name, what);
     ++count;
   }
-  // One line; empty where there are no such tensors.
+  // Returns one line; empty if there are no such tensors.
   std::string text(const char* how) const {
     if (count == 0) return "";
     return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,
@@ -163,7 +164,7 @@ struct Differences {
 
   std::size_t count = 0;
   std::string first;
-  bool of_model = false;  // some of them are
+  bool of_model = false;  // some of them belong to the model
 };
 
 nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {

@@ -1,11 +1,9 @@
 #pragma once
 
-// What a communication hook keeps between passes, as tensors of a checkpoint, and back
-// (training/parallel/communication_hook.h). What each rank owes is saved with those of all ranks,
-// one after another: a checkpoint has as many times the size of the gradients more as there are
-// ranks.
-//
-// All functions are collective.
+// The part of a training run's checkpoint that is not boxes of tensors (run_boxes.h): the state of
+// a communication hook as tensors, and words about the run, which tell whether a checkpoint is one
+// of this run. gather_hook_state() and scatter_hook_state() are collective; the other functions are
+// local.
 
 #include <cstdint>
 #include <map>
@@ -21,53 +19,53 @@
 
 namespace paceline::train {
 
-// "shared.NAME" as it is, and "owed.NAME" with a first dimension for the ranks. On `root`, or, if
-// there is none, on every rank; elsewhere the tensors are there without their values.
+// Collective. Returns the tensors that a communication hook keeps between passes
+// (training/parallel/communication_hook.h): "shared.NAME" as it is, and "owed.NAME" with a first
+// dimension for the ranks. So a checkpoint grows by the size of the gradients for each rank. The
+// values are on `root` or, without a root, on every rank; elsewhere the tensors have no values.
 optim::NamedTensors gather_hook_state(ProcessGroup& group, const HookState& state,
                                       std::optional<int> root);
 
-// This rank's part of what gather_hook_state() gave, which `root` has: with the same number of
-// ranks what it owed, otherwise the mean of what all owed. `words`: the state's.
+// Collective. Returns this rank's part of a result of gather_hook_state(), which `root` has: what
+// this rank owed, if the number of ranks is the same, otherwise the mean of what all ranks owed.
+// `words`: those of the state.
 HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& saved, int root,
                              optim::Words words);
 
-// What a training run says of itself in a checkpoint beside its tensors (run_boxes.h), and whether
-// a checkpoint is one of this run. Local: nothing here is collective.
-
 inline constexpr const char* kRandomStates = "random_states";  // one row a rank
-inline constexpr const char* kHookTensors = "hook.";           // begins the names of a hook's
+inline constexpr const char* kHookTensors = "hook.";           // the prefix of a hook's names
 // In the metadata of a checkpoint in memory: the launcher's name for the job.
 inline constexpr const char* kJobWord = "job";
 
-// For the metadata of a checkpoint.
+// Returns the words of a run for the metadata of a checkpoint.
 std::map<std::string, std::string> words_of(const TrainingState& state,
                                             const optim::Optimizer& optimizer,
                                             const RunParts& parts);
 
-// A checkpoint as it was found, but for the bytes of its tensors.
+// A checkpoint as it was found, without the bytes of its tensors.
 struct SavedRun {
   std::int64_t step = 0;
   std::vector<HeldBox> tensors;  // names, types and shapes; boxes are empty
   std::map<std::string, std::string> metadata;
 };
 
-// Error(kInvalid) with all that differs when the checkpoint is of another optimizer, or of a
-// schedule, a scaler, an average of the weights, a communication hook or a periodic averager with
-// other parameters, or of no training.
+// Throws Error(kInvalid) with all differences when the checkpoint is of another optimizer, of no
+// training run, or of a schedule, a scaler, an average of the weights, a communication hook or a
+// periodic averager with other parameters.
 void require_own(const SavedRun& saved, const optim::Optimizer& optimizer, const RunParts& parts);
-// Error(kInvalid) listing what the checkpoint has and the run has not, and the other way round.
-// `wanted`: what all ranks of the run want.
+// Throws Error(kInvalid) that lists what the checkpoint has and the run lacks, and the reverse.
+// `wanted`: the tensors that all ranks of the run want.
 void require_same_tensors(const SavedRun& saved, const std::vector<HeldBox>& wanted);
 
-// Of the metadata of a checkpoint that is this run's.
+// Returns the state in the metadata of a checkpoint of this run.
 TrainingState state_in(const std::map<std::string, std::string>& metadata);
 // Gives the optimizer its learning rates and the schedule, the scaler and the periodic averager
 // their states.
 void take_words(const std::map<std::string, std::string>& metadata, optim::Optimizer& optimizer,
                 const RunParts& parts);
-// Of a communication hook's HookState.
+// Returns the words of a communication hook's HookState.
 optim::Words hook_words_in(const std::map<std::string, std::string>& metadata);
-// Of a checkpoint with this metadata; nothing when it is not one of a training run.
+// Returns the seed; nothing when the metadata is not that of a training run.
 std::optional<std::uint64_t> seed_in(const std::map<std::string, std::string>& metadata);
 
 }  // namespace paceline::train

@@ -26,7 +26,7 @@ namespace paceline {
 
 namespace {
 
-// A float of 8 bits: the sign, the exponent, then `mantissa` bits.
+// Converts a float of 8 bits: the sign, the exponent, then `mantissa` bits.
 float small_float(std::uint8_t bits, int mantissa, int bias) {
   const int exponent = (bits & 0x7F) >> mantissa;
   const int fraction = bits & ((1 << mantissa) - 1);
@@ -104,7 +104,7 @@ constexpr const char* kIndexEnd = ".index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
 constexpr int kIndexDepth = 8;  // "metadata" may hold anything
 
-// The path without links. Error(kCorrupt) when there is no such file.
+// Returns the path without links. Error(kCorrupt) when there is no such file.
 std::string resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -115,7 +115,7 @@ std::string resolved(const fs::path& path) {
        fs::is_symlink(fs::symlink_status(path, error)) ? ": the link points to nothing" : "");
 }
 
-// Finds the file of the folder that has its weights.
+// Finds the file with the weights in a folder.
 fs::path weights_in(const fs::path& folder) {
   std::vector<std::string> others;
   for (const std::string& name : {std::string(kOneFile), kOneFile + std::string(kIndexEnd)}) {
@@ -136,7 +136,7 @@ fs::path weights_in(const fs::path& folder) {
        others.empty() ? "" : fmt::format(" (it has {})", fmt::join(others, ", ")));
 }
 
-// The files of the index, by name, with their tensors.
+// Returns the files of the index, by name, with their tensors.
 std::map<std::string, std::set<std::string>> parse_index(const std::string& path) {
   const auto bytes = read_plain_file(FileSystem::real(), resolved(path), kMaxIndexBytes);
   const std::string_view mistaken = mistaken_file(bytes);
@@ -185,7 +185,7 @@ std::vector<WeightsShard> find_weights_shards(const std::string& path) {
 
 namespace {
 
-// Error(kCorrupt) unless the shard has exactly the tensors that the index promises.
+// Error(kCorrupt) unless the shard has exactly the tensors that the index lists for it.
 void require_promised(const WeightsShard& shard, const SafetensorsHeader& header) {
   if (!shard.tensors) return;
   std::set<std::string> missing = *shard.tensors;
