@@ -174,6 +174,7 @@ constexpr Message kMessages[] = {
      "paceline: cannot execute {}: {} (it is there, but not what its #! line names, or the loader "
      "that the binary needs)"},
     // Why a rank ended.
+    {"cause.given", "  cause: {}"},
     {"cause.failed_assertion", "  cause: a failed assertion: {}"},
     {"cause.damaged_memory", "  cause: damaged memory, as the C library found: {}"},
     {"cause.library_missing",
@@ -305,6 +306,8 @@ constexpr Message kMessages[] = {
     {"nodes.other_secret",
      "hung up before it proved that it belongs to the job: an agent with another secret "
      "(PACELINE_SECRET_FILE must be the same on every node), or no agent at all"},
+    {"nodes.secret_differs",
+     "{} has another job secret or belongs to another job, group or generation"},
     {"nodes.roles_do_not_add_up",
      "--roles {} has {}, but the nodes start {}: the counts must add up"},
     {"nodes.place_taken",
@@ -370,6 +373,7 @@ constexpr Message kMessages[] = {
     // Placement.
     {"placement.cpu_shared", "--bind map: ranks {} and {} share cpu {}"},
     {"placement.inherited", "{}={} is inherited"},
+    {"placement.each_runs", "each runs about {}% of the time"},
     {"placement.too_many_threads",
      "rank {} keeps {} threads busy on {}, and was told to compute with {}"},
     {"placement.rank", "rank {}: cpus {} ({}), {}, {}"},
@@ -379,6 +383,7 @@ constexpr Message kMessages[] = {
     {"topo.no_cpu_left", "topology: this process may use none of the chosen cpus"},
     {"cli.not_expected", "'{}' was not expected"},
     // What other commands of a job say.
+    {"top.worker", "{} (rank {}): {}, {}"},
     {"dry_run.hosts", "{} hosts, world size {}"},
     {"jobs.no_job", "no job '{}'; there are {}"},
     {"jobs.not_clear", "'{}' may be {} jobs; give an id or a pid: {}"},
@@ -390,6 +395,7 @@ constexpr Message kMessages[] = {
      "paceline stop: {} still runs after {} s (its --shutdown-timeout may be longer)"},
     {"completion.unknown_shell", "give one shell: paceline completion bash, zsh or fish"},
     {"doctor.not_calibrated", "none: the planner goes by defaults ({} measures this machine)"},
+    {"doctor.calibration_noisy", "noisy (repetitions differed by up to {}%: measure again)"},
     {"doctor.calibration_unreadable",
      "the calibration {} cannot be read: {}; measure again or remove it"},
     {"rendezvous.place", "rank {} of {}, local rank {} of {}, launched by {}, generation {}"},
@@ -478,6 +484,7 @@ constexpr Message kMessages[] = {
     {"advise.parameters_too_large",
      "because: parameters of {}: parameters, gradients and Adam's state take {} a rank"},
     {"advise.program_failed", "failed with exit code {}: {}"},
+    {"advise.memory_not_seen", "not seen"},
     {"advise.no_step", "no step for {} s; see paceline advise --help"},
     {"advise.ended_early", "ended after {} steps, too few to measure"},
     {"advise.rank_without_steps", "a rank reported only {} steps, too few to measure"},
@@ -493,6 +500,8 @@ constexpr Message kMessages[] = {
     {"mesh.stragglers_take", "because: waiting for the slowest of {} ranks takes {}%"},
     {"mesh.compared", "predicted beside measured (step; memory of all ranks):"},
     {"mesh.error", "{}: error {}% in the median, {}% at worst"},
+    {"mesh.fits", "  fits"},
+    {"mesh.does_not_fit", "  does not fit"},
     {"mesh.memory_of_host", "a host has {}"},
     {"mesh.ended_without_profile",
      "no profile: {} ended without one. Programs that train by train::TrainingRun write one where "

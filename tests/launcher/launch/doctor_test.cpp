@@ -95,7 +95,7 @@ TEST(Doctor, knows_a_calibration_its_age_and_its_noise) {
   costs.spread = 1.05;
   save_calibration(costs, path);
   EXPECT_EQ(line_of()["verdict"], "WARN");
-  EXPECT_THAT(line_of()["text"], HasSubstr("noisy"));
+  EXPECT_THAT(line_of()["text"].get<std::string>(), Says("doctor.calibration_noisy"));
   EXPECT_EQ(line_of()["advice"], "paceline bench --calibrate");
   std::ofstream(path) << "nonsense";
   EXPECT_EQ(line_of()["verdict"], "WARN");

@@ -96,9 +96,9 @@ TEST_F(AdviseMesh, memory_of_each_stage) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   // Four replicas of 2 million parameters: 16 bytes each, and 8 + 8 / 4.
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("DDP"), HasSubstr("stage 3"), HasSubstr("16 MB"),
-                                 HasSubstr("4 MB"), HasSubstr("fits")));
+                                 HasSubstr("4 MB"), Says("mesh.fits")));
   const Outcome small = advise({"--memory", "--simulate", "hosts=1,ranks=4,memory=100MB"});
-  EXPECT_THAT(small.out, AllOf(HasSubstr("does not fit"), Says("mesh.memory_of_host", "100 MB")));
+  EXPECT_THAT(small.out, AllOf(Says("mesh.does_not_fit"), Says("mesh.memory_of_host", "100 MB")));
 }
 
 TEST_F(AdviseMesh, a_program_without_a_profile_is_told_what_to_do) {

@@ -73,7 +73,7 @@ TEST_F(RunCalls, top_shows_calls_by_worker_and_method) {
   }
   const std::string table = run_paceline({"top", "--once", "top-of-calls"}).out;
   EXPECT_THAT(table, HasSubstr("CALLS/S"));
-  EXPECT_THAT(table, HasSubstr("observer0 (rank 1): 0 references, 0 objects"));
+  EXPECT_THAT(table, Says("top.worker", "observer0", 1, "0 references", "0 objects"));
   end(*job);
 }
 

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "paceline/engine/core/system/host.h"
+
 #include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 

@@ -10,6 +10,8 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include "paceline/engine/core/system/host.h"
+
 #include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 
@@ -93,7 +95,7 @@ TEST_F(RunNodes, another_secret_is_refused) {
                            {{"PACELINE_SECRET_FILE", other}});
   const Outcome outcome = stranger.wait();
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("secret"));
+  EXPECT_THAT(outcome.err, Says("nodes.secret_differs", fmt::format("127.0.0.1:{}", port_.port)));
   const auto second = start("2", "true");
   EXPECT_EQ(first->wait().exit_code, 0);
   EXPECT_EQ(second->wait().exit_code, 0);

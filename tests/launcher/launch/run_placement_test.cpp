@@ -64,7 +64,8 @@ TEST(RunPlacement, an_inherited_number_of_threads_holds_and_is_reported) {
   const Outcome outcome =
       run_paceline({"run", "sh", "-c", "echo $OMP_NUM_THREADS"}, {{"OMP_NUM_THREADS", many}});
   EXPECT_EQ(outcome.out, many + "\n");
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("warning"), HasSubstr("OMP_NUM_THREADS=" + many)));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("paceline: warning: "),
+                                 Says("placement.inherited", "OMP_NUM_THREADS", many)));
 }
 
 TEST(RunPlacement, the_option_wins_over_every_inherited_number) {
@@ -87,7 +88,7 @@ TEST(RunPlacement, a_second_job_on_the_same_cores_is_told_about_the_first) {
     seen = run_paceline(second).err;
   }
   EXPECT_THAT(seen, testing::ContainsRegex("other paceline jobs? .*" + pid));
-  EXPECT_THAT(seen, HasSubstr("% of the time"));
+  EXPECT_THAT(seen, Says("placement.each_runs"));
   EXPECT_THAT(run_paceline({"doctor"}).out, HasSubstr("pid " + pid + ": " + ranks + " rank"));
   first.send(SIGTERM);
   first.wait();
