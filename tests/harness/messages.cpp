@@ -21,7 +21,7 @@ constexpr Message kMessages[] = {
     // ---- paceline run
     // Options and commands that are refused.
     {"cli.value_refused", "{}: '{}' is not {}"},
-    {"cli.not_whole_number", "{}: '{}' is not a whole number from {} to {}"},
+    {"cli.not_whole", "{}: '{}' is not a whole number from {} to {}"},
     {"cli.not_seconds", "{}: '{}' is not a number of seconds from {} to {}"},
     {"cli.not_a_flag", "{}: '{}' is not 1, true, yes, on, 0, false, no or off"},
     {"cli.value_empty", "{}: the value '' is empty"},

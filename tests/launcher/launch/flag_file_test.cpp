@@ -177,7 +177,7 @@ TEST_F(FlagFileOfRun, errors_name_the_line_and_what_was_meant) {
   EXPECT_THAT(refused("[run]\nnproc-per-nod = 2\n"),
               Says("flag_file.unknown_option", "my.toml", 2, "nproc-per-nod", "nproc-per-node"));
   EXPECT_THAT(refused("[run]\nnproc-per-node = 0\n"),
-              Says("cli.not_whole_number", "my.toml, line 2: nproc-per-node", 0));
+              Says("cli.not_whole", "my.toml, line 2: nproc-per-node", 0));
   EXPECT_THAT(refused("[run]\nall-ranks = 'yes'\n"),
               Says("flag_file.flag_with_value", "my.toml", 2, "all-ranks"));
   EXPECT_THAT(refused("[run]\nnnodes = true\n"),

@@ -124,7 +124,7 @@ TEST_F(AdviseMesh, refuses_what_makes_no_sense) {
   EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "dp=4"}).err,
               Says("mesh.not_a_mesh", "dp=4"));
   EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--check", "many"}).err,
-              Says("cli.not_whole_number", "--check", "many"));
+              Says("cli.not_whole", "--check", "many"));
   EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--simulate", "hosts=2"}).err,
               Says("mesh.ranks_of_this_machine"));
   EXPECT_THAT(advise({"--simulate", "hosts=2"}).err, Says("mesh.options_need_mesh"));

@@ -143,7 +143,7 @@ TEST(Advise, refuses_what_makes_no_sense) {
   EXPECT_EQ(run_paceline({"advise"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"advise", "--", "no-such-program"}).exit_code, 127);
   EXPECT_THAT(run_paceline({"advise", "--seconds", "0", "--", "true"}).err,
-              Says("cli.not_whole_number", "--seconds", 0));
+              Says("cli.not_whole", "--seconds", 0));
   EXPECT_THAT(run_paceline({"advise", "--global-batch", "8", "--", "true"}).err,
               Says("advise.batch_without_place"));
   EXPECT_THAT(run_paceline({"advise", "--", "true", "{batch}"}).err,

@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{{"--cpus", "a"}, HasSubstr("--cpus: 'a'")},
                     Refusal{{"--machine", "core:2 pu:1", "--cpus", "7"}, Says("topo.no_cpu_left")},
                     Refusal{{"--nproc-per-node", "0"},
-                            Says("cli.not_whole_number", "--nproc-per-node", 0)},
+                            Says("cli.not_whole", "--nproc-per-node", 0)},
                     Refusal{{"--nproc-per-node", "1", "--bind", "l3"},
                             Says("usage.not_a_binding", "--bind", "l3")},
                     Refusal{{"now"}, Says("cli.not_expected", "now")}));

@@ -141,7 +141,7 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   EXPECT_THAT(refused({"--partition", "$(x)"}), Says("submit.may_hold", "partition", "$(x)"));
   EXPECT_THAT(refused({"--output", "a'b"}), Says("submit.may_hold", "output", "a'b"));
   EXPECT_THAT(refused({"--time", "4h;"}), Says("submit.not_a_time", "4h;"));
-  EXPECT_THAT(refused({"--nnodes", "0"}), Says("cli.not_whole_number", "--nnodes", 0));
+  EXPECT_THAT(refused({"--nnodes", "0"}), Says("cli.not_whole", "--nnodes", 0));
   EXPECT_THAT(refused({"--nnodes", "1:2"}), Says("submit.nodes_of_slurm", "--nnodes", "1:2"));
   for (const char* time : {"foo", "4h", "1:2:3:4", "1-", "-1", "12:345", "1-2-3", "1:", "60x"}) {
     EXPECT_THAT(refused({"--time", time}), Says("submit.not_a_time", time)) << time;
@@ -157,8 +157,7 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
   for (const Arguments& options : too_early) {
     EXPECT_THAT(refused(options), Says("submit.signal_before_start")) << options.at(1);
   }
-  EXPECT_THAT(refused({"--signal-before", "x"}),
-              Says("cli.not_whole_number", "--signal-before", "x"));
+  EXPECT_THAT(refused({"--signal-before", "x"}), Says("cli.not_whole", "--signal-before", "x"));
   EXPECT_THAT(refused({"--hosts", "a"}), Says("submit.option_of_run", "--hosts"));
   EXPECT_THAT(refused({"--host", "a"}), Not(HasSubstr("--hosts")));
   EXPECT_THAT(refused({"--image", "x"}), Says("cli.unknown_option", "--image"));
