@@ -1,19 +1,22 @@
 // `paceline run` inside a SLURM job, with a command that stands for srun, and inside MPI jobs.
 
-#include <algorithm>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
-using testing::ElementsAre;
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
+using testing::UnorderedElementsAre;
+using testing::UnorderedElementsAreArray;
 
 class Allocation : public testing::Test {
  protected:
@@ -45,11 +48,8 @@ class Allocation : public testing::Test {
 TEST_F(Allocation, of_slurm_gives_its_nodes_and_tasks) {
   const Outcome outcome = run({"--all-ranks", "--master-addr", "127.0.0.1"}, two_nodes);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  std::vector<std::string> lines;
-  std::istringstream stream(outcome.out);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  std::sort(lines.begin(), lines.end());
-  EXPECT_THAT(lines, ElementsAre("[n1:0] 0/3", "[n1:1] 1/3", "[n2:2] 2/3"));
+  EXPECT_THAT(lines_of(outcome.out),
+              UnorderedElementsAre("[n1:0] 0/3", "[n1:1] 1/3", "[n2:2] 2/3"));
   EXPECT_THAT(calls(), HasSubstr("--nodelist=n1 --nodes=1 --ntasks=1 --overlap"));
   EXPECT_THAT(calls(), HasSubstr("--nodelist=n2 "));
 }
@@ -66,10 +66,10 @@ TEST_F(Allocation, is_left_alone_when_the_options_say_where_to_run) {
 TEST_F(Allocation, that_contradicts_the_options_or_itself_is_refused) {
   const Outcome nodes = run({"--nnodes", "3"}, two_nodes);
   EXPECT_EQ(nodes.exit_code, 2);
-  EXPECT_THAT(nodes.err, HasSubstr("--nnodes: 3, but the SLURM job has 2 nodes"));
+  EXPECT_THAT(nodes.err, Says("slurm.other_nnodes", 3, 2));
   const Outcome list = run({}, {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[1;x"}});
   EXPECT_EQ(list.exit_code, 2);
-  EXPECT_THAT(list.err, HasSubstr("SLURM_JOB_NODELIST='n[1;x' is not a list of nodes"));
+  EXPECT_THAT(list.err, Says("slurm.not_a_node_list", "n[1;x"));
 }
 
 // The ways in which SLURM 22.05 starts a launcher, with the variables that it leaves, and what
@@ -80,7 +80,7 @@ struct Way {
   PacelineProcess::Variables variables;
   std::vector<std::string> options;
   std::vector<std::string> ranks;  // sorted lines of output
-  std::string error;
+  std::optional<harness::SaysMatcher> error;
 };
 
 using Options = std::vector<std::string>;
@@ -126,55 +126,59 @@ std::vector<Way> ways() {
   const Options two_on_n1 = {"[n1:0] 0/2", "[n1:1] 1/2"};
   const Options two = {"--nproc-per-node", "2"}, one = {"--nproc-per-node", "1"};
   return {
-      {"sbatch -n3: a batch script", kBatch, {}, by_nodes, ""},
-      {"salloc -n3: a shell on the login node", without(kBatch, "SLURM_PROCID"), {}, by_nodes, ""},
-      {"fewer ranks than tasks", kBatch, one, one_each, ""},
+      {"sbatch -n3: a batch script", kBatch, {}, by_nodes, {}},
+      {"salloc -n3: a shell on the login node", without(kBatch, "SLURM_PROCID"), {}, by_nodes, {}},
+      {"fewer ranks than tasks", kBatch, one, one_each, {}},
       {"sbatch -N2: no number of tasks",
        changed(without(kBatch, "SLURM_NTASKS"), {{"SLURM_TASKS_PER_NODE", "1(x2)"}}),
        {},
        one_each,
-       ""},
-      {"sbatch -n1 -c2: one task with many cpus", changed(kBatch, one_node), two, two_on_n1, ""},
-      {"the same without a number of ranks", changed(kBatch, one_node), {}, {"[n1:0] 0/1"}, ""},
+       {}},
+      {"sbatch -n1 -c2: one task with many cpus", changed(kBatch, one_node), two, two_on_n1, {}},
+      {"the same without a number of ranks", changed(kBatch, one_node), {}, {"[n1:0] 0/1"}, {}},
       {"sbatch -N1 -c2: SLURM_NTASKS is not set",
-       without(changed(kBatch, one_node), "SLURM_NTASKS"), two, two_on_n1, ""},
+       without(changed(kBatch, one_node), "SLURM_NTASKS"),
+       two,
+       two_on_n1,
+       {}},
       {"a task of a job array",
        changed(kBatch, {{"SLURM_ARRAY_JOB_ID", "6"}, {"SLURM_ARRAY_TASK_ID", "3"}}),
        {},
        by_nodes,
-       ""},
-      {"srun -n1 -c2", changed(changed(kBatch, one_node), kStepOfOneTask), two, two_here, ""},
+       {}},
+      {"srun -n1 -c2", changed(changed(kBatch, one_node), kStepOfOneTask), two, two_here, {}},
       {"srun --pty -n1 in a job of two nodes",
        changed(kBatch, kStepOfOneTask),
        {},
        {"[0] 0/1"},
-       ""},
-      {"the same with a number of ranks", changed(kBatch, kStepOfOneTask), two, two_here, ""},
+       {}},
+      {"the same with a number of ranks", changed(kBatch, kStepOfOneTask), two, two_here, {}},
       {"srun -n3: one launcher for each task",
        changed(kBatch, {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}}),
        {},
        {},
-       "srun has started 3 of this launcher"},
-      {"salloc's shell in SLURM's interactive step", interactive, {}, by_nodes, ""},
+       Says("slurm.started_by_another", "srun", 3)},
+      {"salloc's shell in SLURM's interactive step", interactive, {}, by_nodes, {}},
       {"the same without --preserve-env",
        changed(interactive, {{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_NTASKS", "1"}}),
        {},
        {},
-       "SLURM_TASKS_PER_NODE='1' does not fit the job's 2 nodes (SLURM_JOB_NODELIST); say how many "
-       "ranks each node gets: --nproc-per-node N"},
+       Says("slurm.tasks_do_not_fit", 1, 2)},
       {"that, with the number",
-       changed(interactive, {{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_NTASKS", "1"}}), one, one_each,
-       ""},
+       changed(interactive, {{"SLURM_TASKS_PER_NODE", "1"}, {"SLURM_NTASKS", "1"}}),
+       one,
+       one_each,
+       {}},
       {"a job of two components, a batch script",
        changed(changed(kBatch, one_node), {{"SLURM_HET_SIZE", "2"}}),
        {},
        {},
-       "this SLURM job has 2 components (SLURM_HET_SIZE=2)"},
+       Says("slurm.components", 2, 2)},
       {"a job of two components, salloc",
        without(changed(kBatch, {{"SLURM_HET_SIZE", "2"}}), "SLURM_JOB_NODELIST"),
        {},
        {},
-       "srun --het-group=0-1 PROGRAM"},
+       Says("slurm.components", 2, 2, 1)},
       {"options of srun in variables",
        changed(kBatch, {{"SLURM_LABELIO", "1"},
                         {"SLURM_STDOUTMODE", "none"},
@@ -182,7 +186,7 @@ std::vector<Way> ways() {
                         {"SRUN_CPUS_PER_TASK", "1"}}),
        {},
        by_nodes,
-       ""},
+       {}},
   };
 }
 
@@ -192,13 +196,11 @@ TEST_F(Allocation, of_slurm_is_used_in_each_way_in_which_slurm_starts_a_launcher
     Options options = way.options;
     options.insert(options.end(), {"--all-ranks", "--master-addr", "127.0.0.1"});
     const Outcome outcome = run(options, way.variables);
-    EXPECT_EQ(outcome.exit_code, way.error.empty() ? 0 : 2) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr(way.error));
-    Options lines;
-    std::istringstream stream(outcome.out);
-    for (std::string line; std::getline(stream, line);) lines.push_back(line);
-    std::sort(lines.begin(), lines.end());
-    EXPECT_EQ(lines, way.ranks);
+    EXPECT_EQ(outcome.exit_code, way.error ? 2 : 0) << outcome.err;
+    if (way.error) {
+      EXPECT_THAT(outcome.err, *way.error);
+    }
+    EXPECT_THAT(lines_of(outcome.out), UnorderedElementsAreArray(way.ranks));
   }
   for (const char* name :
        {"SLURM_LABELIO", "SLURM_STDOUTMODE", "SLURM_EXACT", "SRUN_CPUS_PER_TASK"}) {
@@ -207,20 +209,19 @@ TEST_F(Allocation, of_slurm_is_used_in_each_way_in_which_slurm_starts_a_launcher
 }
 
 TEST_F(Allocation, with_one_launcher_for_each_task_is_refused_with_what_to_do) {
-  for (const auto& [variables, launcher] :
-       std::vector<std::pair<PacelineProcess::Variables, std::string>>{
+  for (const auto& [variables, refusal] :
+       std::vector<std::pair<PacelineProcess::Variables, harness::SaysMatcher>>{
            {{{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "2"}, {"PACELINE_STORE", "h:1"}},
-            "paceline run has started 2 of this launcher"},
+            Says("slurm.started_by_another", "paceline run", 2)},
            {{{"TORCHELASTIC_RUN_ID", "a"}, {"WORLD_SIZE", "2"}},
-            "torchrun has started 2 of this launcher"},
-           {{{"OMPI_COMM_WORLD_SIZE", "4"}}, "mpirun has started 4 of this launcher"},
-           {{{"PMI_SIZE", "2"}}, "mpiexec has started 2 of this launcher"},
+            Says("slurm.started_by_another", "torchrun", 2)},
+           {{{"OMPI_COMM_WORLD_SIZE", "4"}}, Says("slurm.started_by_another", "mpirun", 4)},
+           {{{"PMI_SIZE", "2"}}, Says("slurm.started_by_another", "mpiexec", 2)},
            {{{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}},
-            "srun has started 3 of this launcher"}}) {
+            Says("slurm.started_by_another", "srun", 3)}}) {
     const Outcome outcome = run({}, variables);
     EXPECT_EQ(outcome.exit_code, 2);
-    EXPECT_THAT(outcome.err, HasSubstr(launcher));
-    EXPECT_THAT(outcome.err, HasSubstr("start the program itself with"));
+    EXPECT_THAT(outcome.err, refusal);
     EXPECT_EQ(outcome.out, "");
   }
 }

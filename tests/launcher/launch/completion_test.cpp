@@ -7,12 +7,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 #include "tests/launcher/launch/terminal_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -181,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Of, CompletionScript, testing::Values("bash", "zsh", "f
 TEST(Completion, of_an_unknown_shell_is_refused) {
   const Outcome outcome = run_paceline({"completion", "csh"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("bash, zsh or fish"));
+  EXPECT_THAT(outcome.err, Says("completion.unknown_shell"));
 }
 
 }  // namespace

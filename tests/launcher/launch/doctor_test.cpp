@@ -8,11 +8,13 @@
 
 #include "paceline/engine/collectives/selection/calibration.h"
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 
 TEST(Doctor, says_what_is_there) {
@@ -84,7 +86,7 @@ TEST(Doctor, knows_a_calibration_its_age_and_its_noise) {
     }
     return nlohmann::json();
   };
-  EXPECT_THAT(line_of()["text"], HasSubstr("the planner goes by defaults"));
+  EXPECT_THAT(line_of()["text"].get<std::string>(), Says("doctor.not_calibrated"));
   CostModel costs;
   costs.origin = "box of 2026-01-02";
   save_calibration(costs, path);
@@ -93,11 +95,11 @@ TEST(Doctor, knows_a_calibration_its_age_and_its_noise) {
   costs.spread = 1.05;
   save_calibration(costs, path);
   EXPECT_EQ(line_of()["verdict"], "WARN");
-  EXPECT_THAT(line_of()["text"], HasSubstr("noisy"));
+  EXPECT_THAT(line_of()["text"].get<std::string>(), Says("doctor.calibration_noisy"));
   EXPECT_EQ(line_of()["advice"], "paceline bench --calibrate");
   std::ofstream(path) << "nonsense";
   EXPECT_EQ(line_of()["verdict"], "WARN");
-  EXPECT_THAT(line_of()["text"], HasSubstr("cannot be read"));
+  EXPECT_THAT(line_of()["text"].get<std::string>(), Says("doctor.calibration_unreadable", path));
 }
 
 TEST(Doctor, refuses_what_it_does_not_know) {

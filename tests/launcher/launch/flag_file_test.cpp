@@ -11,12 +11,14 @@
 
 #include "apps/cli/option_value.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
 using apps::parse_flag_file;
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -44,16 +46,19 @@ TEST(FlagFile, names_the_line_of_what_is_wrong) {
     }
     return "";
   };
-  EXPECT_THAT(message("nnodes = 2\n"), HasSubstr("p.toml, line 1: options belong below the name"));
-  EXPECT_THAT(message("[run]\nnnodes\n"), HasSubstr("line 2: 'nnodes' is not option = value"));
-  EXPECT_THAT(message("[run]\nlog-dir = logs\n"), HasSubstr("'logs' is not a number, true, false"));
-  EXPECT_THAT(message("[run]\nlog-dir = \"logs\n"), HasSubstr("no closing \""));
-  EXPECT_THAT(message("[run]\nlog-dir = \"a\" b\n"), HasSubstr("unexpected 'b'"));
-  EXPECT_THAT(message("[run]\nlog-dir = \"a\\n\"\n"), HasSubstr("may follow a backslash"));
-  EXPECT_THAT(message("[run]\nlog-dir = \"\"\n"), HasSubstr("log-dir: the value is empty"));
-  EXPECT_THAT(message("[run]\nnnodes =\n"), HasSubstr("'' is not a number"));
-  EXPECT_THAT(message("[run\n"), HasSubstr("line 1: "));
-  EXPECT_THAT(message("[walk]\n"), HasSubstr("[walk] is neither"));
+  EXPECT_THAT(message("nnodes = 2\n"), Says("flag_file.no_command", "p.toml", 1));
+  EXPECT_THAT(message("[run]\nnnodes\n"), Says("flag_file.no_value", "p.toml", 2, "nnodes"));
+  EXPECT_THAT(message("[run]\nlog-dir = logs\n"), Says("flag_file.bare_word", "p.toml", 2, "logs"));
+  EXPECT_THAT(message("[run]\nlog-dir = \"logs\n"),
+              Says("flag_file.not_closed", "p.toml", 2, "\""));
+  EXPECT_THAT(message("[run]\nlog-dir = \"a\" b\n"),
+              Says("flag_file.unexpected", "p.toml", 2, "b"));
+  EXPECT_THAT(message("[run]\nlog-dir = \"a\\n\"\n"), Says("flag_file.bad_escape", "p.toml", 2));
+  EXPECT_THAT(message("[run]\nlog-dir = \"\"\n"),
+              Says("flag_file.value_empty", "p.toml", 2, "log-dir"));
+  EXPECT_THAT(message("[run]\nnnodes =\n"), Says("flag_file.bare_word", "p.toml", 2, ""));
+  EXPECT_THAT(message("[run\n"), Says("flag_file.no_section", "p.toml", 1, "[run"));
+  EXPECT_THAT(message("[walk]\n"), Says("flag_file.unknown_section", "p.toml", 1, "walk"));
   EXPECT_THAT(message("[run]\n\x1b[2J = 1\n"), HasSubstr("\\x1b"));
 }
 
@@ -138,13 +143,13 @@ TEST_P(FlagFileOfAnother, is_said_and_not_read) {
   const Outcome outcome = run_paceline({"run", "sh", "-c", "echo $WORLD_SIZE"});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, "1\n");
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: warning: paceline.toml is not read: it belongs"));
+  EXPECT_THAT(outcome.err, Says("flag_file.not_read", "paceline.toml"));
   EXPECT_THAT(run_paceline({"run", "--print-config", "true"}).out,
               testing::ContainsRegex("--config +none"));
   EXPECT_EQ(run_paceline({"run", "--help"}).err, "");
   const Outcome named = run_paceline({"run", "--config", path_, "true"});
   EXPECT_EQ(named.exit_code, 2);
-  EXPECT_THAT(named.err, HasSubstr("it belongs to another user or everyone may write it"));
+  EXPECT_THAT(named.err, Says("flag_file.foreign", path_));
   const Outcome none = run_paceline({"run", "--config", "/dev/null", "true"});
   EXPECT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.err, Not(HasSubstr("paceline.toml")));  // what runs beside it may be warned of
@@ -170,14 +175,17 @@ TEST_F(FlagFileOfRun, errors_name_the_line_and_what_was_meant) {
     return outcome.err;
   };
   EXPECT_THAT(refused("[run]\nnproc-per-nod = 2\n"),
-              HasSubstr("my.toml, line 2: paceline run has no option nproc-per-nod; did you mean "
-                        "nproc-per-node?"));
+              Says("flag_file.unknown_option", "my.toml", 2, "nproc-per-nod", "nproc-per-node"));
   EXPECT_THAT(refused("[run]\nnproc-per-node = 0\n"),
-              HasSubstr("my.toml, line 2: nproc-per-node: '0' is not a whole number"));
-  EXPECT_THAT(refused("[run]\nall-ranks = 'yes'\n"), HasSubstr("all-ranks is true or false"));
-  EXPECT_THAT(refused("[run]\nnnodes = true\n"), HasSubstr("nnodes takes a value"));
-  EXPECT_THAT(refused("[run]\nnnodes = 1\nnnodes = 1\n"), HasSubstr("nnodes is given twice"));
-  EXPECT_THAT(refused("[run]\nconfig = 'x'\n"), HasSubstr("config is for the command line alone"));
+              Says("cli.not_whole", "my.toml, line 2: nproc-per-node", 0));
+  EXPECT_THAT(refused("[run]\nall-ranks = 'yes'\n"),
+              Says("flag_file.flag_with_value", "my.toml", 2, "all-ranks"));
+  EXPECT_THAT(refused("[run]\nnnodes = true\n"),
+              Says("flag_file.value_is_flag", "my.toml", 2, "nnodes"));
+  EXPECT_THAT(refused("[run]\nnnodes = 1\nnnodes = 1\n"),
+              Says("flag_file.given_twice", "my.toml", 3, "nnodes"));
+  EXPECT_THAT(refused("[run]\nconfig = 'x'\n"),
+              Says("flag_file.command_line_only", "my.toml", 2, "config"));
   const Outcome missing = run_paceline({"run", "--config", "/nowhere/x.toml", "true"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("/nowhere/x.toml: No such file"));
@@ -188,7 +196,7 @@ TEST_F(FlagFileOfRun, is_not_believed_when_everybody_may_write_it) {
   chmod(path.c_str(), 0666);
   const Outcome outcome = run_paceline({"run", "--config", path, "true"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("everyone may write it"));
+  EXPECT_THAT(outcome.err, Says("flag_file.foreign", path));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/paceline_process.h"
 
@@ -19,6 +20,7 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -197,8 +199,7 @@ TEST(ForkServer, a_killed_and_a_stopped_seed_cost_an_execution) {
     EXPECT_TRUE(all_gone(seeds, 10s));
     job.paceline().send(SIGTERM);
     const Outcome outcome = job.paceline().wait();
-    EXPECT_THAT(outcome.err,
-                HasSubstr(signal == SIGKILL ? "its seed has ended" : "its seed does not answer"));
+    EXPECT_THAT(outcome.err, signal == SIGKILL ? Says("run.seed_ended") : Says("run.seed_silent"));
   }
 }
 
@@ -227,9 +228,8 @@ TEST(ForkServer, a_program_or_a_library_that_was_replaced_is_loaded_again_and_sa
       EXPECT_EQ(again[0].loaded, again[0].pid);
     }
     job.paceline().send(SIGTERM);
-    const std::string why = is_library ? library + " has changed since it was loaded"
-                                       : "the program's file has changed";
-    EXPECT_THAT(job.paceline().wait().err, HasSubstr("executed again, not forked: " + why + "\n"));
+    EXPECT_THAT(job.paceline().wait().err,
+                is_library ? Says("run.library_changed", library) : Says("run.program_changed"));
   }
 }
 #endif
@@ -251,7 +251,7 @@ TEST(ForkServer, off_means_that_every_generation_is_executed) {
   expect_all_executed(run({"--fork-server", "off"}, {SEEDED_PROGRAM, "restarts", "2"}), 3);
   const Outcome refused = run({"--fork-server", "maybe"}, {"true"});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--fork-server: 'maybe' is not on or off"));
+  EXPECT_THAT(refused.err, Says("cli.value_refused", "--fork-server", "maybe", "on or off"));
 }
 
 TEST(ForkServer, an_invitation_survives_its_text_and_nothing_else_is_one) {

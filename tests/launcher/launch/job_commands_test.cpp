@@ -22,6 +22,7 @@
 #include "paceline/engine/telemetry/step_log.h"
 #include "paceline/launcher/messages/running_jobs.h"
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 #include "tests/launcher/launch/terminal_process.h"
 
@@ -29,6 +30,7 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -108,14 +110,14 @@ TEST(JobCommands, stop_ends_a_job_as_a_signal_does) {
   EXPECT_EQ(stop.out, "stop-test has ended\n");
   const Outcome outcome = job.process().wait();
   EXPECT_EQ(outcome.exit_code, 143);
-  EXPECT_THAT(outcome.err, HasSubstr("stopped by SIGTERM"));
+  EXPECT_THAT(outcome.err, Says("run.stopped", "SIGTERM"));
 }
 
 TEST(JobCommands, stop_says_when_a_job_does_not_end_in_time) {
   Job job("deaf-test", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
   const Outcome stop = run_paceline({"stop", "deaf-test", "--timeout", "0.2"});
   EXPECT_EQ(stop.exit_code, 3);
-  EXPECT_THAT(stop.err, HasSubstr("still runs after 0.2 s"));
+  EXPECT_THAT(stop.err, Says("stop.still_runs", "deaf-test", 0.2));
   job.process().send(SIGINT);
   job.process().send(SIGINT);
   job.process().wait();
@@ -218,10 +220,10 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
   Job one("same-1"), two("same-2");
   const Outcome missing = run_paceline({"stop", "other"});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("no job 'other'; there are "));
+  EXPECT_THAT(missing.err, Says("jobs.no_job", "other"));
   const Outcome both = run_paceline({"logs", "same-"});
   EXPECT_EQ(both.exit_code, 2);
-  EXPECT_THAT(both.err, HasSubstr("'same-' may be "));
+  EXPECT_THAT(both.err, Says("jobs.not_clear", "same-"));
   EXPECT_EQ(run_paceline({"stop", "a", "b"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"ps", "x"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"top", "--interval", "0"}).exit_code, 2);
@@ -288,7 +290,7 @@ TEST(JobSocket, a_name_that_another_user_made_hides_no_job) {
       ADD_FAILURE() << "a stranger was asked";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kSystem);
-      EXPECT_THAT(error.what(), HasSubstr("another process"));
+      EXPECT_THAT(error.what(), Says("jobs.held_by_another"));
     }
   }
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);

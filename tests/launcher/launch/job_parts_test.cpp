@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -61,7 +63,7 @@ TEST(JobParts, of_hosts_are_one_job_with_its_launcher_which_stop_ends_everywhere
   EXPECT_THAT(run_paceline({"logs", id, "--rank", "1"}).out, StartsWith("ready " + b[0]));
   const Outcome top = run_paceline({"top", "--once", id});
   EXPECT_EQ(top.exit_code, 2);
-  EXPECT_THAT(top.err, HasSubstr("2 launchers of this job are on this machine; give the pid"));
+  EXPECT_THAT(top.err, Says("jobs.several_launchers", 2));
   const Outcome stop = run_paceline({"stop", id});
   EXPECT_EQ(stop.exit_code, 0) << stop.err;
   EXPECT_EQ(stop.out, id + " has ended\n");
@@ -88,8 +90,7 @@ TEST_F(JobPartsByHand, that_are_called_alike_are_not_guessed_at) {
   for (const std::string command : {"stop", "logs", "top", "stacks"}) {
     const Outcome outcome = run_paceline({command, "none"});
     EXPECT_EQ(outcome.exit_code, 2) << command;
-    EXPECT_THAT(outcome.err, HasSubstr("'none' may be "));  // other tests may also run such jobs
-    EXPECT_THAT(outcome.err, HasSubstr(" jobs; give a pid: "));
+    EXPECT_THAT(outcome.err, Says("jobs.alike", "none"));  // other tests may also run such jobs
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(a->pid()) + " (rank 0 of 2, "));
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(b->pid()) + " (rank 1 of 2, "));
   }

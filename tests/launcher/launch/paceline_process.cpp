@@ -92,9 +92,9 @@ std::vector<std::string> PacelineProcess::wait_for_lines(const std::string& star
   }
 }
 
-bool PacelineProcess::wait_for_words(const std::string& words) {
+bool PacelineProcess::wait_for(const harness::SaysMatcher& message) {
   const Deadline deadline = Deadline::after(kLineDeadline);
-  while (texts_[1].find(words) == std::string::npos) {
+  while (!testing::Value(texts_[1], message)) {
     if (!pipes_[1] || !read_some(1, deadline)) return false;
   }
   return true;
@@ -141,6 +141,13 @@ std::vector<Fd> open_pidfds(const std::vector<std::string>& pids) {
   std::vector<Fd> pidfds;
   for (const std::string& pid : pids) pidfds.push_back(open_pidfd(std::stoi(pid)));
   return pidfds;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
 }
 
 std::string content_of(const std::string& path) {

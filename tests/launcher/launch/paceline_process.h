@@ -15,6 +15,7 @@
 #include "paceline/engine/core/system/fd.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::launcher {
 
@@ -50,8 +51,8 @@ class PacelineProcess {
   // Reads stdout until it has `count` lines that begin with `start`; returns what follows on those
   // lines. Throws Error(kTimeout).
   std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
-  // Reads stderr until it contains `words`; false if it ends before, or after 20 s.
-  bool wait_for_words(const std::string& words);
+  // Reads stderr until it contains the message; false if it ends before, or after 20 s.
+  bool wait_for(const harness::SaysMatcher& message);
   // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when that does not
   // happen.
   Outcome wait(std::chrono::milliseconds limit = kLimit);
@@ -68,6 +69,8 @@ class PacelineProcess {
 
 // Starts and waits.
 Outcome run_paceline(std::vector<std::string> arguments, PacelineProcess::Variables variables = {});
+
+std::vector<std::string> lines_of(const std::string& text);
 
 // The bytes of a file; empty if it does not exist.
 std::string content_of(const std::string& path);

@@ -9,12 +9,14 @@
 
 #include "paceline/engine/core/system/topology.h"
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -45,12 +47,11 @@ TEST(Advise, measures_and_recommends) {
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("ranks  threads   samples/s"), HasSubstr("advice: data parallel"),
-                    HasSubstr("1.90 times the throughput of one rank on one core"),
-                    HasSubstr("wait for each other 10% of the time"),
-                    HasSubstr("command: paceline run --nproc-per-node 2")));
+              AllOf(HasSubstr("ranks  threads   samples/s"), Says("advise.data_parallel", 2),
+                    Says("advise.gain", "1.90", "one rank on one core"),
+                    Says("advise.ranks_wait", 10), Says("advise.command", "--nproc-per-node 2")));
   EXPECT_THAT(outcome.out, HasSubstr("pretend 32\n"));  // the batch of each of two ranks
-  EXPECT_THAT(outcome.out, Not(HasSubstr("careful")));
+  EXPECT_THAT(outcome.out, Not(Says("advise.careful")));
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
@@ -64,7 +65,7 @@ TEST(Advise, a_program_that_ends_by_itself_has_its_memory_measured) {
   const Outcome outcome = run_paceline(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, testing::ContainsRegex("[1-9][0-9.]* [MK]B"));
-  EXPECT_THAT(outcome.out, AllOf(Not(HasSubstr(" 0 KB")), Not(HasSubstr("not seen"))));
+  EXPECT_THAT(outcome.out, AllOf(Not(HasSubstr(" 0 KB")), Not(Says("advise.memory_not_seen"))));
 }
 
 TEST(Advise, a_program_that_fails_or_tells_nothing_is_said) {
@@ -72,16 +73,16 @@ TEST(Advise, a_program_that_fails_or_tells_nothing_is_said) {
   failing.emplace_back("exit 3");
   const Outcome failed = run_paceline(failing);
   EXPECT_EQ(failed.exit_code, 1);
-  EXPECT_THAT(failed.out, HasSubstr("failed with exit code 3: paceline: rank"));
+  EXPECT_THAT(failed.out, Says("advise.program_failed", 3, "paceline: rank"));
   auto loud = advise({});
   loud.emplace_back("echo reading; echo 'error: no file data.bin' >&2; exit 1");
-  EXPECT_THAT(run_paceline(loud).out, HasSubstr("failed with exit code 1: no file data.bin\n"));
+  EXPECT_THAT(run_paceline(loud).out, Says("advise.program_failed", 1, "no file data.bin\n"));
   auto silent = advise({"--patience", "1"});
   silent.emplace_back("sleep 60");
-  EXPECT_THAT(run_paceline(silent).out, HasSubstr("no step for 1 s"));
+  EXPECT_THAT(run_paceline(silent).out, Says("advise.no_step", 1));
   auto short_one = advise({});
   short_one.emplace_back("exit 0");
-  EXPECT_THAT(run_paceline(short_one).out, HasSubstr("ended after 0 steps"));
+  EXPECT_THAT(run_paceline(short_one).out, Says("advise.ended_early", 0));
 }
 
 TEST(Advise, a_model_that_runs_out_of_memory_gets_advice_without_a_command) {
@@ -93,11 +94,11 @@ TEST(Advise, a_model_that_runs_out_of_memory_gets_advice_without_a_command) {
       "$$");
   const Outcome outcome = run_paceline(arguments);
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.out, AllOf(HasSubstr("advice: share the whole model's state among at least"),
-                                 HasSubstr("because: 1 rank: failed with exit code 134"),
-                                 HasSubstr("because: parameters of 1000000.0 GB: "),
-                                 Not(HasSubstr("command:"))));
-  EXPECT_THAT(outcome.err, HasSubstr("no command to recommend"));
+  EXPECT_THAT(
+      outcome.out,
+      AllOf(Says("advise.share_among_machines"), Says("advise.why_failed", "1 rank", 134),
+            Says("advise.parameters_too_large", "1000000.0 GB"), Not(Says("advise.command"))));
+  EXPECT_THAT(outcome.err, Says("advise.nothing_measured"));
 }
 
 TEST(Advise, a_rank_that_tells_no_steps_is_said) {
@@ -107,7 +108,7 @@ TEST(Advise, a_rank_that_tells_no_steps_is_said) {
   arguments.insert(arguments.end(), {"pretend", "64"});
   const Outcome outcome = run_paceline(arguments);
   EXPECT_THAT(outcome.out,
-              AllOf(HasSubstr("a rank reported only 0 steps"), HasSubstr("stay on one")));
+              AllOf(Says("advise.rank_without_steps", 0), Says("advise.stay_on_one_core")));
 }
 
 TEST(Advise, damaged_lines_are_not_counted) {
@@ -116,7 +117,7 @@ TEST(Advise, damaged_lines_are_not_counted) {
       "log=$PACELINE_STEP_LOG/rank-000.jsonl; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do "
       "printf 'garbage\\n[1]\\n{\"event\":\"step\",\"seconds\":\"x\"}\\n{\"event\":7}\\n' >> $log; "
       "done; printf '{\"event\":\"step\",\"seconds\":1' >> $log");
-  EXPECT_THAT(run_paceline(arguments).out, HasSubstr("ended after 0 steps"));
+  EXPECT_THAT(run_paceline(arguments).out, Says("advise.ended_early", 0));
 }
 
 TEST(Advise, an_interrupt_leaves_nothing_behind) {
@@ -142,10 +143,11 @@ TEST(Advise, refuses_what_makes_no_sense) {
   EXPECT_EQ(run_paceline({"advise"}).exit_code, 2);
   EXPECT_EQ(run_paceline({"advise", "--", "no-such-program"}).exit_code, 127);
   EXPECT_THAT(run_paceline({"advise", "--seconds", "0", "--", "true"}).err,
-              HasSubstr("--seconds: '0'"));
+              Says("cli.not_whole", "--seconds", 0));
   EXPECT_THAT(run_paceline({"advise", "--global-batch", "8", "--", "true"}).err,
-              HasSubstr("belong together"));
-  EXPECT_THAT(run_paceline({"advise", "--", "true", "{batch}"}).err, HasSubstr("belong together"));
+              Says("advise.batch_without_place"));
+  EXPECT_THAT(run_paceline({"advise", "--", "true", "{batch}"}).err,
+              Says("advise.batch_without_place"));
 }
 
 }  // namespace

@@ -8,12 +8,13 @@
 
 #include "paceline/engine/core/error.h"
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
-using testing::HasSubstr;
+using harness::Says;
 using testing::Not;
 
 std::vector<std::string> two_ranks(const std::string& script,
@@ -26,10 +27,9 @@ std::vector<std::string> two_ranks(const std::string& script,
 
 void expect_stopped(const Outcome& outcome) {
   EXPECT_EQ(outcome.exit_code, kStoppedAsAgreed) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("all ranks stopped as agreed; start the job again to "
-                                     "continue (exit code 85)\n"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("failed")));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("stopped by")));
+  EXPECT_THAT(outcome.err, Says("run.stopped_as_agreed", 85));
+  EXPECT_THAT(outcome.err, Not(Says("run.first_failure")));
+  EXPECT_THAT(outcome.err, Not(Says("run.stopped")));
 }
 
 TEST(RunAgreedStop, exit_code_85_of_all_ranks_is_not_a_failure) {
@@ -59,14 +59,14 @@ TEST(RunAgreedStop, a_rank_that_does_not_arrive_in_time_makes_it_an_ordinary_sto
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
-  EXPECT_THAT(outcome.err, HasSubstr("stopped by SIGTERM"));
+  EXPECT_THAT(outcome.err, Says("run.stopped", "SIGTERM"));
 }
 
 TEST(RunAgreedStop, a_real_failure_beside_it_is_reported_and_gives_the_exit_code) {
   const Outcome outcome = run_paceline(two_ranks("[ $RANK = 0 ] && exit 85; sleep 0.3; exit 3"));
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 3"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("as agreed")));
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 1, "exit code 3"));
+  EXPECT_THAT(outcome.err, Not(Says("run.stopped_as_agreed")));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 #include "tests/launcher/launch/paceline_process.h"
@@ -18,6 +19,7 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 class RunCalls : public testing::Test {
@@ -32,14 +34,15 @@ class RunCalls : public testing::Test {
     return job;
   }
   // Waits until `explain` reports it.
-  testing::AssertionResult explains(const std::string& words) {
+  testing::AssertionResult explains(const harness::SaysMatcher& message) {
     std::string said;
     const auto says = [&] {
       said = run_paceline({"explain", logs_.path()}).out;
-      return said.find(words) != std::string::npos;
+      return testing::Value(said, message);
     };
     if (harness::wait_until(says, Deadline::after(20s))) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "'" << words << "' is not in: " << said;
+    return testing::AssertionFailure()
+           << testing::DescribeMatcher<std::string>(message) << ", not in: " << said;
   }
   static void end(PacelineProcess& job) {
     job.send(SIGTERM);
@@ -70,7 +73,7 @@ TEST_F(RunCalls, top_shows_calls_by_worker_and_method) {
   }
   const std::string table = run_paceline({"top", "--once", "top-of-calls"}).out;
   EXPECT_THAT(table, HasSubstr("CALLS/S"));
-  EXPECT_THAT(table, HasSubstr("observer0 (rank 1): 0 references, 0 objects"));
+  EXPECT_THAT(table, Says("top.worker", "observer0", 1, "0 references", "0 objects"));
   end(*job);
 }
 
@@ -90,8 +93,8 @@ TEST_F(RunCalls, the_timeline_has_calls_and_their_handlers) {
 
 TEST_F(RunCalls, explain_names_the_handler_that_a_call_waits_for) {
   const auto job = start("hold", "hold");
-  EXPECT_TRUE(explains("trainer0 (rank 0) has been waiting for "));
-  EXPECT_TRUE(explains(" for hold of observer0 (rank 1): its handler has been running there for "));
+  EXPECT_TRUE(explains(Says("explain.call_waits", "trainer0 (rank 0)")));
+  EXPECT_TRUE(explains(Says("explain.handler_runs", "hold", "observer0 (rank 1)")));
   const auto json = nlohmann::json::parse(run_paceline({"explain", "--json", logs_.path()}).out);
   ASSERT_EQ(json["calls"].size(), 1u);
   EXPECT_EQ(json["calls"][0]["state"], "running");
@@ -104,31 +107,31 @@ TEST_F(RunCalls, explain_names_the_handler_that_a_call_waits_for) {
 TEST_F(RunCalls, explain_tells_a_call_in_the_queue_from_the_one_that_runs) {
   const auto job = start("hold", "queue", "trainer=2,observer=1");
   job->wait_for_lines("[trainer1] calling", 1);
-  EXPECT_TRUE(explains(" for hold of observer0 (rank 2): its handler has been running there for "));
-  EXPECT_TRUE(explains(" for hold of observer0 (rank 2): it has been in the queue there for "));
+  EXPECT_TRUE(explains(Says("explain.handler_runs", "hold", "observer0 (rank 2)")));
+  EXPECT_TRUE(explains(Says("explain.call_queued", "hold", "observer0 (rank 2)")));
   end(*job);
 }
 
 TEST_F(RunCalls, explain_names_a_callee_that_is_frozen) {
   const auto job = start("load", "frozen");
   kill(observer_, SIGSTOP);
-  EXPECT_TRUE(explains(" for ask of observer0 (rank 1): the process of observer0 is stopped"));
+  EXPECT_TRUE(explains(Says("explain.callee_stopped", "ask", "observer0 (rank 1)", "observer0")));
   kill(observer_, SIGCONT);
   end(*job);
 }
 
 TEST_F(RunCalls, a_job_that_is_stopped_while_a_call_waits_says_so) {
   const auto job = start("hold", "stopped");
-  EXPECT_TRUE(explains(" for hold of observer0"));
+  EXPECT_TRUE(explains(Says("explain.handler_runs", "hold", "observer0 (rank 1)")));
   const auto waits_long = [&] {
     const auto json = nlohmann::json::parse(run_paceline({"explain", "--json", logs_.path()}).out);
     return json["waited_seconds"].get<double>() > 1;
   };
   ASSERT_TRUE(harness::wait_until(waits_long, Deadline::after(20s)));
   job->send(SIGTERM);
-  EXPECT_THAT(job->wait().err, HasSubstr(" for hold of observer0 (rank 1): its handler has been "));
+  EXPECT_THAT(job->wait().err, Says("explain.handler_runs", "hold", "observer0 (rank 1)"));
   EXPECT_THAT(run_paceline({"explain", logs_.path()}).out,
-              HasSubstr("for hold of observer0 (rank 1): its handler has been "));
+              Says("explain.handler_runs", "hold", "observer0 (rank 1)"));
 }
 
 }  // namespace

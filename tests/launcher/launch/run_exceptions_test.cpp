@@ -6,12 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
-using testing::HasSubstr;
+using harness::Says;
 
 struct Ending {
   const char* how;    // of ending_program
@@ -53,8 +54,8 @@ TEST_P(RunExceptions, are_blamed_on_their_rank_and_give_the_exit_code) {
   const Ending& ending = GetParam();
   const Outcome outcome = run_program(ending.how, {});
   EXPECT_EQ(outcome.exit_code, ending.exit_code) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first"));
-  EXPECT_THAT(outcome.err, HasSubstr("rank 0 ended because of it"));
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 1));
+  EXPECT_THAT(outcome.err, Says("run.followers", "rank 0"));
   EXPECT_EQ(outcome.out, "generation 0\n");
 }
 
@@ -64,7 +65,7 @@ TEST_P(RunExceptions, are_followed_by_a_restart_unless_that_would_not_help) {
   EXPECT_EQ(outcome.exit_code, ending.restarts ? 0 : ending.exit_code) << outcome.err;
   EXPECT_EQ(outcome.out, ending.restarts ? "generation 0\ngeneration 1\n" : "generation 0\n");
   if (ending.restarts) return;
-  EXPECT_THAT(outcome.err, HasSubstr("an error of use (exit code 2) before any progress"));
+  EXPECT_THAT(outcome.err, Says("run.error_of_use", 2));
 }
 
 TEST_P(RunExceptions, end_the_job_with_on_damage_stop_if_they_are_damage) {

@@ -6,14 +6,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/network_hosts.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::AllOf;
-using testing::HasSubstr;
 using testing::Not;
 
 // Passes both directions of a connection on, each piece 0.3 s late.
@@ -71,15 +72,16 @@ class RunHostsOrder : public testing::Test {
 TEST_F(RunHostsOrder, the_rank_that_failed_first_is_named_though_its_report_arrives_last) {
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("paceline: rank 1 failed first: exit code 4"),
-                                 Not(HasSubstr("rank 0 failed first"))));
+  EXPECT_THAT(outcome.err, AllOf(Says("run.first_failure", 1, "exit code 4"),
+                                 Not(Says("run.first_failure", 0))));
 }
 
 TEST_F(RunHostsOrder, so_it_is_in_a_job_that_goes_on) {
   const Outcome outcome = run({"--max-restarts", "1"});
   EXPECT_NE(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("paceline: rank 1 failed first: exit code 4"),
-                                 HasSubstr("after rank 1 on host 10.77.0.2: exit code 4")));
+  EXPECT_THAT(outcome.err,
+              AllOf(Says("run.first_failure", 1, "exit code 4"),
+                    Says("run.restarts", 1, 1, 1, "rank 1 on host 10.77.0.2: exit code 4")));
 }
 
 }  // namespace

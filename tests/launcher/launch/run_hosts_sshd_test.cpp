@@ -15,12 +15,14 @@
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -90,7 +92,7 @@ TEST_F(RunHostsSshd, starts_ranks_passes_arguments_and_ends_with_the_ranks_exit_
                                     "sh", "-c", "printf %s \"$1\"; exit 255", "sh", odd});
   EXPECT_EQ(bad.exit_code, 255) << bad.err;  // the rank's, not ssh's
   EXPECT_EQ(bad.out, odd);
-  EXPECT_THAT(bad.err, HasSubstr("failed first: exit code 255"));
+  EXPECT_THAT(bad.err, Says("run.first_failure", 0, "exit code 255"));
 }
 
 TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
@@ -182,8 +184,8 @@ TEST_F(RunHostsSshd, a_key_that_is_not_accepted_is_said) {
   const Outcome outcome =
       run_paceline({"run", "--hosts", "root@127.0.0.1:1", "--ssh-command", ssh("other"), "true"});
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, AllOf(HasSubstr("host root@127.0.0.1 could not be reached: ssh ended "
-                                           "with exit code 255"),
+  EXPECT_THAT(outcome.err, AllOf(Says("hosts.unreachable", "host root@127.0.0.1", "ssh",
+                                      "ended with exit code 255"),
                                  HasSubstr("Permission denied")));
 }
 

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 #include "tests/launcher/launch/network_hosts.h"
 #include "tests/launcher/launch/paceline_process.h"
@@ -19,8 +20,8 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using nlohmann::json;
-using testing::HasSubstr;
 using testing::Not;
 
 class RunHostsTimeline : public testing::Test {
@@ -81,8 +82,8 @@ void expect_causal(const std::vector<json>& spans, double clock_error) {
 TEST_F(RunHostsTimeline, the_spans_of_all_hosts_are_in_one_file_here) {
   const Outcome outcome = run({}, {RECORDED_PROGRAM, "ends"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: timeline: " + output));
-  EXPECT_THAT(outcome.err, HasSubstr("spans of 2 ranks; clocks of hosts agree to"));
+  EXPECT_THAT(outcome.err, Says("timeline.made", output));
+  EXPECT_THAT(outcome.err, Says("timeline.spans_of_hosts", 2));
   std::multiset<int> ranks;
   for (const json& span : strict_spans(output)) {
     if (span["name"] == "all_reduce") ranks.insert(span["pid"].get<int>());
@@ -96,7 +97,7 @@ TEST_F(RunHostsTimeline, hosts_that_share_the_log_folder_take_their_own_ranks_fi
   const std::string logs = hosts->directory().file("shared");
   const Outcome outcome = run({"--log-dir", logs}, {RECORDED_PROGRAM, "works"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  EXPECT_THAT(outcome.err, Not(Says("timeline.left_out")));
   std::map<int, int> num_broadcasts;
   for (const json& span : strict_spans(output)) {
     if (span["name"] == "broadcast") ++num_broadcasts[span["pid"].get<int>()];
@@ -132,7 +133,7 @@ TEST_F(RunHostsTimeline, a_job_that_fails_leaves_it_too) {
 TEST_F(RunHostsTimeline, all_generations_of_a_job_that_continues_are_in_it) {
   const Outcome outcome = run({"--max-restarts", "1"}, {RECORDED_PROGRAM, "restarts"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("spans of 2 ranks; clocks of hosts agree to"));
+  EXPECT_THAT(outcome.err, Says("timeline.spans_of_hosts", 2));
   int broadcasts = 0;
   for (const json& span : strict_spans(output)) broadcasts += span["name"] == "broadcast" ? 1 : 0;
   EXPECT_EQ(broadcasts, 4);
@@ -145,11 +146,11 @@ TEST_F(RunHostsTimeline, a_host_that_sends_none_and_a_program_without_groups_are
            "env RANK=0 WORLD_SIZE=1 PACELINE_FLIGHT_DIR=$PACELINE_TIMELINE_DIR " RECORDED_PROGRAM
            " ends"});
   EXPECT_EQ(some.exit_code, 0) << some.err;
-  EXPECT_THAT(some.err, HasSubstr("left out of the timeline: host 10.77.0.2: it sent nothing"));
+  EXPECT_THAT(some.err, Says("timeline.host_left_out", "10.77.0.2"));
   const Outcome none = run({}, {"true"});
   EXPECT_EQ(none.exit_code, 0) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("paceline: no timeline: no rank recorded anything"));
-  EXPECT_THAT(none.err, Not(HasSubstr("left out")));
+  EXPECT_THAT(none.err, Says("timeline.nothing_recorded"));
+  EXPECT_THAT(none.err, Not(Says("timeline.left_out")));
 }
 
 }  // namespace

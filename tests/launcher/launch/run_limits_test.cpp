@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/paceline_process.h"
 
@@ -16,6 +17,7 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -32,7 +34,7 @@ TEST(RunLimits, a_rank_that_closes_its_output_is_not_a_failure) {
   const Outcome failure = run_paceline(
       {"run", "--nproc-per-node", "2", "sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 6"});
   EXPECT_EQ(failure.exit_code, 6);
-  EXPECT_THAT(failure.err, HasSubstr("it wrote nothing"));
+  EXPECT_THAT(failure.err, Says("run.wrote_nothing"));
 }
 
 TEST(RunLimits, a_gigabyte_in_one_line_keeps_the_launcher_small) {
@@ -74,8 +76,8 @@ TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
   }
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(outcome.err, HasSubstr("--log-dir: the folder " + directory.file("logs") +
-                                     " could not be made: Permission denied"));
+  EXPECT_THAT(outcome.err,
+              Says("output.folder_not_made", directory.file("logs"), "Permission denied"));
 }
 
 // /dev/full takes nothing, like a full disk.
@@ -90,16 +92,14 @@ TEST(RunLimits, lost_output_is_reported_once_kept_in_the_logs_and_not_a_success)
     if (at != std::string::npos) {
       const std::string folder = outcome.err.substr(at + 20, outcome.err.find('\n', at) - at - 20);
       std::getline(std::ifstream(folder + "/rank-000.log"), log);
-      EXPECT_EQ(outcome.err.find("could not be written"),
-                outcome.err.rfind("could not be written"));
+      EXPECT_THAT(lines_of(outcome.err), testing::Contains(Says("output.lost")).Times(1));
     }
     return std::pair(outcome, log);
   };
   const auto [lost, log] = run("echo one; sleep 0.3; echo two", "");
   EXPECT_EQ(lost.exit_code, 3);
   EXPECT_EQ(log, "one");
-  EXPECT_THAT(lost.err, HasSubstr("paceline: warning: output of the ranks could not be written to "
-                                  "stdout: No space left on device; it is complete in "));
+  EXPECT_THAT(lost.err, Says("output.lost", "stdout: No space left on device"));
   EXPECT_EQ(run("echo one; exit 7", "").first.exit_code, 7);
   EXPECT_EQ(run("exit 0", "").first.exit_code, 0);
   EXPECT_EQ(run("echo one >&2", "").first.exit_code, 0);
@@ -111,8 +111,7 @@ TEST(RunLimits, the_launcher_of_hosts_also_reports_lost_output) {
       {}, "/bin/sh");
   const Outcome outcome = shell.wait();
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("could not be written to stdout: No space left on device; "
-                                     "with --log-dir each host keeps that of its ranks"));
+  EXPECT_THAT(outcome.err, Says("hosts.output_lost", "stdout: No space left on device"));
 }
 
 TEST(RunLimits, an_endless_line_among_other_ranks_keeps_the_launcher_small) {
@@ -136,7 +135,7 @@ TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed)
                       "/bin/sh")
           .wait();
   EXPECT_EQ(few.exit_code, 3);
-  EXPECT_THAT(few.err, HasSubstr("1 ranks need 135 open files, the hard limit is 64; raise it"));
+  EXPECT_THAT(few.err, Says("limits.files", 1, 135, 64));
   EXPECT_FALSE(std::filesystem::exists("ran"));
 }
 
@@ -175,7 +174,7 @@ TEST(RunLimits, a_full_disk_under_logs_and_records_costs_warnings_and_no_rank) {
   umount2(directory.path().c_str(), MNT_DETACH);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err.substr(outcome.err.size() / 2);
   EXPECT_EQ(outcome.out, "waiting\n");
-  EXPECT_THAT(outcome.err, HasSubstr("is incomplete: No space left on device; the job goes on"));
+  EXPECT_THAT(outcome.err, Says("output.log_incomplete", "No space left on device"));
 }
 
 // A cgroup that allows so many processes; empty if none can be made.
@@ -221,7 +220,7 @@ TEST(RunLimits, a_limit_of_processes_is_an_error_that_says_so_and_leaves_no_proc
     const Outcome outcome = paceline.wait();
     if (outcome.exit_code != 0) {
       EXPECT_EQ(outcome.exit_code, 3) << limit << ": " << outcome.err;
-      EXPECT_THAT(outcome.err, HasSubstr("pids cgroup")) << limit;
+      EXPECT_THAT(outcome.err, Says("limits.processes")) << limit;
     }
     EXPECT_TRUE(outcome.exit_code == 3 || limit > 6) << limit << ": " << outcome.exit_code;
   }

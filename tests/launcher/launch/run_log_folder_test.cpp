@@ -8,11 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -30,9 +32,10 @@ TEST(RunLogFolder, a_relative_one_holds_the_records_of_ranks_that_change_their_f
   PacelineProcess paceline(in_folder(folder.path(), options, "hangs"), {}, "/bin/sh");
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 never entered all_reduce #2"));
-  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: timeline: trace.json ("));
+  EXPECT_THAT(outcome.err, Says("records.never_entered", "rank 1",
+                                "all_reduce #2 (float32 x 1000, sum, group world)"));
+  EXPECT_THAT(outcome.err, Says("cause.ended_while_hanging"));
+  EXPECT_THAT(outcome.err, Says("timeline.made", "trace.json"));
   EXPECT_TRUE(std::filesystem::exists(folder.file("logs/rank-001.flight")));
 }
 
@@ -62,15 +65,15 @@ TEST(RunLogFolder, a_relative_folder_of_records_that_the_user_names_is_the_launc
 TEST(RunLogFolder, one_that_cannot_be_made_or_written_is_an_error_before_the_start) {
   const FreshDirectory folder;
   const std::string file = folder.write("file", "");
-  for (const auto& [wanted, message] : std::map<std::string, std::string>{
-           {"/proc/nowhere", "--log-dir: the folder /proc/nowhere could not be made: "},
-           {file + "/logs", "--log-dir: the folder " + file + "/logs could not be made: "},
-           {"/proc/self", "--log-dir: the folder /proc/self cannot be written: "}}) {
+  for (const auto& [wanted, message] : std::vector<std::pair<std::string, harness::SaysMatcher>>{
+           {"/proc/nowhere", Says("output.folder_not_made", "/proc/nowhere")},
+           {file + "/logs", Says("output.folder_not_made", file + "/logs")},
+           {"/proc/self", Says("output.folder_not_written", "/proc/self")}}) {
     for (const char* where : {"--nnodes=1", "--hosts=localhost:1"}) {
       const Outcome outcome =
           run_paceline({"run", where, "--log-dir", wanted, "touch", folder.file("started")});
       EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
-      EXPECT_THAT(outcome.err, HasSubstr(message)) << where;
+      EXPECT_THAT(outcome.err, message) << where;
       EXPECT_FALSE(std::filesystem::exists(folder.file("started"))) << where;
     }
   }
@@ -88,13 +91,13 @@ TEST(RunLogFolder, a_second_job_that_runs_leaves_the_logs_of_the_first_alone) {
   first.wait_for_lines("first", 1);
   const Outcome second = run_paceline(with("echo second"));
   EXPECT_EQ(second.exit_code, 0);
-  EXPECT_THAT(second.err, HasSubstr(folder.path() + " is in use by another job (job "));
+  EXPECT_THAT(second.err, Says("output.folder_in_use", folder.path()));
   first.write_stdin("last\n");
   EXPECT_EQ(first.wait().exit_code, 0);
   std::stringstream log;
   log << std::ifstream(folder.file("rank-000.log")).rdbuf();
   EXPECT_EQ(log.str(), "first\nlast\n");
-  EXPECT_THAT(run_paceline(with("echo third")).err, Not(HasSubstr("is in use")));
+  EXPECT_THAT(run_paceline(with("echo third")).err, Not(Says("output.folder_in_use")));
 }
 
 }  // namespace

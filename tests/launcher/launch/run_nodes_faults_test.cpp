@@ -11,6 +11,7 @@
 
 #include "paceline/launcher/coordination/job_control.h"
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/job_nodes.h"
 
@@ -18,7 +19,8 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using harness::Says;
+using testing::AllOf;
 using testing::Not;
 
 class RunNodesFaults : public JobNodes {
@@ -43,7 +45,7 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
                                  "echo", "$RANK"},
         PacelineProcess::Variables{{"PACELINE_SECRET_FILE", secret_}}, "/usr/bin/unshare"));
   }
-  for (const auto& node : nodes) node->wait_for_words("trying again for up to 600 s");
+  for (const auto& node : nodes) node->wait_for(Says("nodes.place_tried_again", 600));
   std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
   for (const auto& node : nodes) {
     const Outcome outcome = node->wait();
@@ -51,8 +53,8 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
       GTEST_SKIP() << "no file system with other names here: " << outcome.err;
     }
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("the address 'head.job' does not resolve"));
-    EXPECT_THAT(outcome.err, HasSubstr("trying again for up to 600 s"));
+    EXPECT_THAT(outcome.err, AllOf(Says("nodes.address_unknown", "head.job"),
+                                   Says("nodes.place_tried_again", 600)));
   }
 }
 
@@ -73,7 +75,7 @@ TEST_F(RunNodesFaults, ranks_wait_for_the_masters_name) {
                                    {"MASTER_PORT", std::to_string(port_.port)}},
         "/usr/bin/unshare"));
   }
-  for (const auto& rank : ranks) rank->wait_for_words("trying again for up to ");
+  for (const auto& rank : ranks) rank->wait_for(Says("nodes.address_tried_again", "head.job"));
   std::ofstream(directory_.file("hosts"), std::ios::app) << "127.0.0.1 head.job\n";
   for (const auto& rank : ranks) {
     const Outcome outcome = rank->wait();
@@ -81,7 +83,7 @@ TEST_F(RunNodesFaults, ranks_wait_for_the_masters_name) {
       GTEST_SKIP() << "no file system with other names here: " << outcome.err;
     }
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("the address 'head.job' does not resolve"));
+    EXPECT_THAT(outcome.err, Says("nodes.address_tried_again", "head.job"));
   }
 }
 
@@ -91,8 +93,8 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_stays_unknown_is_named_at_the_
                        {{"PACELINE_SECRET_FILE", secret_}});
   const Outcome outcome = lost.wait();
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("no-such-host.invalid:29400: the address "
-                                     "'no-such-host.invalid' does not resolve"));
+  EXPECT_THAT(outcome.err, AllOf(Says("nodes.not_found", "no-such-host.invalid:29400"),
+                                 Says("nodes.address_unknown", "no-such-host.invalid")));
 }
 
 TEST_F(RunNodesFaults, two_nodes_with_the_first_node_rank_are_told_so) {
@@ -107,9 +109,7 @@ TEST_F(RunNodesFaults, two_nodes_with_the_first_node_rank_are_told_so) {
   const auto second = start_with("", "2", "true", {"--node-rank", "0"});
   const Outcome outcome = second->wait();
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("this node (--node-rank 0) is where the job's nodes meet, but "
-                                     "something listens at 127.0.0.1:"));
-  EXPECT_THAT(outcome.err, HasSubstr("Give every node a --node-rank of its own"));
+  EXPECT_THAT(outcome.err, Says("nodes.place_taken", "--node-rank 0", to_string(endpoint())));
   first->send(SIGTERM);
   first->wait();
 }
@@ -124,12 +124,9 @@ TEST_F(RunNodesFaults, another_secret_is_told_to_both_sides) {
                            {{"PACELINE_SECRET_FILE", other}});
   const Outcome outcome = stranger.wait();
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("secret"));
+  EXPECT_THAT(outcome.err, Says("nodes.secret_differs", to_string(endpoint())));
   first->send(SIGTERM);
-  EXPECT_THAT(
-      first->wait().err,
-      HasSubstr("hung up before it proved that it belongs to the job: an agent with another "
-                "secret (PACELINE_SECRET_FILE"));
+  EXPECT_THAT(first->wait().err, Says("nodes.other_secret"));
 }
 
 // Claims another version.
@@ -160,7 +157,7 @@ TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   const auto* end = std::get_if<EndOrder>(&orders.front());
   ASSERT_TRUE(end != nullptr);
   EXPECT_EQ(end->exit_code, 2);
-  EXPECT_THAT(end->reason, HasSubstr("this node has Paceline 0.0.1, the job's others "));
+  EXPECT_THAT(end->reason, Says("nodes.other_version", "0.0.1"));
   // The job goes on without it.
   const auto second = start("2", "true");
   EXPECT_EQ(first->wait().exit_code, 0);
@@ -200,7 +197,7 @@ TEST_F(RunNodesFaults, a_host_whose_clocks_are_an_hour_off_takes_part) {
   for (PacelineProcess* node : {&first, &second}) {
     const Outcome outcome = node->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1"));
+    EXPECT_THAT(outcome.err, Says("run.restarts", 1, 1, 1));
   }
 }
 
@@ -233,7 +230,7 @@ TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_
   EXPECT_EQ(second.out, "[1] 1/2/1\n") << second.err;
   const Outcome outcome = first->wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 1, after host "));
+  EXPECT_THAT(outcome.err, Says("run.restarts", 1, 1, 1, "host "));
 }
 
 TEST_F(RunNodesFaults, a_node_too_many_waits_and_joins_when_another_is_lost) {
@@ -268,15 +265,14 @@ TEST_F(RunNodesFaults, a_node_that_was_not_needed_ends_with_the_job) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   const auto is_waiting = [&] {
-    return words().find("waiting for up to 600 s in case one of them is lost") != std::string::npos;
+    return testing::Value(words(), Says("nodes.waits_to_replace", "2 nodes", 600));
   };
   ASSERT_TRUE(harness::wait_until(is_waiting, Deadline::after(20s))) << words();
-  EXPECT_THAT(words(), HasSubstr("all 2 nodes of the job have joined already (--nnodes)"));
   std::ofstream{done};
   const Outcome outcome = spare.wait();
   EXPECT_EQ(outcome.exit_code, 0) << words();
   EXPECT_EQ(outcome.out, "");
-  EXPECT_THAT(words(), HasSubstr("the job has ended, and this node was not needed"));
+  EXPECT_THAT(words(), Says("nodes.not_needed"));
   for (const auto* node : {&leader, &second}) EXPECT_EQ((*node)->wait().exit_code, 0);
 }
 
@@ -292,8 +288,8 @@ TEST_F(RunNodesFaults, a_job_that_cannot_continue_ends_at_once_when_any_node_is_
       const Outcome outcome = (loses_leader ? other : leader)->wait();
       EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
       EXPECT_LT(outcome.seconds.count(), 20);
-      EXPECT_THAT(outcome.err, HasSubstr("the job ended because of "));
-      EXPECT_THAT(outcome.err, Not(HasSubstr("looking for another one")));
+      EXPECT_THAT(outcome.err, Says("run.ended_because"));
+      EXPECT_THAT(outcome.err, Not(Says("nodes.looks_for_another")));
       (loses_leader ? leader : other)->wait();
     }
   }
@@ -306,7 +302,7 @@ TEST_F(RunNodesFaults, a_crash_loop_ends_the_job_on_all_nodes_with_its_reason) {
   for (const auto* node : {&first, &second}) {
     const Outcome outcome = (*node)->wait();
     EXPECT_EQ(outcome.exit_code, 7) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("crash loop: the ranks ended with exit code 7, 3 times"));
+    EXPECT_THAT(outcome.err, Says("run.crash_loop", "ended with exit code 7", 3));
   }
 }
 

@@ -9,17 +9,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-const char* const kNamed =
-    "rank 1 never entered all_reduce #2 (float32 x 1000, sum, group world); it last finished "
-    "broadcast #1; rank 0 has been waiting for ";
+const auto kNamed =
+    Says("records.others_wait", "rank 1", "all_reduce #2 (float32 x 1000, sum, group world)",
+         "broadcast #1", "rank 0 has");
 
 Outcome stand_still_on_hosts(std::vector<std::string> options) {
   std::vector<std::string> arguments = {"run", "--hosts", "localhost:1,127.0.0.1:1",
@@ -33,39 +36,39 @@ Outcome stand_still_on_hosts(std::vector<std::string> options) {
 TEST(RunHostsHang, names_and_ends_the_missing_rank) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill"});
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr(std::string("s: ") + kNamed));
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
-  EXPECT_THAT(outcome.err, HasSubstr("cause: ended by paceline after "));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
-  EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
+  EXPECT_THAT(outcome.err, kNamed);
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 1, "killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, Says("cause.ended_while_hanging"));
+  EXPECT_THAT(outcome.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
+  EXPECT_THAT(lines_of(outcome.err), Contains(Says("run.no_progress")).Times(1));
 }
 
 TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
   PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--hang-timeout", "1",
                             RECORDED_PROGRAM, "hangs"});
-  EXPECT_TRUE(paceline.wait_for_words("nothing is ended"));
+  EXPECT_TRUE(paceline.wait_for(Says("hang.nothing_ended")));
   std::this_thread::sleep_for(std::chrono::seconds(3));  // it is not said again
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
-  EXPECT_THAT(outcome.err, HasSubstr(kNamed));
-  EXPECT_THAT(outcome.err, HasSubstr("[127.0.0.1]   rank 1, thread recorded_progra:\n"));
+  EXPECT_THAT(outcome.err, kNamed);
+  EXPECT_THAT(outcome.err, Says("stacks.heading", "[127.0.0.1]   rank 1", "recorded_progra"));
   EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));  // rank 1
-  EXPECT_THAT(outcome.err, HasSubstr("[localhost]   rank 0, thread recorded_progra:\n"));
+  EXPECT_THAT(outcome.err, Says("stacks.heading", "[localhost]   rank 0", "recorded_progra"));
   EXPECT_THAT(outcome.err, HasSubstr("all_reduce"));  // rank 0
-  EXPECT_THAT(outcome.err, HasSubstr("nothing is ended"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("paceline stacks none")));
-  EXPECT_EQ(outcome.err.find("no progress"), outcome.err.rfind("no progress"));
+  EXPECT_THAT(outcome.err, Says("hang.nothing_ended"));
+  EXPECT_THAT(outcome.err, Not(Says("hang.nothing_ended", "none")));
+  EXPECT_THAT(lines_of(outcome.err), Contains(Says("run.no_progress")).Times(1));
 }
 
 // The hosts' agents meet, and each reports it; it is shown once.
 TEST(RunHostsHang, is_the_same_in_a_job_that_continues) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill", "--max-restarts", "1"});
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr(kNamed));
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
-  EXPECT_THAT(outcome.err, HasSubstr("restart 1 of at most 1"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(outcome.err, kNamed);
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 1, "killed by SIGKILL"));
+  EXPECT_THAT(outcome.err, Says("run.restarts", 1, 1, 1));
+  EXPECT_THAT(outcome.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
 }
 
 class RunNodesHang : public JobNodes {
@@ -88,20 +91,20 @@ TEST_F(RunNodesHang, names_and_ends_the_missing_rank) {
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 137) << a.err;
   EXPECT_EQ(b.exit_code, 137) << b.err;
-  EXPECT_THAT(a.err, HasSubstr(kNamed));
-  EXPECT_THAT(b.err, HasSubstr(kNamed));
-  EXPECT_THAT(b.err, HasSubstr("rank 1 failed first: killed by SIGKILL"));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
-  EXPECT_THAT(a.err, HasSubstr("rank 1 on host "));
+  EXPECT_THAT(a.err, kNamed);
+  EXPECT_THAT(b.err, kNamed);
+  EXPECT_THAT(b.err, Says("run.first_failure", 1, "killed by SIGKILL"));
+  EXPECT_THAT(a.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
+  EXPECT_THAT(a.err, Says("run.ended_because", "rank 1 on host "));
 }
 
 TEST_F(RunNodesHang, restarts_because_of_the_missing_rank) {
   start_both({"--hang-action", "kill", "--max-restarts", "1"});
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 137) << a.err;
-  EXPECT_THAT(a.err, HasSubstr("restart 1 of at most 1, after rank 1 on host "));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
-  EXPECT_THAT(b.err, HasSubstr("cause: ended by paceline after "));
+  EXPECT_THAT(a.err, Says("run.restarts", 1, 1, 1, "rank 1 on host "));
+  EXPECT_THAT(a.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
+  EXPECT_THAT(b.err, Says("cause.ended_while_hanging"));
 }
 
 // A stopped launcher answers nothing, so no rank is blamed.
@@ -114,15 +117,15 @@ TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_ar
   const int agent = std::stoi(second_->wait_for_lines("[1] agent ", 1)[0]);
   first_->wait_for_lines("[0] waiting", 1);
   kill(agent, SIGSTOP);
-  EXPECT_TRUE(first_->wait_for_words("nothing is ended"));
+  EXPECT_TRUE(first_->wait_for(Says("hang.blocker_unknown")));
   kill(agent, SIGCONT);
   first_->send(SIGTERM);
   const Outcome a = first_->wait(), b = second_->wait();
-  EXPECT_THAT(a.err, HasSubstr("1 of its 2 ranks has no records here"));
-  EXPECT_THAT(a.err, HasSubstr("did not answer within 2 s"));
-  EXPECT_THAT(a.err, HasSubstr("nothing is ended: cannot tell which rank is blocking the others"));
-  EXPECT_THAT(a.err, Not(HasSubstr("rank 0 failed first: killed")));
-  EXPECT_THAT(b.err, Not(HasSubstr("rank 0 failed first: killed")));
+  EXPECT_THAT(a.err, Says("hang.without_records", 1, 2, "has"));
+  EXPECT_THAT(a.err, Says("hang.host_silent", 2));
+  EXPECT_THAT(a.err, Says("hang.blocker_unknown"));
+  EXPECT_THAT(a.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
+  EXPECT_THAT(b.err, Not(Says("run.first_failure", 0, "killed by SIGKILL")));
 }
 
 TEST_F(RunNodesHang, is_none_while_the_job_moves_or_only_computes) {
@@ -130,7 +133,7 @@ TEST_F(RunNodesHang, is_none_while_the_job_moves_or_only_computes) {
     start_both({}, how);
     const Outcome a = first_->wait(), b = second_->wait();
     EXPECT_EQ(a.exit_code, 0) << a.err;
-    EXPECT_THAT(a.err + b.err, Not(HasSubstr("no progress")));
+    EXPECT_THAT(a.err + b.err, Not(Says("run.no_progress")));
   }
 }
 

@@ -10,12 +10,16 @@
 #include <poll.h>
 #include <sys/stat.h>
 
+#include "paceline/engine/core/system/host.h"
+
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -54,17 +58,17 @@ TEST_F(RunNodes, a_node_rank_that_is_taken_is_refused) {
   last->wait();
   const Outcome a = one->wait(), b = twin->wait();
   EXPECT_TRUE((a.exit_code == 2) != (b.exit_code == 2)) << a.err << b.err;
-  EXPECT_THAT(a.err + b.err, HasSubstr("--node-rank 1 is taken by host"));
+  EXPECT_THAT(a.err + b.err, Says("nodes.rank_taken", 1));
 }
 
 TEST_F(RunNodes, different_nnodes_and_job_names_are_refused) {
   const auto first = start_first("2", "exec sleep 60");
   const auto wrong = start("3", "true");
-  EXPECT_THAT(wrong->wait().err, HasSubstr("--nnodes is 3:3 here and 2:2 at the job's others"));
+  EXPECT_THAT(wrong->wait().err, Says("nodes.other_nnodes", 3, 3, 2, 2));
   const auto other = start("2", "true", {"--rdzv-id", "x"});
   const Outcome outcome = other->wait();
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("--rdzv-id is 'x' here"));
+  EXPECT_THAT(outcome.err, Says("nodes.other_id", "x", "none"));
   first->send(SIGTERM);
   EXPECT_EQ(first->wait().exit_code, 143);
 }
@@ -77,8 +81,7 @@ TEST_F(RunNodes, a_fault_for_a_rank_that_never_was_is_named_at_the_end) {
   for (const auto* node : {&first, &second}) {
     const Outcome outcome = (*node)->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("0, seed 0; of the ranks that --chaos names the job never "
-                                       "had 7\n"));
+    EXPECT_THAT(outcome.err, Says("chaos.ranks_never_there", 0, 0, "7\n"));
   }
 }
 
@@ -92,7 +95,7 @@ TEST_F(RunNodes, another_secret_is_refused) {
                            {{"PACELINE_SECRET_FILE", other}});
   const Outcome outcome = stranger.wait();
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("secret"));
+  EXPECT_THAT(outcome.err, Says("nodes.secret_differs", fmt::format("127.0.0.1:{}", port_.port)));
   const auto second = start("2", "true");
   EXPECT_EQ(first->wait().exit_code, 0);
   EXPECT_EQ(second->wait().exit_code, 0);
@@ -102,11 +105,11 @@ TEST_F(RunNodes, a_job_whose_other_nodes_do_not_arrive_ends_and_names_what_is_mi
   const auto alone = start_with("is_host=true,join_timeout=0.3", "2", "true", {});
   Outcome outcome = alone->wait();
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("1 node came within 0.3 s, 2 are needed"));
+  EXPECT_THAT(outcome.err, Says("nodes.too_few_came", "1 node", 0.3, "2 are"));
   const auto nobody = start_with("is_host=false,join_timeout=0.3", "2", "true", {});
   outcome = nobody->wait();
   EXPECT_EQ(outcome.exit_code, 3);
-  EXPECT_THAT(outcome.err, HasSubstr("the other nodes of the job were not found at 127.0.0.1:"));
+  EXPECT_THAT(outcome.err, Says("nodes.not_found", fmt::format("127.0.0.1:{}", port_.port)));
 }
 
 TEST_F(RunNodes, a_rank_that_fails_on_one_node_ends_the_job_on_all_with_its_code) {
@@ -116,8 +119,8 @@ TEST_F(RunNodes, a_rank_that_fails_on_one_node_ends_the_job_on_all_with_its_code
   const Outcome a = first->wait(), b = second->wait();
   EXPECT_EQ(a.exit_code, 7) << a.err;
   EXPECT_EQ(b.exit_code, 7) << b.err;
-  EXPECT_THAT(a.err, HasSubstr("the job ended because of rank 1 on host"));
-  EXPECT_THAT(b.err, HasSubstr("rank 1 failed first: exit code 7"));
+  EXPECT_THAT(a.err, Says("run.ended_because", "rank 1 on host "));
+  EXPECT_THAT(b.err, Says("run.first_failure", 1, "exit code 7"));
 }
 
 TEST_F(RunNodes, all_nodes_restart_together) {
@@ -131,7 +134,7 @@ TEST_F(RunNodes, all_nodes_restart_together) {
   EXPECT_EQ(a.exit_code, 0) << a.err;
   EXPECT_EQ(b.exit_code, 0) << b.err;
   EXPECT_EQ(a.out, "[0] 0/2/0\n[0] 0/2/1\n");
-  EXPECT_THAT(a.err, HasSubstr("generation 1: restart 1 of at most 1, after rank 1 on host"));
+  EXPECT_THAT(a.err, Says("run.restarts", 1, 1, 1, "rank 1 on host "));
 }
 
 // Whichever reports first, the other one gets its order to stop long after it has stopped.
@@ -171,8 +174,8 @@ TEST_F(RunNodes, an_elastic_job_continues_without_a_killed_node_and_admits_a_new
   EXPECT_EQ(third->wait().exit_code, 0);
   const Outcome outcome = first->wait();
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.err, HasSubstr("is lost"));
-  EXPECT_THAT(outcome.err, HasSubstr("joins; going on with 2 nodes"));
+  EXPECT_THAT(outcome.err, Says("run.generation_without_host", 1));
+  EXPECT_THAT(outcome.err, Says("run.host_joins", 2, host_name(), "2 nodes"));
 }
 
 TEST_F(RunNodes, a_node_that_is_frozen_is_noticed_by_its_silence) {
@@ -185,7 +188,7 @@ TEST_F(RunNodes, a_node_that_is_frozen_is_noticed_by_its_silence) {
   kill(agent, SIGSTOP);
   first->wait_for_lines("[0] 0/1/1", 1);
   std::ofstream{done};
-  EXPECT_THAT(first->wait().err, HasSubstr("gave no sign of life for 1 s"));
+  EXPECT_THAT(first->wait().err, Says("run.no_sign_of_life", 1));
   kill(agent, SIGKILL);
 }
 
@@ -205,7 +208,7 @@ TEST_F(RunNodes, another_agent_takes_over_when_the_coordinators_is_killed) {
   const Outcome b = second->wait(), c = third->wait();
   EXPECT_EQ(b.exit_code, 0) << b.err;
   EXPECT_EQ(c.exit_code, 0) << c.err;
-  EXPECT_THAT(b.err, HasSubstr("lost the job's coordinator"));
+  EXPECT_THAT(b.err, Says("nodes.coordinator_lost"));
 }
 
 TEST_F(RunNodes, nodes_that_continue_without_the_leading_node_say_so) {
@@ -220,9 +223,9 @@ TEST_F(RunNodes, nodes_that_continue_without_the_leading_node_say_so) {
   const Outcome outcome = second->wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string address = fmt::format("127.0.0.1:{}", port_.port);
-  EXPECT_THAT(outcome.err, HasSubstr("lost the job's coordinator at " + address));
+  EXPECT_THAT(outcome.err, Says("nodes.coordinator_lost", address));
   EXPECT_THAT(outcome.err, Not(HasSubstr(address + ": " + address)));
-  EXPECT_THAT(outcome.err, HasSubstr("; going on with 1 node\n"));
+  EXPECT_THAT(outcome.err, Says("run.goes_on", "1 node\n"));
 }
 
 TEST_F(RunNodes, a_signal_to_one_node_that_all_ranks_heed_as_agreed_gives_85_everywhere) {
@@ -235,7 +238,7 @@ TEST_F(RunNodes, a_signal_to_one_node_that_all_ranks_heed_as_agreed_gives_85_eve
   for (const auto* node : {&first, &second}) {
     const Outcome outcome = (*node)->wait();
     EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("all ranks stopped as agreed"));
+    EXPECT_THAT(outcome.err, Says("run.stopped_as_agreed", 85));
   }
 }
 
@@ -247,7 +250,7 @@ TEST_F(RunNodes, a_node_that_is_told_to_stop_ends_a_job_of_fixed_size_everywhere
   EXPECT_EQ(second->wait().exit_code, 130);
   const Outcome outcome = first->wait();
   EXPECT_EQ(outcome.exit_code, 130);
-  EXPECT_THAT(outcome.err, HasSubstr("stopped by SIGINT at host"));
+  EXPECT_THAT(outcome.err, Says("run.stopped_by_a_node", "SIGINT"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/launch/paceline_process.h"
 #include "tests/launcher/launch/terminal_process.h"
@@ -20,9 +21,9 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 // A program that prints "line of KIND", makes a file and waits.
 struct Kind {
@@ -141,9 +142,7 @@ TEST(RunOutput, without_a_pseudo_terminal_one_warning_is_given_and_python_is_sti
   paceline.wait_for_lines("[1] terminal False", 1);
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
-  const auto warning = outcome.err.find("no pseudo-terminal for the ranks' stdout (");
-  ASSERT_NE(warning, std::string::npos) << outcome.err;
-  EXPECT_EQ(outcome.err.find("no pseudo-terminal", warning + 1), std::string::npos);
+  EXPECT_THAT(lines_of(outcome.err), testing::Contains(Says("output.no_terminal")).Times(1));
 }
 
 }  // namespace

@@ -8,13 +8,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using harness::Says;
+using testing::AllOf;
+using testing::AnyOf;
 using testing::Not;
 
 std::vector<std::string> job(const std::string& script, std::vector<std::string> options) {
@@ -39,9 +42,9 @@ TEST(RunRestart, all_ranks_start_again_after_a_failure) {
           {"--nproc-per-node", "2", "--max-restarts", "3", "--log-dir", logs.path()}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "gen 0 of 3\ngen 1 of 3\ngen 2 of 3\n");
-  EXPECT_THAT(outcome.err, HasSubstr("rank 0 failed first: exit code 5"));
-  EXPECT_THAT(outcome.err, HasSubstr("generation 1: restart 1 of at most 3, after rank 0 on host"));
-  EXPECT_THAT(outcome.err, HasSubstr("rank 1 failed first: exit code 6"));
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 0, "exit code 5"));
+  EXPECT_THAT(outcome.err, Says("run.restarts", 1, 1, 3, "rank 0 on host "));
+  EXPECT_THAT(outcome.err, Says("run.first_failure", 1, "exit code 6"));
   EXPECT_EQ(content(logs.file("rank-001.log")),
             "gen 0 of 3\n=== paceline: generation 1 ===\ngen 1 of 3\n"
             "=== paceline: generation 2 ===\ngen 2 of 3\n");
@@ -51,7 +54,7 @@ TEST(RunRestart, the_exit_code_is_the_last_culprits_when_no_restart_is_left) {
   const Outcome outcome =
       run_paceline(job("[ $G = 1 ] && kill -SEGV $$; exit 3", {"--max-restarts", "1"}));
   EXPECT_EQ(outcome.exit_code, 139);
-  EXPECT_THAT(outcome.err, HasSubstr("1 restart used up within 3600 s (--max-restarts 1)"));
+  EXPECT_THAT(outcome.err, Says("run.restarts_used_up", "1 restart", 3600, 1));
 }
 
 TEST(RunRestart, a_crash_loop_ends_with_its_reason) {
@@ -59,9 +62,8 @@ TEST(RunRestart, a_crash_loop_ends_with_its_reason) {
   const Outcome outcome = run_paceline(job("[ $RANK = $((G % 2)) ] && exit 4; exec sleep 60",
                                            {"--nproc-per-node", "2", "--max-restarts", "1000"}));
   EXPECT_EQ(outcome.exit_code, 4);
-  EXPECT_THAT(outcome.err,
-              HasSubstr("crash loop: the ranks ended with exit code 4, 3 times in a row"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("generation 3")));
+  EXPECT_THAT(outcome.err, Says("run.crash_loop", "ended with exit code 4", 3));
+  EXPECT_THAT(outcome.err, Not(Says("run.generation", 3)));
 }
 
 TEST(RunRestart, generations_have_stores_ports_and_secrets_of_their_own) {
@@ -83,7 +85,7 @@ TEST(RunRestart, a_signal_to_the_launcher_ends_the_job_and_starts_nothing) {
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 143);
-  EXPECT_THAT(outcome.err, Not(HasSubstr("generation 1")));
+  EXPECT_THAT(outcome.err, Not(Says("run.generation", 1)));
 }
 
 TEST(RunRestart, ranks_that_stop_as_agreed_are_not_started_again) {
@@ -92,7 +94,7 @@ TEST(RunRestart, ranks_that_stop_as_agreed_are_not_started_again) {
                        {"--nproc-per-node", "2", "--max-restarts", "5"}));
   EXPECT_EQ(outcome.exit_code, 85) << outcome.err;
   EXPECT_EQ(outcome.out, "gen 0\ngen 1\n");
-  EXPECT_THAT(outcome.err, HasSubstr("all ranks stopped as agreed"));
+  EXPECT_THAT(outcome.err, Says("run.stopped_as_agreed", 85));
 }
 
 TEST(RunRestart, rank_0_reads_on_where_it_stopped) {
@@ -116,10 +118,11 @@ TEST(RunRestart, chaos_kills_ranks_and_says_what_it_came_to) {
       job("echo gen $G; [ $G = 2 ] && exit 0; exec sleep 60",
           {"--nproc-per-node", "2", "--max-restarts", "5", "--chaos", "kill:every=0.3s"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: chaos: kill of rank "));
-  EXPECT_THAT(outcome.err, HasSubstr("failed first: killed by SIGKILL"));
-  EXPECT_THAT(outcome.err, HasSubstr("generations           3\n"));
-  EXPECT_THAT(outcome.err, HasSubstr("faults                2 (kill 2), seed 0\n"));
+  EXPECT_THAT(outcome.err, Says("chaos.struck", "kill"));
+  EXPECT_THAT(outcome.err, AnyOf(Says("run.first_failure", 0, "killed by SIGKILL"),
+                                 Says("run.first_failure", 1, "killed by SIGKILL")));
+  EXPECT_THAT(outcome.err, Says("tally.generations", "3\n"));
+  EXPECT_THAT(outcome.err, Says("chaos.faults", "2 (kill 2)", "0\n"));
 }
 
 // A step gauge that reports five steps (docs/formats/step_gauge.md), for programs of any language.
@@ -136,19 +139,17 @@ TEST(RunRestart, a_run_with_restarts_ends_with_what_it_came_to) {
   const Outcome outcome =
       run_paceline(job(kFromStep3 + "exit $((1 - G))", {"--max-restarts", "10"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err,
-              HasSubstr("paceline: the run on this node\n  generations           2\n"));
-  EXPECT_THAT(outcome.err, HasSubstr("steps                 10, 5 of them lost and made again\n"));
-  EXPECT_THAT(outcome.err, HasSubstr("goodput "));
-  EXPECT_THAT(run_paceline(job("true", {"--max-restarts", "10"})).err,
-              Not(HasSubstr("the run on this node")));
+  EXPECT_THAT(outcome.err, AllOf(Says("tally.begin"), Says("tally.generations", "2\n")));
+  EXPECT_THAT(outcome.err, Says("tally.steps_lost", 10, 5));
+  EXPECT_THAT(outcome.err, Says("tally.goodput"));
+  EXPECT_THAT(run_paceline(job("true", {"--max-restarts", "10"})).err, Not(Says("tally.begin")));
 }
 
 TEST(RunRestart, the_cost_of_a_restart_is_told_apart_from_the_jobs_own_time) {
   const Outcome outcome = run_paceline(
       {"run", "--nproc-per-node", "2", "--max-restarts", "1", RECORDED_PROGRAM, "restarts"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("steps                 40, 10 of them lost and made again\n"));
+  EXPECT_THAT(outcome.err, Says("tally.steps_lost", 40, 10));
   EXPECT_THAT(outcome.err, testing::ContainsRegex("steps kept +[0-9.]+%"));
   EXPECT_THAT(outcome.err, testing::ContainsRegex("lost to restarts +[0-9.]+%"));
   EXPECT_THAT(outcome.err, testing::ContainsRegex("goodput +[0-9.]+% of that without restarts"));
@@ -164,18 +165,18 @@ TEST(RunRestart, steps_of_an_older_generation_are_not_taken_for_those_of_the_nex
   const Outcome outcome =
       run_paceline(job("[ $G = 0 ] && " + kFiveSteps + "exit 4", {"--max-restarts", "10"}));
   EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("3 times in a row before any progress"));
-  EXPECT_THAT(outcome.err, HasSubstr("generation 3: "));
+  EXPECT_THAT(outcome.err, Says("run.crash_loop", "ended with exit code 4", 3));
+  EXPECT_THAT(outcome.err, Says("run.generation", 3));
 }
 
 TEST(RunRestart, chaos_is_the_cause_that_is_given_and_no_crash_loop) {
   const Outcome outcome = run_paceline({"run", "--nproc-per-node", "2", "--max-restarts", "5",
                                         "--chaos", "kill:every=0.3s", RECORDED_PROGRAM, "works"});
   EXPECT_EQ(outcome.exit_code, 137);
-  EXPECT_THAT(outcome.err, HasSubstr("  cause: killed by --chaos\n"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("killed from outside")));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("crash loop")));
-  EXPECT_THAT(outcome.err, HasSubstr("5 restarts used up"));
+  EXPECT_THAT(outcome.err, Says("cause.killed_by_chaos"));
+  EXPECT_THAT(outcome.err, Not(Says("cause.killed_from_outside")));
+  EXPECT_THAT(outcome.err, Not(Says("run.crash_loop")));
+  EXPECT_THAT(outcome.err, Says("run.restarts_used_up", "5 restarts"));
 }
 
 TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
@@ -183,8 +184,8 @@ TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
       job("[ $G = 1 ] && exit 0; " + kFiveSteps + "exec sleep 60",
           {"--nproc-per-node", "2", "--max-restarts", "1", "--chaos", "kill:rank=1@step5"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: chaos: kill of rank 1 after "));
-  EXPECT_THAT(outcome.err, HasSubstr("steps                 5, with those made again\n"));
+  EXPECT_THAT(outcome.err, Says("chaos.struck", "kill", 1));
+  EXPECT_THAT(outcome.err, Says("tally.steps", 5));
 }
 
 // The ranks of the older generation take a second to go; that is when the launcher is killed.

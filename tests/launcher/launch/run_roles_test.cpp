@@ -1,19 +1,19 @@
 // `paceline run --roles`: which rank gets which role, what is printed, and when the job ends.
 
-#include <algorithm>
 #include <csignal>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/job_nodes.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
@@ -21,13 +21,6 @@ using testing::Not;
 using testing::UnorderedElementsAre;
 
 using Arguments = std::vector<std::string>;
-
-std::vector<std::string> printed_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 Arguments roles(const Arguments& options, const std::string& script) {
   Arguments all = {"run", "--all-ranks"};
@@ -60,7 +53,7 @@ class Meeting {
 TEST(RunRoles, ranks_are_dealt_in_order_and_named) {
   const Outcome outcome = run_paceline(roles({"--roles", "trainer=2,observer=3"}, kPlace));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(printed_lines(outcome.out),
+  EXPECT_THAT(lines_of(outcome.out),
               UnorderedElementsAre("[trainer0] 0/5 trainer 0/2", "[trainer1] 1/5 trainer 1/2",
                                    "[observer0] 2/5 observer 0/3", "[observer1] 3/5 observer 1/3",
                                    "[observer2] 4/5 observer 2/3"));
@@ -92,8 +85,8 @@ TEST(RunRoles, a_failure_is_reported_by_name_and_ends_every_role) {
       roles({"--roles", "trainer=2,observer=1", "--until", "trainer"},
             kServe + "if [ $RANK = 1 ]; then echo oh >&2; exit 5; fi; exec sleep 1000"));
   EXPECT_EQ(outcome.exit_code, 5);
-  EXPECT_THAT(outcome.err, HasSubstr("paceline: trainer1 (rank 1) failed first: exit code 5"));
-  EXPECT_THAT(outcome.err, HasSubstr("the last lines of trainer1 (rank 1):"));
+  EXPECT_THAT(outcome.err, Says("run.role_failed_first", "trainer1", 1, "exit code 5"));
+  EXPECT_THAT(outcome.err, Says("run.last_lines", "trainer1 (rank 1)"));
 }
 
 TEST(RunRoles, an_observer_that_fails_while_it_is_needed_ends_the_job) {
@@ -101,7 +94,7 @@ TEST(RunRoles, an_observer_that_fails_while_it_is_needed_ends_the_job) {
       run_paceline(roles({"--roles", "trainer=1,observer=1", "--until", "trainer"},
                          "if [ $ROLE_NAME = observer ]; then exit 7; fi; exec sleep 1000"));
   EXPECT_EQ(outcome.exit_code, 7);
-  EXPECT_THAT(outcome.err, HasSubstr("observer0 (rank 1) failed first: exit code 7"));
+  EXPECT_THAT(outcome.err, Says("run.role_failed_first", "observer0", 1, "exit code 7"));
 }
 
 TEST(RunRoles, a_restart_starts_every_role_again) {
@@ -112,9 +105,9 @@ TEST(RunRoles, a_restart_starts_every_role_again) {
             "[ $ROLE_NAME = observer ] || exit 4; " +
                 meeting.arrive() + kServe + meeting.wait_for({1})));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(printed_lines(outcome.out),
+  EXPECT_THAT(lines_of(outcome.out),
               testing::IsSupersetOf({"[trainer0] start 0", "[trainer0] start 1"}));
-  EXPECT_THAT(outcome.err, HasSubstr("after trainer0 (rank 0) on host"));
+  EXPECT_THAT(outcome.err, Says("run.restarts", 1, 1, 1, "trainer0 (rank 0) on host "));
 }
 
 struct RolesEnding {
@@ -122,7 +115,7 @@ struct RolesEnding {
   std::string trainer, observer;  // what each does once both observers have arrived; how they do
   Arguments options;
   int exit_code;
-  std::string message;  // of the launcher
+  harness::SaysMatcher message;  // of the launcher
 };
 
 class RunRolesEnds : public testing::TestWithParam<RolesEnding> {};
@@ -137,12 +130,11 @@ TEST_P(RunRolesEnds, when_the_awaited_roles_have_ended) {
                                          meeting.wait_for({2, 3}), row.trainer);
   const Outcome outcome = run_paceline(roles(options, script));
   EXPECT_EQ(outcome.exit_code, row.exit_code) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr(row.message));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("failed")));
+  EXPECT_THAT(outcome.err, row.message);
+  EXPECT_THAT(outcome.err, Not(Says("run.role_failed_first")));
 }
 
-const std::string kStopping =
-    "the ranks that the job waits for have ended; stopping those that serve";
+const auto kStopping = Says("run.serving_ranks_stopped");
 // Observers with a handler of SIGTERM.
 std::string at_sigterm(const std::string& action) {
   return "trap '" + action + "' TERM; {}while :; do sleep 0.02; done";
@@ -166,13 +158,13 @@ INSTANTIATE_TEST_SUITE_P(
                     at_sigterm(""),
                     {"--shutdown-timeout", "0.5"},
                     0,
-                    "ranks 2, 3 did not end within 0.5 s of SIGTERM and were killed (SIGKILL)"},
+                    Says("run.killed_after_signal", "ranks 2, 3", 0.5, "SIGTERM", "were")},
         RolesEnding{"trainers_stop_as_agreed",
                     "exit 85",
                     "{}exec sleep 1000",
                     {},
                     85,
-                    "all ranks stopped as agreed"}),
+                    Says("run.stopped_as_agreed", 85)}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RunRoles, without_until_the_job_waits_for_every_role) {
@@ -182,7 +174,7 @@ TEST(RunRoles, without_until_the_job_waits_for_every_role) {
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 143) << outcome.err;
-  EXPECT_THAT(outcome.err, Not(HasSubstr("stopping those that serve")));
+  EXPECT_THAT(outcome.err, Not(kStopping));
 }
 
 TEST(RunRoles, a_dry_run_shows_each_ranks_role) {
@@ -198,8 +190,8 @@ TEST(RunRoles, hosts_without_slots_share_the_ranks) {
     return run_paceline({"run", "--dry-run", "--hosts", hosts, "--master-addr", "10.0.0.1",
                          "--ssh-command", "sh", "--roles", "a=2,b=4", "true"});
   };
-  EXPECT_THAT(dry("x,y,z").out, HasSubstr("3 hosts, world size 6\n"));
-  EXPECT_THAT(dry("x:4,y").out, HasSubstr("2 hosts, world size 6\n"));
+  EXPECT_THAT(dry("x,y,z").out, Says("dry_run.hosts", 3, "6\n"));
+  EXPECT_THAT(dry("x:4,y").out, Says("dry_run.hosts", 2, "6\n"));
   EXPECT_EQ(dry("x:6,y").exit_code, 2);
 }
 
@@ -219,15 +211,14 @@ TEST(RunRoles, workers_join_and_call_each_other_by_the_launchers_names) {
   const Outcome joined = run_paceline(
       {"run", "--all-ranks", "--roles", "trainer=1,observer=2", CALLING_PROGRAM, "join"});
   EXPECT_EQ(joined.exit_code, 0) << joined.err;
-  EXPECT_THAT(printed_lines(joined.out),
-              UnorderedElementsAre("[trainer0] trainer0 is a trainer",
-                                   "[observer0] observer0 is a observer",
-                                   "[observer1] observer1 is a observer"));
+  EXPECT_THAT(lines_of(joined.out), UnorderedElementsAre("[trainer0] trainer0 is a trainer",
+                                                         "[observer0] observer0 is a observer",
+                                                         "[observer1] observer1 is a observer"));
   const Outcome called = run_paceline({"run", "--all-ranks", "--roles", "trainer=2,observer=2",
                                        "--until", "trainer", CALLING_PROGRAM, "call", "2"});
   EXPECT_EQ(called.exit_code, 0) << called.err;
   EXPECT_THAT(
-      printed_lines(called.out),
+      lines_of(called.out),
       IsSupersetOf({"[trainer0] trainer0 heard observer0", "[trainer0] trainer0 heard observer1",
                     "[trainer1] trainer1 heard observer0", "[trainer1] trainer1 heard observer1"}));
 }
@@ -246,11 +237,11 @@ TEST_F(RunNodesRoles, are_dealt_over_nodes_and_end_together) {
   const Outcome a = first->wait(), b = second->wait();
   EXPECT_EQ(a.exit_code, 0) << a.err;
   EXPECT_EQ(b.exit_code, 0) << b.err;
-  EXPECT_THAT(printed_lines(a.out),
+  EXPECT_THAT(lines_of(a.out),
               UnorderedElementsAre("[trainer0] 0/4 trainer 0/1", "[observer0] 1/4 observer 0/3"));
-  EXPECT_THAT(printed_lines(b.out),
+  EXPECT_THAT(lines_of(b.out),
               UnorderedElementsAre("[observer1] 2/4 observer 1/3", "[observer2] 3/4 observer 2/3"));
-  EXPECT_THAT(b.err, HasSubstr(kStopping));
+  EXPECT_THAT(b.err, kStopping);
 }
 
 TEST_F(RunNodesRoles, need_ranks_that_add_up_on_all_nodes_together) {
@@ -260,8 +251,8 @@ TEST_F(RunNodesRoles, need_ranks_that_add_up_on_all_nodes_together) {
   for (const auto* node : {&first, &second}) {
     const Outcome outcome = (*node)->wait();
     EXPECT_EQ(outcome.exit_code, 2);
-    EXPECT_THAT(outcome.err, HasSubstr("--roles trainer=1,observer=3 has 4 ranks, but the nodes "
-                                       "start 2: the counts must add up"));
+    EXPECT_THAT(outcome.err,
+                Says("nodes.roles_do_not_add_up", "trainer=1,observer=3", "4 ranks", 2));
   }
 }
 
@@ -284,9 +275,9 @@ TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_are_numbered_by_role) {
   const auto first = start_with("", "2", kPlace,
                                 {"--node-rank", "0", "--role", "trainer", "--nproc-per-node", "2"});
   const auto second = start_with("", "2", kPlace, {"--node-rank", "1", "--role", "observer"});
-  EXPECT_THAT(printed_lines(first->wait().out),
+  EXPECT_THAT(lines_of(first->wait().out),
               UnorderedElementsAre("[trainer0] 0/3 trainer 0/2", "[trainer1] 1/3 trainer 1/2"));
-  EXPECT_THAT(printed_lines(second->wait().out), ElementsAre("[observer0] 2/3 observer 0/1"));
+  EXPECT_THAT(lines_of(second->wait().out), ElementsAre("[observer0] 2/3 observer 0/1"));
 }
 
 }  // namespace

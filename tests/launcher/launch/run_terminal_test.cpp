@@ -17,6 +17,7 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/system/socket.h"
 
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 #include "tests/launcher/launch/hosts_fixture.h"
@@ -26,6 +27,7 @@ namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -49,7 +51,7 @@ TEST(RunTerminal, signals_that_were_ignored_at_the_start_end_no_rank) {
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("done\n"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("stopped by")));
+  EXPECT_THAT(outcome.err, Not(Says("run.stopped")));
 }
 
 TEST(RunTerminal, a_job_can_be_ended_though_sigterm_was_ignored) {
@@ -212,7 +214,7 @@ TEST_F(RunTerminalHosts, a_closed_terminal_ends_no_host_that_nohup_started) {
   let_end();
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, Not(HasSubstr("stopped by")));
+  EXPECT_THAT(outcome.err, Not(Says("run.stopped")));
 }
 
 }  // namespace

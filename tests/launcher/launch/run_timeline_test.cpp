@@ -9,12 +9,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/harness/says.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using nlohmann::json;
 using testing::HasSubstr;
 
@@ -28,7 +30,7 @@ TEST(RunTimeline, a_job_leaves_its_trace_and_nothing_else) {
   PacelineProcess paceline(job(output, "ends"));
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("timeline: " + output + " (6 spans of 3 ranks)"));
+  EXPECT_THAT(outcome.err, Says("timeline.made", output, "6 spans of 3 ranks"));
   EXPECT_TRUE(std::filesystem::is_empty(paceline.temporary()));
   std::map<std::string, int> counts;
   for (const json& span : strict_spans(output)) ++counts[span["name"]];
@@ -49,20 +51,23 @@ TEST(RunTimeline, a_program_without_groups_is_said) {
   const FreshDirectory directory;
   const Outcome nothing = run_paceline({"run", "--timeline", directory.file("trace.json"), "true"});
   EXPECT_EQ(nothing.exit_code, 0);
-  EXPECT_THAT(nothing.err, HasSubstr("no rank recorded anything"));
+  EXPECT_THAT(nothing.err, Says("timeline.nothing_recorded"));
 }
 
 TEST(RunTimeline, a_place_that_cannot_be_written_is_refused_before_the_start) {
   const FreshDirectory directory;
   const std::string started = directory.file("started");
-  std::filesystem::create_directory(directory.file("trace.json"));
-  for (const auto& [place, why] : std::map<std::string, std::string>{
-           {"/proc/trace.json", "--timeline: /proc/trace.json: /proc/trace.json.part: No such"},
-           {directory.file("trace.json"), "trace.json: it is a folder"},
-           {directory.file("none/trace.json"), "there is no folder " + directory.file("none")}}) {
+  const std::string folder = directory.file("trace.json"), lost = directory.file("none/trace.json");
+  std::filesystem::create_directory(folder);
+  for (const auto& [place, why] :
+       std::vector<std::pair<std::string, testing::Matcher<const std::string&>>>{
+           {"/proc/trace.json",
+            HasSubstr("--timeline: /proc/trace.json: /proc/trace.json.part: No such")},
+           {folder, Says("usage.is_a_folder", "--timeline", folder)},
+           {lost, Says("usage.no_folder", "--timeline", lost, directory.file("none"))}}) {
     const Outcome outcome = run_paceline({"run", "--timeline", place, "touch", started});
     EXPECT_EQ(outcome.exit_code, 2) << place;
-    EXPECT_THAT(outcome.err, HasSubstr(why));
+    EXPECT_THAT(outcome.err, why);
   }
   EXPECT_FALSE(std::filesystem::exists(started));
   EXPECT_FALSE(std::filesystem::exists(directory.file("trace.json.part")));
@@ -77,13 +82,13 @@ TEST(RunTimeline, recorded_timelines_stay_when_the_trace_cannot_be_written) {
        "rm -rf " + directory.file("gone") + "; exec " RECORDED_PROGRAM " ends"});
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("no timeline: opening the trace " + output + ".part"));
   const std::string advice = "what the ranks recorded is in ";
   const auto at = outcome.err.find(advice);
   ASSERT_NE(at, std::string::npos) << outcome.err;
   const std::string folder =
       outcome.err.substr(at + advice.size(), outcome.err.find(':', at) - at - advice.size());
-  EXPECT_THAT(outcome.err, HasSubstr(folder + ": paceline timeline -o " + output + " " + folder));
+  EXPECT_THAT(outcome.err, Says("timeline.not_opened", output + ".part",
+                                "No such file or directory", folder, output, folder));
   const std::string again = directory.file("trace.json");
   EXPECT_EQ(run_paceline({"timeline", "-o", again, folder}).exit_code, 0);
   EXPECT_EQ(strict_spans(again).size(), 6u);

@@ -10,10 +10,13 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/rendezvous/rendezvous.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 Error failure_of(int num_ranks, const std::function<void(int)>& body, SpawnOptions options = {}) {
@@ -45,17 +48,18 @@ TEST(Spawn, the_first_failure_is_thrown_with_its_message_and_code) {
     pause();
   });
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 of 3 failed first: shard 7 is broken"));
+  EXPECT_THAT(error.what(), Says("spawn.first_failure", 1, 3, "shard 7 is broken"));
 }
 
 TEST(Spawn, other_exceptions_exits_and_signals_are_failures_too) {
   EXPECT_THAT(failure_of(2, [](int) { throw std::runtime_error("boom"); }).what(),
               HasSubstr("boom"));
-  EXPECT_THAT(failure_of(2, [](int) { throw 5; }).what(), HasSubstr("not a std::exception"));
-  EXPECT_THAT(failure_of(1, [](int) { _exit(3); }).what(), HasSubstr("exit code 3"));
+  EXPECT_THAT(failure_of(2, [](int) { throw 5; }).what(), Says("error.not_an_exception", "int"));
+  EXPECT_THAT(failure_of(1, [](int) { _exit(3); }).what(),
+              Says("spawn.first_failure", 0, 1, "exit code 3"));
   const Error killed = failure_of(1, [](int) { raise(SIGKILL); });
   EXPECT_EQ(killed.code(), ErrorCode::kAborted);
-  EXPECT_THAT(killed.what(), HasSubstr("killed by SIGKILL"));
+  EXPECT_THAT(killed.what(), Says("spawn.first_failure", 0, 1, "killed by SIGKILL"));
 }
 
 TEST(Spawn, ranks_that_hang_are_killed_at_the_deadline_and_named) {
@@ -66,7 +70,7 @@ TEST(Spawn, ranks_that_hang_are_killed_at_the_deadline_and_named) {
                                  },
                                  {.timeout = 300ms});
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-  EXPECT_THAT(error.what(), HasSubstr("of 3 ranks, 0, 2 still ran"));
+  EXPECT_THAT(error.what(), Says("spawn.late_ranks_killed", 3, "0, 2", 300));
 }
 
 TEST(Spawn, the_others_may_continue_after_a_failure) {
@@ -77,7 +81,7 @@ TEST(Spawn, the_others_may_continue_after_a_failure) {
                                    meeting.store->set("went on", "");
                                  },
                                  {.stop_others = false});
-  EXPECT_THAT(error.what(), HasSubstr("rank 1 of 2 failed first: killed by SIGKILL"));
+  EXPECT_THAT(error.what(), Says("spawn.first_failure", 1, 2, "killed by SIGKILL"));
 }
 
 TEST(Spawn, a_count_below_one_is_refused) {
@@ -128,7 +132,7 @@ TEST(SpawnGroup, whatever_a_function_throws_is_an_error) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("rank 1"));
-      EXPECT_THAT(error.what(), HasSubstr("an exception that is not a std::exception"));
+      EXPECT_THAT(error.what(), Says("error.not_an_exception", "int"));
     }
   }
 }
