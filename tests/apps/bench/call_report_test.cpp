@@ -3,10 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/report.h"
+#include "tests/harness/says.h"
 
 namespace paceline::bench {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -37,14 +39,14 @@ CallReport small_report() {
 
 TEST(CallReportTest, the_table_has_medians_spreads_and_ratios) {
   const std::string text = table_of(small_report().rows, true);
-  EXPECT_THAT(text, testing::StartsWith("blocking, TCP, 64 B, 3 rounds, all cores computing\n"));
-  EXPECT_THAT(text, HasSubstr("paceline's / its [min, max]"));
+  EXPECT_THAT(text, Says("bench.heading_of_busy_calls", "blocking", "TCP", "64 B", "3 rounds"));
+  EXPECT_THAT(text, Says("bench.columns_of_calls"));
   EXPECT_THAT(text, HasSubstr("11.0 [10.0, 12.0]"));
   EXPECT_THAT(text, HasSubstr("8.00 [8.00, 10.0]"));
   EXPECT_THAT(text, HasSubstr("1.25 [1.10, 1.50]\n"));
   EXPECT_THAT(text, HasSubstr("81.0 [80.0, 200]"));
   EXPECT_THAT(text, HasSubstr("1.23 [0.55, 1.50] noisy\n"));
-  EXPECT_THAT(table_of(small_report().rows, false), Not(HasSubstr("computing")));
+  EXPECT_THAT(table_of(small_report().rows, false), Not(Says("bench.heading_of_busy_calls")));
   EXPECT_EQ(table_of({}, false), "");
 }
 
@@ -52,7 +54,7 @@ TEST(CallReportTest, rounds_more_than_twice_apart_are_noisy) {
   const std::vector<CallRow> rows = small_report().rows;
   EXPECT_FALSE(rows[0].is_noisy());
   EXPECT_TRUE(rows[3].is_noisy());
-  EXPECT_THAT(noise_note(rows), HasSubstr("repeat this on an idle one"));
+  EXPECT_THAT(noise_note(rows), Says("bench.noisy"));
   EXPECT_EQ(noise_note({rows[0], rows[1]}), "");
 }
 

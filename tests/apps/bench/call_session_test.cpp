@@ -13,11 +13,13 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 #include "tests/launcher/launch/paceline_process.h"
 
 namespace paceline::bench {
 namespace {
 
+using harness::Says;
 using launcher::Outcome;
 using launcher::run_paceline;
 using testing::HasSubstr;
@@ -40,10 +42,11 @@ TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
   const Outcome outcome = bench_rpc(
       {"--sizes", "64,64K", "--peer", "socket", "--rounds", "1", "--json", directory.file("j")});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("blocking, one host, 64 B, 1 round\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("callers, TCP, 64 B, 1 round\n"));
-  EXPECT_THAT(outcome.err, HasSubstr("A raw socket has one caller"));
-  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  EXPECT_THAT(outcome.out,
+              Says("bench.heading_of_calls", "blocking", "one host", "64 B", "1 round"));
+  EXPECT_THAT(outcome.out, Says("bench.heading_of_calls", "callers", "TCP", "64 B", "1 round"));
+  EXPECT_THAT(outcome.err, Says("bench.peer_has_one_caller", "A raw socket"));
+  EXPECT_THAT(outcome.err, Not(Says("bench.peer_left_out")));
   const auto json = json_in(directory.file("j"));
   EXPECT_THAT(json["command"], HasSubstr("paceline bench rpc --sizes 64,64K"));
   std::map<std::string, std::vector<std::string>> figures;  // of each measure and size
@@ -75,7 +78,7 @@ TEST(CallSessionTest, every_peer_takes_part_or_says_what_it_needs) {
   const Outcome outcome = bench_rpc({"--sizes", "64,64K", "--peer", "all", "--rounds", "1",
                                      "--measure", "blocking,pipelined", "--transport", "unix"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, Not(HasSubstr("left out")));
+  EXPECT_THAT(outcome.err, Not(Says("bench.peer_left_out")));
   EXPECT_THAT(outcome.err, Not(HasSubstr("signal")));
   for (const auto& [peer, package] : {std::pair{"grpc", "libgrpc++-dev"},
                                       {"capnp", "libcapnp-dev"},
@@ -93,7 +96,8 @@ TEST(CallSessionTest, busy_cores_are_named_in_the_report) {
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["busy"], true);
   EXPECT_EQ(json["rows"].size(), 2u);
-  EXPECT_THAT(outcome.err, HasSubstr("blocking, one host, 64 B, 1 round, all cores computing\n"));
+  EXPECT_THAT(outcome.err,
+              Says("bench.heading_of_busy_calls", "blocking", "one host", "64 B", "1 round"));
 }
 
 TEST(CallSessionTest, measurements_before_an_interruption_are_written) {
@@ -105,7 +109,7 @@ TEST(CallSessionTest, measurements_before_an_interruption_are_written) {
   process.send(SIGINT);
   const Outcome outcome = process.wait();
   EXPECT_EQ(outcome.exit_code, 130);
-  EXPECT_THAT(outcome.err, HasSubstr("interrupted: 1 of 2 points measured"));
+  EXPECT_THAT(outcome.err, Says("bench.interrupted", "1 of 2 points"));
   EXPECT_EQ(json_in(directory.file("j"))["rows"].size(), 1u);
 }
 
@@ -140,7 +144,7 @@ TEST_F(CallContestantsTest, a_peer_that_does_not_start_is_missing) {
   put("/bin/false", "bench-rpc-grpc");
   options_.peers = {"grpc"};
   const CallReport report = CallSession(options_).run();
-  EXPECT_THAT(report.missing, testing::ElementsAre(HasSubstr("gRPC did not start")));
+  EXPECT_THAT(report.missing, testing::ElementsAre(Says("bench.peer_did_not_start", "gRPC")));
   EXPECT_EQ(report.rows.size(), 2u);
 }
 
@@ -151,57 +155,62 @@ TEST_F(CallContestantsTest, a_peer_that_fails_is_left_out_from_there_on) {
   options_.measures = {CallMeasure::kBlocking, CallMeasure::kPipelined};
   const CallReport report = CallSession(options_).run();
   EXPECT_THAT(report.notes,
-              testing::Contains(HasSubstr("gRPC is left out from blocking of 64 B over unix on")));
+              testing::Contains(Says("bench.peer_left_out", "gRPC", "blocking of 64 B over unix")));
   EXPECT_EQ(report.rows.size(), 3u);
 }
 
 struct RpcRefusal {
   std::vector<std::string> arguments;
-  std::string message;
+  harness::SaysMatcher says;
 };
 class BenchRpcRefuses : public testing::TestWithParam<RpcRefusal> {};
 
 TEST_P(BenchRpcRefuses, with_exit_code_2) {
   const Outcome outcome = bench_rpc(GetParam().arguments);
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr(GetParam().message));
+  EXPECT_THAT(outcome.err, GetParam().says);
   EXPECT_EQ(outcome.out, "");
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Arguments, BenchRpcRefuses,
     testing::Values(
-        RpcRefusal{{"--peer", "gprc"}, "--peer: 'gprc' is not one of socket, grpc, capnp, torch"},
-        RpcRefusal{{"--peer", "gprc"}, "did you mean grpc?"},
-        RpcRefusal{{"--peer", "gloo"}, "--peer: 'gloo' is not one of"},
-        RpcRefusal{{"--peer", "paceline"}, "--peer: 'paceline' is not one of"},
-        RpcRefusal{{"--peer", "socket,"}, "--peer: '' is not one of"},
-        RpcRefusal{{"--sizes", "8"}, "--sizes: 8 B: a message has 16 B to 64 MiB here"},
-        RpcRefusal{{"--sizes", "128M"}, "--sizes: 128 MiB: a message has"},
-        RpcRefusal{{"--sizes", "4X"}, "--sizes: '4X' is not a size"},
-        RpcRefusal{{"--sizes", ""}, "--sizes: the value '' is empty"},
-        RpcRefusal{{"--transport", "shm"}, "--transport: 'shm' is not one of unix, tcp"},
-        RpcRefusal{{"--measure", "piplined"}, "did you mean pipelined?"},
-        RpcRefusal{{"--python", "/no/python"}, "--python: "},
-        RpcRefusal{{"--spin", "-1"}, "--spin: '-1' is not a whole number from 0"},
-        RpcRefusal{{"--rounds", "0"}, "--rounds: '0' is not a whole number from 1"},
-        RpcRefusal{{"--timeout", "x"}, "--timeout: 'x' is not a whole number from 1"},
-        RpcRefusal{{"--json", "/no/such/folder/f"}, "--json: '/no/such/folder/f': No"},
-        RpcRefusal{{"--np", "2"}, "unknown option --np"},
-        RpcRefusal{{"--bussy"}, "did you mean --busy?"},
-        RpcRefusal{{"all_reduce"}, "'all_reduce' was not expected"}));
+        RpcRefusal{{"--peer", "gprc"},
+                   Says("option.not_one_of", "--peer", "gprc", "socket, grpc, capnp, torch")},
+        RpcRefusal{{"--peer", "gprc"}, Says("option.did_you_mean", "grpc")},
+        RpcRefusal{{"--peer", "gloo"}, Says("option.not_one_of", "--peer", "gloo")},
+        RpcRefusal{{"--peer", "paceline"}, Says("option.not_one_of", "--peer", "paceline")},
+        RpcRefusal{{"--peer", "socket,"}, Says("option.not_one_of", "--peer", "")},
+        RpcRefusal{{"--sizes", "8"}, Says("bench.message_size", "8 B", "16 B", "64 MiB")},
+        RpcRefusal{{"--sizes", "128M"}, Says("bench.message_size", "128 MiB")},
+        RpcRefusal{{"--sizes", "4X"}, Says("option.refused", "--sizes", "4X", "a size")},
+        RpcRefusal{{"--sizes", ""}, Says("option.empty", "--sizes")},
+        RpcRefusal{{"--transport", "shm"},
+                   Says("option.not_one_of", "--transport", "shm", "unix, tcp")},
+        RpcRefusal{{"--measure", "piplined"}, Says("option.did_you_mean", "pipelined")},
+        RpcRefusal{{"--python", "/no/python"}, Says("bench.python_refused", "/no/python")},
+        RpcRefusal{{"--spin", "-1"}, Says("option.no_number", "--spin", -1, 0)},
+        RpcRefusal{{"--rounds", "0"}, Says("option.no_number", "--rounds", 0, 1)},
+        RpcRefusal{{"--timeout", "x"}, Says("option.no_number", "--timeout", "x", 1)},
+        RpcRefusal{{"--json", "/no/such/folder/f"},
+                   Says("option.file_refused", "--json", "/no/such/folder/f", "No such file")},
+        RpcRefusal{{"--np", "2"}, Says("option.unknown", "--np")},
+        RpcRefusal{{"--bussy"}, Says("option.unknown_near", "--bussy", "--busy")},
+        RpcRefusal{{"all_reduce"}, Says("option.word_not_expected", "all_reduce")}));
 
 TEST(BenchRpcWord, comes_first) {
   const Outcome outcome = run_paceline({"bench", "all_reduce,rpc"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("rpc is measured alone"));
+  EXPECT_THAT(outcome.err, Says("bench.rpc_is_measured_alone"));
 }
 
 TEST(BenchRpcWord, ranks_of_a_launcher_do_not_measure_each_for_itself) {
   const Outcome outcome =
       run_paceline({"bench", "rpc", "--busy"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("type it without the launcher: paceline bench rpc --busy"));
+  EXPECT_THAT(outcome.err,
+              Says("bench.ranks_of_a_launcher", 0, 2, "RANK and WORLD_SIZE in the environment",
+                   "workers", "paceline bench rpc --busy"));
 }
 
 }  // namespace

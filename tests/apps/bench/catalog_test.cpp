@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::bench {
 namespace {
 
+using harness::Says;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -25,7 +27,8 @@ TEST(CatalogTest, has_other_peers_for_calls) {
   EXPECT_EQ(find_entry("gloo", Subject::kCalls), nullptr);
   EXPECT_EQ(find_entry("grpc"), nullptr);
   EXPECT_THAT(locate(*find_entry("grpc", Subject::kCalls), "/no/folder", "").missing,
-              HasSubstr("(no /no/folder/bench-rpc-grpc); apt-get install libgrpc++-dev"));
+              Says("bench.peer_not_built", "gRPC", "/no/folder/bench-rpc-grpc",
+                   "apt-get install libgrpc++-dev"));
 }
 
 class LocateTest : public testing::Test {

@@ -7,10 +7,13 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/core/system/socket.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::bench {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 struct Pair {
@@ -28,13 +31,13 @@ Deadline soon() { return Deadline::after(20s); }
 
 class MessagesTest : public testing::Test {
  protected:
-  void expect_refusal(ErrorCode code, const std::string& text) {
+  void expect_refusal(ErrorCode code, const testing::Matcher<std::string>& text) {
     try {
       worker_.receive<Turn>(soon());
       FAIL() << "nothing was refused";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), code);
-      EXPECT_THAT(error.what(), HasSubstr(text));
+      EXPECT_THAT(error.what(), text);
     }
   }
   void send_bytes(const std::string& bytes) {
@@ -87,29 +90,29 @@ TEST_F(MessagesTest, a_result_arrives_as_it_was_sent) {
 TEST_F(MessagesTest, a_failure_is_thrown_where_an_answer_was_due) {
   Conversation other(std::move(raw_));
   other.send_failure("no memory \xff", soon());
-  expect_refusal(ErrorCode::kAborted, "no memory");
+  expect_refusal(ErrorCode::kAborted, HasSubstr("no memory"));
 }
 
 TEST_F(MessagesTest, a_message_of_another_kind_is_refused) {
   Conversation other(std::move(raw_));
   other.send(Hello{0, 2}, soon());
-  expect_refusal(ErrorCode::kCorrupt, "expected a turn");
+  expect_refusal(ErrorCode::kCorrupt, Says("bench.other_message", "turn"));
 }
 
 TEST_F(MessagesTest, anything_but_a_message_is_refused) {
   send_bytes(std::string("\x03\0\0\0{}x", 7));
-  expect_refusal(ErrorCode::kCorrupt, "received something else");
+  expect_refusal(ErrorCode::kCorrupt, Says("bench.no_message", "turn"));
 }
 
 TEST_F(MessagesTest, a_message_without_its_members_is_refused) {
   const std::string text = R"({"kind":"turn"})";
   send_bytes(std::string("\x0f\0\0\0", 4).append(text));
-  expect_refusal(ErrorCode::kCorrupt, "cannot be read");
+  expect_refusal(ErrorCode::kCorrupt, Says("bench.message_unreadable", "turn"));
 }
 
 TEST_F(MessagesTest, a_length_beyond_reason_is_refused) {
   send_bytes("\xff\xff\xff\xff");
-  expect_refusal(ErrorCode::kCorrupt, "4294967295 bytes");
+  expect_refusal(ErrorCode::kCorrupt, Says("bench.message_too_long", 4294967295));
 }
 
 TEST_F(MessagesTest, the_end_of_the_other_is_an_error) {

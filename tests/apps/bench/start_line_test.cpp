@@ -8,9 +8,12 @@
 #include "paceline/engine/core/error.h"
 
 #include "apps/bench/contestant/contestant_process.h"
+#include "tests/harness/says.h"
 
 namespace paceline::bench {
 namespace {
+
+using harness::Says;
 
 using namespace std::chrono_literals;
 
@@ -74,7 +77,7 @@ TEST(StartLineTest, a_missing_rank_is_named) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 did not reach the start line"));
+    EXPECT_THAT(error.what(), Says("bench.start_line_missed", 0, 1));
   }
 }
 

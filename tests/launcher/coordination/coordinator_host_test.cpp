@@ -17,11 +17,13 @@
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/coordination/job_control.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using harness::Says;
 using testing::internal::CaptureStderr;
 using testing::internal::GetCapturedStderr;
 
@@ -107,7 +109,7 @@ TEST_F(CoordinatorHosts,
   const std::string said = GetCapturedStderr();
   EXPECT_EQ(num_hung_up(), 200 - 512 / 4);
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_THAT(said, HasSubstr("the job's coordinator refused a connection: 127.0.0.1:"));
+  EXPECT_THAT(said, Says("coordinator.refused_connection", "127.0.0.1:"));
   expect_an_agent_gets_in();
 }
 
@@ -134,7 +136,7 @@ TEST_F(CoordinatorHosts, connections_that_cannot_be_accepted_neither_spin_nor_fl
   limit_descriptors(next + 100);
   const std::string said = GetCapturedStderr();
   EXPECT_LT(turns, 200);
-  EXPECT_THAT(said, HasSubstr("cannot take a connection: accept(): Too many open files; raise "));
+  EXPECT_THAT(said, Says("coordinator.cannot_accept", "Too many open files"));
   EXPECT_LE(std::count(said.begin(), said.end(), '\n'), 3) << said;
   expect_an_agent_gets_in();
 }
@@ -154,7 +156,7 @@ TEST_F(CoordinatorHosts, the_coordinator_has_its_time_again_after_a_standstill_o
     loop.turn(Deadline::after(20ms));  // the coordinator's does not turn
     link->tend();
   }
-  EXPECT_THAT(link->lost(), HasSubstr("no sign of life for 0.2 s"));
+  EXPECT_THAT(link->lost(), Says("coordinator.silent", 0.2));
 }
 
 TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_coordinator) {

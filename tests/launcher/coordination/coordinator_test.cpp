@@ -10,11 +10,13 @@
 
 #include "paceline/engine/core/error.h"
 
+#include "tests/harness/says.h"
 #include "tests/launcher/coordination/coordinated_job.h"
 
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using Job = CoordinatedJob;
 
@@ -52,7 +54,7 @@ TEST(Coordinator, ends_when_too_few_nodes_arrive) {
   const auto end = job.take<EndOrder>(1);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 3);
-  EXPECT_THAT(end->reason, HasSubstr("1 node came within 60 s, 2 are needed; here: h1"));
+  EXPECT_THAT(end->reason, Says("coordinator.too_few_came", "1 node", 60, "2 are", "h1"));
   EXPECT_TRUE(job.over());
 }
 
@@ -66,8 +68,7 @@ TEST(Coordinator, tells_waiting_nodes_from_time_to_time_which_are_missing) {
   for (const int agent : {1, 2}) {
     const auto wait = job.take<WaitOrder>(agent);
     ASSERT_TRUE(wait);
-    EXPECT_THAT(wait->reason, HasSubstr("2 of 3 nodes are here (h1, h2); waiting for the others "
-                                        "for up to 55 s"));
+    EXPECT_THAT(wait->reason, Says("coordinator.waits_for_others", 2, "3 nodes", "h1, h2", 55));
   }
   job.pass(29s);
   EXPECT_FALSE(job.take<WaitOrder>(1));
@@ -118,14 +119,14 @@ TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothin
   const auto next = job.take<StartOrder>(1);
   ASSERT_TRUE(next);
   EXPECT_EQ(place_of(*next), (NodePlace{1, 0, 2, 0, 4, {{kNoRole, 4}}}));
-  EXPECT_THAT(next->note, HasSubstr("restart 1 of at most 1, after failure at h1"));
+  EXPECT_THAT(next->note, Says("coordinator.restarts", 1, 1, "failure at h1"));
   job.fail(2, 1, 0, SIGSEGV);
   job.stopped(2, 1);
   job.stopped(1, 1);
   const auto end = job.take<EndOrder>(1);
   EXPECT_EQ(end->exit_code, 128 + SIGSEGV);
   EXPECT_EQ(end->cause, "failure at h2");
-  EXPECT_THAT(end->reason, HasSubstr("1 restart used up"));
+  EXPECT_THAT(end->reason, Says("restarts.used_up", "1 restart"));
 }
 
 TEST(Coordinator, a_report_of_an_older_generation_is_dropped) {
@@ -157,7 +158,7 @@ TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_th
   other.stopped(1, 0);
   other.stopped(2, 0);
   other.lose(3);
-  EXPECT_THAT(other.take<EndOrder>(1)->cause, HasSubstr("host h3 is lost"));
+  EXPECT_THAT(other.take<EndOrder>(1)->cause, Says("coordinator.host_lost", "h3"));
 }
 
 TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that_came_first) {
@@ -170,7 +171,7 @@ TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that
   failed(1, "the later one", 10s);
   failed(2, "the earlier one", 9s);
   for (const int agent : {1, 2}) job.stopped(agent, 0);
-  EXPECT_THAT(job.take<StartOrder>(1)->note, HasSubstr("after the earlier one"));
+  EXPECT_THAT(job.take<StartOrder>(1)->note, Says("coordinator.restarts", 1, 1, "the earlier one"));
 }
 
 TEST(Coordinator, names_the_first_failure_when_all_reports_on_their_way_have_arrived) {
@@ -212,14 +213,14 @@ TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
   job.join(1);
   job.join(2);
   job.lose(2);
-  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h2 is lost"));
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, Says("coordinator.host_lost", "h2"));
   job.stopped(1, 0);
   const auto alone = job.take<StartOrder>(1);
   ASSERT_TRUE(alone);
   EXPECT_EQ(place_of(*alone), (NodePlace{1, 0, 1, 0, 2, {{kNoRole, 2}}}));
-  EXPECT_THAT(alone->note, HasSubstr("going on with 1 node"));
+  EXPECT_THAT(alone->note, Says("coordinator.goes_on", "1 node"));
   job.join(3);
-  EXPECT_THAT(job.take<StopOrder>(1)->reason, HasSubstr("host h3 joins"));
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, Says("coordinator.host_joins", "h3"));
   job.stopped(1, 1);
   EXPECT_EQ(place_of(*job.take<StartOrder>(1)), (NodePlace{2, 0, 2, 0, 4, {{kNoRole, 4}}}));
   EXPECT_EQ(place_of(*job.take<StartOrder>(3)), (NodePlace{2, 1, 2, 2, 4, {{kNoRole, 4}}}));
@@ -263,7 +264,7 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   elastic.join(1);
   elastic.join(2);
   elastic.report(2, Leaving{SIGTERM});
-  EXPECT_THAT(elastic.take<StopOrder>(1)->reason, HasSubstr("host h2 leaves (SIGTERM)"));
+  EXPECT_THAT(elastic.take<StopOrder>(1)->reason, Says("coordinator.host_leaves", "h2", "SIGTERM"));
   elastic.stopped(1, 0);
   EXPECT_FALSE(elastic.take<StartOrder>(1)) << "ranks of the leaving host may still run";
   elastic.lose(2);
@@ -340,7 +341,7 @@ TEST(Coordinator, a_node_whose_ranks_do_not_end_is_lost_to_the_job) {
   const auto end = job.take<EndOrder>(2);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, kExitEnvironment);
-  EXPECT_THAT(end->cause, HasSubstr("host h2 is lost: its ranks did not end within 60 s"));
+  EXPECT_THAT(end->cause, Says("coordinator.ranks_did_not_end", "h2", 60));
   const auto start = job.take<StartOrder>(1);
   ASSERT_TRUE(start);
   EXPECT_EQ(start->place.world_size, 2);
@@ -381,7 +382,8 @@ TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
     idle.stopped(1, generation, 60s, 0);
   }
   EXPECT_TRUE(idle.over());
-  EXPECT_THAT(idle.take<EndOrder>(1)->reason, HasSubstr("before any progress"));
+  EXPECT_THAT(idle.take<EndOrder>(1)->reason,
+              Says("restarts.crash_loop", "ended with exit code 3", 3));
 }
 
 // Every agent knows from the order that started its generation what the job may still do.
@@ -402,10 +404,10 @@ TEST(Coordinator, a_successor_goes_on_counting_restarts_where_the_first_one_was)
   ASSERT_TRUE(successor.take<StartOrder>(2));  // enough are left: the loss was free
   successor.fail(2, 2, 3);
   for (const int agent : {2, 3}) successor.stopped(agent, 2, 60s);
-  EXPECT_THAT(successor.take<StartOrder>(3)->note, HasSubstr("restart 2 of at most 2"));
+  EXPECT_THAT(successor.take<StartOrder>(3)->note, Says("coordinator.restarts", 2, 2));
   successor.fail(2, 3, 3);
   for (const int agent : {2, 3}) successor.stopped(agent, 3, 60s);
-  EXPECT_THAT(successor.take<EndOrder>(3)->reason, HasSubstr("2 restarts used up"));
+  EXPECT_THAT(successor.take<EndOrder>(3)->reason, Says("restarts.used_up", "2 restarts"));
 }
 
 TEST(Coordinator, a_take_over_with_too_few_nodes_is_a_restart) {

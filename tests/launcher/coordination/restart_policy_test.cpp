@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using harness::Says;
 
 const RestartPolicy::Moment kBegin{};
 const GenerationEnd kUseful{{.end = "exit code 3"}, true, 60s};
@@ -25,7 +27,7 @@ TEST(RestartPolicy, as_many_restarts_as_were_allowed) {
   EXPECT_TRUE(policy.after(kUseful, kBegin + 24h).restart);
   const auto last = policy.after(kUseful, kBegin + 48h);
   EXPECT_FALSE(last.restart);
-  EXPECT_THAT(last.reason, HasSubstr("2 restarts used up (--max-restarts 2)"));
+  EXPECT_THAT(last.reason, Says("restarts.used_up", "2 restarts", "", 2));
   EXPECT_EQ(policy.budget(kBegin + 48h).num_restarts, 2);
 }
 
@@ -35,7 +37,7 @@ TEST(RestartPolicy, restarts_before_the_window_do_not_count) {
   EXPECT_TRUE(policy.after(kUseful, kBegin + 1h).restart);
   const auto refused = policy.after(kUseful, kBegin + 1h + 59min);
   EXPECT_FALSE(refused.restart);
-  EXPECT_THAT(refused.reason, HasSubstr("1 restart used up within 3600 s"));
+  EXPECT_THAT(refused.reason, Says("restarts.used_up_in_window", "1 restart", 3600, 1));
 }
 
 TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop) {
@@ -45,8 +47,7 @@ TEST(RestartPolicy, the_same_end_three_times_before_any_progress_is_a_crash_loop
   EXPECT_TRUE(policy.after(useless, kBegin).restart);
   const auto last = policy.after(useless, kBegin);
   EXPECT_FALSE(last.restart);
-  EXPECT_THAT(last.reason,
-              HasSubstr("crash loop: the ranks ended with exit code 1, 3 times in a row"));
+  EXPECT_THAT(last.reason, Says("restarts.crash_loop", "ended with exit code 1", 3));
 }
 
 TEST(RestartPolicy, damage_is_a_failure_like_others_unless_the_job_is_to_stop) {
@@ -57,7 +58,7 @@ TEST(RestartPolicy, damage_is_a_failure_like_others_unless_the_job_is_to_stop) {
   EXPECT_TRUE(stops.after(kUseful, kBegin).restart);
   const auto decision = stops.after(damage, kBegin);
   EXPECT_FALSE(decision.restart);
-  EXPECT_THAT(decision.reason, HasSubstr("a rank's state was damaged (--on-damage stop)"));
+  EXPECT_THAT(decision.reason, Says("restarts.damage"));
 }
 
 TEST(RestartPolicy, an_error_of_use_before_any_progress_ends_the_job) {
@@ -65,7 +66,7 @@ TEST(RestartPolicy, an_error_of_use_before_any_progress_ends_the_job) {
   RestartPolicy policy({.max_restarts = 100});
   const auto decision = policy.after(at_start, kBegin);
   EXPECT_FALSE(decision.restart);
-  EXPECT_THAT(decision.reason, HasSubstr("an error of use (exit code 2) before any progress"));
+  EXPECT_THAT(decision.reason, Says("restarts.error_of_use", 2));
   EXPECT_TRUE(policy.after({at_start.failure, true, 60s}, kBegin).restart);
   GenerationEnd struck = at_start;
   struck.failure.on_purpose = true;
@@ -78,7 +79,7 @@ TEST(RestartPolicy, a_crash_loop_of_kills_has_their_reason) {
   policy.after(killed, kBegin);
   policy.after(killed, kBegin);
   EXPECT_THAT(policy.after(killed, kBegin).reason,
-              HasSubstr("crash loop: the ranks were killed by SIGKILL (out of memory), 3 times"));
+              Says("restarts.crash_loop", "were killed by SIGKILL (out of memory)", 3));
 }
 
 TEST(RestartPolicy, progress_or_another_cause_restarts_the_count) {
@@ -104,9 +105,9 @@ TEST(RestartPolicy, ends_on_purpose_are_not_a_crash_loop_and_take_no_pause_but_u
   EXPECT_TRUE(policy.after(struck, kBegin).restart);
   EXPECT_TRUE(policy.after(useless, kBegin).restart);
   EXPECT_TRUE(policy.after(struck, kBegin).restart);
-  EXPECT_THAT(policy.after(useless, kBegin).reason, HasSubstr("crash loop"));
+  EXPECT_THAT(policy.after(useless, kBegin).reason, Says("restarts.crash_loop"));
   EXPECT_TRUE(policy.after(struck, kBegin).restart);
-  EXPECT_THAT(policy.after(struck, kBegin).reason, HasSubstr("8 restarts used up"));
+  EXPECT_THAT(policy.after(struck, kBegin).reason, Says("restarts.used_up", "8 restarts"));
 }
 
 // Whatever ended the one that made it.
@@ -149,7 +150,7 @@ TEST(RestartPolicy, goes_on_with_a_budget_that_another_has_used) {
   const auto other_clock = kBegin + 1000h;
   RestartPolicy successor(used, other_clock);
   EXPECT_THAT(successor.after(kUseful, other_clock + 10min).reason,
-              HasSubstr("2 restarts used up within 3600 s (--max-restarts 2)"));
+              Says("restarts.used_up_in_window", "2 restarts", 3600, 2));
   EXPECT_TRUE(successor.after(kUseful, other_clock + 20min).restart);  // the first is an hour old
   EXPECT_EQ(successor.budget(other_clock + 20min).num_restarts, 3);
   EXPECT_TRUE(RestartPolicy(used.after(20min)).after(kUseful, kBegin).restart);
@@ -161,7 +162,7 @@ TEST(RestartPolicy, a_crash_loop_goes_on_under_another_coordinator) {
   first.after(useless, kBegin);
   first.after(useless, kBegin);
   RestartPolicy successor(first.budget(kBegin));
-  EXPECT_THAT(successor.after(useless, kBegin).reason, HasSubstr("crash loop"));
+  EXPECT_THAT(successor.after(useless, kBegin).reason, Says("restarts.crash_loop"));
 }
 
 }  // namespace

@@ -12,10 +12,13 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/launcher/diagnosis/stack_reader.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 // A reader's helper is the program that runs, here this test: `stacks --json --pid=N` answers after
@@ -72,8 +75,8 @@ TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
   EXPECT_NO_THROW(turn_until_done());
   allow_descriptors(before_.rlim_cur);
   const std::string text = stacks_text(*stacks_);
-  EXPECT_THAT(text, HasSubstr("  ranks 0-3, thread main:\n      #0  work\n"));
-  EXPECT_THAT(text, HasSubstr("  ranks 4, 5: its stack could not be read: "));
+  EXPECT_THAT(text, Says("stacks.of_thread", "0-3", "main", "      #0  work\n"));
+  EXPECT_THAT(text, Says("stacks.unreadable", "4, 5"));
   EXPECT_THAT(text, HasSubstr("Too many open files"));
 }
 
@@ -81,8 +84,7 @@ TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
 TEST_F(StackSurveys, without_a_helper_say_that_there_is_none) {
   const StackSurvey survey(loop_, "", ranks(2), keep_);
   turn_until_done();
-  EXPECT_THAT(stacks_text(*stacks_),
-              HasSubstr("  ranks 0, 1: no process could be started to read its stack: "));
+  EXPECT_THAT(stacks_text(*stacks_), Says("stacks.no_helper", "0, 1"));
 }
 
 TEST_F(StackSurveys, of_ranks_none_of_which_can_be_looked_at_are_refused_at_once) {

@@ -7,12 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::HasSubstr;
+using harness::Says;
 
 TEST(StragglerCause, is_what_takes_a_tenth_of_the_time_quota_first) {
   EXPECT_EQ(straggler_cause({.span = 10, .on_cpu = 6, .ready = 2, .throttled = 3}),
@@ -20,12 +21,12 @@ TEST(StragglerCause, is_what_takes_a_tenth_of_the_time_quota_first) {
   EXPECT_EQ(straggler_cause({.span = 10, .on_cpu = 5, .ready = 4.5, .throttled = 0.5}),
             "other load on its cpus: it was ready to run and got no cpu 45% of the time");
   EXPECT_THAT(straggler_cause({.span = 10, .on_cpu = 3, .ready = 0.1, .in_operations = 1}),
-              HasSubstr("such as data: 60% of the time"));
+              Says("straggler.waits_for_something", 60));
   EXPECT_THAT(straggler_cause({.span = 10, .on_cpu = 9, .ready = 0.5, .in_operations = 0.5}),
-              HasSubstr("it computes longer"));
+              Says("straggler.computes_longer"));
   // Several threads use more than the span.
   EXPECT_THAT(straggler_cause({.span = 10, .on_cpu = 38, .ready = 0.5, .in_operations = 1}),
-              HasSubstr("it computes longer"));
+              Says("straggler.computes_longer"));
 }
 
 TEST(StragglerCause, throttling_is_read_from_both_versions_of_cgroups) {

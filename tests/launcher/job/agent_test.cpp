@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::launcher {
 namespace {
 
-using testing::HasSubstr;
+using harness::Says;
 
 class Agents : public testing::Test {
  protected:
@@ -61,7 +62,7 @@ class Agents : public testing::Test {
 
 TEST_F(Agents, end_with_the_exit_code_of_the_first_rank_that_fails_and_report_it) {
   EXPECT_EQ(run("[ $RANK = 1 ] && exit 3; exec sleep 60"), 3);
-  EXPECT_THAT(text_of("err"), HasSubstr("paceline: rank 1 failed first: exit code 3"));
+  EXPECT_THAT(text_of("err"), Says("run.first_failure", 1, "exit code 3"));
 }
 
 TEST_F(Agents, start_another_generation_and_tell_the_ranks_what_is_left) {
@@ -69,13 +70,13 @@ TEST_F(Agents, start_another_generation_and_tell_the_ranks_what_is_left) {
   EXPECT_EQ(run("[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo $TORCHELASTIC_MAX_RESTARTS"),
             0);
   EXPECT_EQ(text_of("out"), "1\n1\n");
-  EXPECT_THAT(text_of("err"), HasSubstr("paceline: generation 1: restart 1 of at most 1, after "));
+  EXPECT_THAT(text_of("err"), Says("agent.generation", 1, 1, 1));
 }
 
 TEST_F(Agents, stop_their_ranks_for_a_signal_of_the_supervisor) {
   signal(SIGTERM);
   EXPECT_EQ(run("exec sleep 60"), 128 + SIGTERM);
-  EXPECT_THAT(text_of("err"), HasSubstr("paceline: stopped by SIGTERM; all ranks have ended"));
+  EXPECT_THAT(text_of("err"), Says("agent.stopped_by_signal", "SIGTERM"));
 }
 
 TEST_F(Agents, end_everything_once_the_supervisor_is_gone) {

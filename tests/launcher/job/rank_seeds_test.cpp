@@ -20,12 +20,14 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/open_descriptors.h"
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 class RankSeedsTest : public testing::Test {
@@ -127,8 +129,7 @@ TEST_F(RankSeedsTest, a_changed_variable_that_libraries_may_have_read_means_an_e
   begin(seeds);
   environment_["OMP_NUM_THREADS"] = "7";
   EXPECT_FALSE(start(seeds));
-  EXPECT_THAT(said_,
-              HasSubstr("local rank 0 is executed again, not forked: its environment has changed"));
+  EXPECT_THAT(said_, Says("agent.not_forked_new_environment", 0));
   end_rank(seeds);
 }
 
@@ -138,7 +139,7 @@ TEST_F(RankSeedsTest, a_changed_program_is_executed) {
   std::filesystem::remove(program_);
   std::filesystem::copy_file(SEEDED_PROGRAM, program_);
   EXPECT_FALSE(start(seeds));
-  EXPECT_THAT(said_, HasSubstr("the program's file has changed"));
+  EXPECT_THAT(said_, Says("agent.not_forked_new_program", 0));
   ASSERT_TRUE(wait_for_seed(seeds));
   end_rank(seeds);
   EXPECT_TRUE(start(seeds)) << "the new one has a seed, too" << said_;

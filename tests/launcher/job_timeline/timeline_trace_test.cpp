@@ -15,12 +15,14 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/planted.h"
+#include "tests/harness/says.h"
 #include "tests/launcher/job_timeline/trace_reader.h"
 
 namespace paceline::launcher {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using nlohmann::json;
 using testing::HasSubstr;
 
@@ -66,7 +68,7 @@ TEST(TimelineTrace, has_all_ranks_on_one_clock) {
   const TraceSummary summary = write_trace(timelines_in(directory.path()), output);
   EXPECT_EQ(summary.num_spans, 6u);
   EXPECT_EQ(summary.num_files, 2u);
-  EXPECT_THAT(describe(summary), HasSubstr("6 spans of 2 ranks; clocks of hosts agree to 1 us"));
+  EXPECT_THAT(describe(summary), Says("agent.timeline", 6, 2, 1));
   EXPECT_EQ(json::parse(read_text(output)).at("otherData").at("clock_error_us"), 1.0);
   const auto spans = strict_spans(output);
   ASSERT_EQ(spans.size(), 6u);

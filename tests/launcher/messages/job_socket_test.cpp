@@ -8,9 +8,12 @@
 
 #include "paceline/launcher/process/event_loop.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -25,7 +28,7 @@ TEST(JobSocket, that_cannot_be_made_is_reported) {
   const JobSocket socket(loop, 1, 1, {}, [&](const std::string& line) { said += line; });
   setrlimit(RLIMIT_NOFILE, &usual);
   EXPECT_EQ(socket.name(), "");
-  EXPECT_THAT(said, AllOf(HasSubstr("warning: ps, top, logs"), HasSubstr("Too many open files")));
+  EXPECT_THAT(said, AllOf(Says("agent.no_socket"), HasSubstr("Too many open files")));
 }
 
 }  // namespace

@@ -10,9 +10,12 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/planted.h"
+#include "tests/harness/says.h"
 
 namespace paceline::launcher {
 namespace {
+
+using harness::Says;
 
 using namespace std::chrono_literals;
 
@@ -40,7 +43,7 @@ TEST(LogDirectory, planted_links_and_fifos_lead_nowhere_and_hold_no_job_up) {
   harness::with_each_planted("rank-000.log", [](const std::string& folder) {
     LogDirectory logs(folder, "a job");
     EXPECT_FALSE(logs.open_log(0, 0));
-    EXPECT_NE(logs.problem().find("rank-000.log could not be made: "), std::string::npos);
+    EXPECT_THAT(logs.problem(), Says("agent.log_not_made", folder + "/rank-000.log"));
     LogDirectory later(folder, "a job");
     EXPECT_FALSE(later.open_log(0, 1));  // a restarted rank goes on in it
     logs.remove_if_temporary();
@@ -50,7 +53,7 @@ TEST(LogDirectory, planted_links_and_fifos_lead_nowhere_and_hold_no_job_up) {
       LogDirectory logs(folder, "a job");
       ADD_FAILURE() << "it was taken";
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("cannot be written: "), std::string::npos);
+      EXPECT_THAT(error.what(), Says("agent.log_folder_unwritable", folder));
     }
   });
 }
@@ -106,8 +109,7 @@ TEST(LogDirectory, a_temporary_one_that_cannot_be_made_costs_the_logs_only) {
   setenv("TMPDIR", "/proc", 1);
   LogDirectory logs("", "a job");
   unsetenv("TMPDIR");
-  EXPECT_TRUE(logs.problem().starts_with("no log folder could be made in /proc: "))
-      << logs.problem();
+  EXPECT_THAT(logs.problem(), Says("agent.log_folder_not_made", "/proc"));
   EXPECT_FALSE(logs.open_log(0, 0));
 }
 

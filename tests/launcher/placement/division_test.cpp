@@ -5,10 +5,12 @@
 
 #include "paceline/launcher/placement/training_advice.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
-using testing::HasSubstr;
+using harness::Says;
 
 constexpr std::uint64_t kGigabyte = 1'000'000'000;
 
@@ -24,10 +26,8 @@ DivisionAdvice choose(int ranks, std::uint64_t parameters, std::uint64_t others,
 
 TEST(Division, replicas_while_they_fit) {
   EXPECT_EQ(choose(4, 4, 6).division, Division::kReplicas);  // 4 x 22 = 88
-  EXPECT_THAT(choose(4, 4, 6).reason,
-              HasSubstr("parameters of 4.0 GB: parameters, gradients and Adam's state take 16.0 GB "
-                        "a rank, the rest of the program 6.0 GB; 88.0 GB for 4 ranks of this "
-                        "machine's 100.0 GB: replicas fit"));
+  EXPECT_THAT(choose(4, 4, 6).reason, Says("advise.replicas_fit", "4.0 GB", "16.0 GB", "6.0 GB",
+                                           "88.0 GB", "4 ranks", "100.0 GB"));
   EXPECT_EQ(choose(1, 20, 9).division, Division::kReplicas);
 }
 
@@ -35,14 +35,14 @@ TEST(Division, the_optimizer_is_sharded_first) {
   const auto advice = choose(4, 4, 7);  // 4 x 23 = 92; 4 x (8 + 7) + 8 = 68
   EXPECT_EQ(advice.division, Division::kShardedOptimizer);
   EXPECT_EQ(advice.num_ranks, 4);
-  EXPECT_THAT(advice.reason, HasSubstr("68.0 GB when the optimizer's state is divided"));
+  EXPECT_THAT(advice.reason, Says("advise.optimizer_divided", "68.0 GB"));
 }
 
 TEST(Division, then_the_whole_model) {
   const auto advice = choose(4, 10, 10);  // 4 x 50; 4 x 30 + 20 = 140; 4 x 10 + 40 = 80
   EXPECT_EQ(advice.division, Division::kShardedModel);
   EXPECT_EQ(advice.num_machines, 1);
-  EXPECT_THAT(advice.reason, HasSubstr("80.0 GB when parameters and gradients are divided"));
+  EXPECT_THAT(advice.reason, Says("advise.model_divided", "80.0 GB"));
 }
 
 TEST(Division, state_that_cannot_be_sharded_means_fewer_ranks) {
@@ -63,21 +63,21 @@ TEST(Division, it_is_split_where_shards_would_move_longer_than_a_step_takes) {
   const auto advice = choose(1, 50, 10, 60.0);  // 150 GB at 10 Gbit/s: 120 s
   EXPECT_EQ(advice.division, Division::kSplitModel);
   EXPECT_EQ(advice.num_machines, 3);  // 210 / 90
-  EXPECT_THAT(advice.reason, HasSubstr("takes 120.0 s beside steps of 60.0 s"));
+  EXPECT_THAT(advice.reason, Says("advise.shards_move_slowly", "120.0", "60.0"));
 }
 
 TEST(Division, it_is_split_where_activations_do_not_fit) {
   const auto advice = choose(1, 5, 100);
   EXPECT_EQ(advice.division, Division::kSplitModel);
   EXPECT_EQ(advice.num_machines, 2);
-  EXPECT_THAT(advice.reason, HasSubstr("what cannot be sharded does not fit either"));
+  EXPECT_THAT(advice.reason, Says("advise.rest_does_not_fit"));
 }
 
 TEST(Division, without_a_measurement_the_parameters_alone_count) {
   const auto advice = choose_division(
       {.num_ranks = 2, .parameter_bytes = 5 * kGigabyte, .machine_bytes = 100 * kGigabyte});
   EXPECT_EQ(advice.division, Division::kReplicas);
-  EXPECT_THAT(advice.reason, HasSubstr("20.0 GB a rank; 40.0 GB for 2 ranks"));
+  EXPECT_THAT(advice.reason, Says("advise.unmeasured_need", "20.0 GB", "40.0 GB", "2 ranks"));
 }
 
 // Whatever the numbers, an answer that can be followed.

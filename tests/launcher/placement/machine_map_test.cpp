@@ -5,9 +5,12 @@
 
 #include "paceline/engine/core/system/topology.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -62,7 +65,7 @@ TEST(MachineMap, cores_that_were_not_given_and_idle_cores_can_be_told_apart) {
   const Topology topology = restrict_topology(small_machine(), {0, 1, 2, 5});
   const Placement placement = plan_placement(topology, {.num_local_ranks = 2});
   const std::string text = draw_machine_text(topology, &placement);
-  EXPECT_THAT(text, HasSubstr("given to this process: 3 cores, cpus 0-2,5"));
+  EXPECT_THAT(text, Says("topo.given_cpus", "3 cores", "0-2,5"));
   EXPECT_THAT(text, HasSubstr("      cpu      0   1\n               x   5\n"));
   EXPECT_THAT(text, HasSubstr("      rank     -   x\n"));
 }
@@ -100,7 +103,7 @@ TEST(MachineMap, svg_is_balanced_and_shows_every_core_and_rank) {
   EXPECT_EQ(count("<text "), count("</text>"));
   EXPECT_EQ(count("font-weight=\"bold\""), 64);  // one a core
   EXPECT_EQ(count(">rank "), 8);
-  EXPECT_THAT(svg, HasSubstr("not given to this process"));
+  EXPECT_THAT(svg, Says("topo.svg_not_given"));
 }
 
 TEST(MachineMap, svg_without_ranks_claims_none) {

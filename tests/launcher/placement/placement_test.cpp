@@ -8,12 +8,14 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/launcher/placement/core_division.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
+using harness::Says;
 using testing::Contains;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 // Cpu numbers as Linux gives them: first threads of all cores, then second ones.
 constexpr const char* kTwoPackages =
@@ -118,14 +120,14 @@ TEST(Placement, an_odd_number_of_ranks_stays_within_nodes_at_the_price_of_a_core
     EXPECT_EQ(parts(topology, rank, Level::kNuma).size(), 1U);
     EXPECT_EQ(rank.num_threads, 4);
   }
-  EXPECT_THAT(plan.reasons, Contains(HasSubstr("no rank straddles a NUMA node")));
+  EXPECT_THAT(plan.reasons, Contains(Says("placement.ranks_stay_together", "NUMA node")));
 }
 
 TEST(Placement, a_rank_straddles_when_staying_would_cost_too_much) {
   const Topology topology = load_topology("package:4 numa:1 core:3 pu:1");
   const auto plan = place(topology, 5);  // one core each, or two with straddling
   EXPECT_EQ(plan.ranks[0].num_threads, 2);
-  EXPECT_THAT(plan.reasons, Contains(HasSubstr("1 rank uses more than one NUMA node")));
+  EXPECT_THAT(plan.reasons, Contains(Says("placement.ranks_straddle", "1 rank uses", "NUMA node")));
 }
 
 TEST(Placement, a_rank_that_does_not_need_a_second_node_does_not_get_it) {
@@ -135,7 +137,7 @@ TEST(Placement, a_rank_that_does_not_need_a_second_node_does_not_get_it) {
     EXPECT_EQ(parts(topology, rank, Level::kNuma).size(), 1U);
     EXPECT_EQ(rank.num_cores, 8);
   }
-  EXPECT_THAT(plan.reasons, Contains(HasSubstr("8 cores are idle")));
+  EXPECT_THAT(plan.reasons, Contains(Says("placement.cores_left_over", 8)));
 }
 
 TEST(Placement, a_node_too_small_for_a_rank_is_left_idle) {
@@ -173,7 +175,7 @@ TEST(Placement, a_hybrid_processor_computes_on_its_fast_cores) {
   const auto plan = place(topology, 2);
   EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_EQ(plan.ranks[1].num_threads, 4);
-  EXPECT_THAT(plan.reasons, Contains(HasSubstr("8 slower cores are left to the system")));
+  EXPECT_THAT(plan.reasons, Contains(Says("placement.slower_cores", 8)));
   EXPECT_EQ(automatic_ranks(topology), 8);
 }
 
@@ -223,7 +225,7 @@ TEST(Placement, a_quota_limits_threads_but_not_cores) {
   EXPECT_EQ(one.ranks[0].num_cores, 8);
   EXPECT_EQ(one.ranks[0].num_threads, 1);
   EXPECT_FALSE(one.oversubscribed);
-  EXPECT_THAT(one.reasons, Contains(HasSubstr("the cgroup grants 1.5 cpus")));
+  EXPECT_THAT(one.reasons, Contains(Says("placement.quota", "the cgroup", 1.5)));
   EXPECT_FALSE(place(topology, 2).oversubscribed);
   EXPECT_TRUE(place(topology, 3).oversubscribed);
   EXPECT_EQ(automatic_ranks(topology), 1);

@@ -3,12 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
+
 namespace paceline::launcher {
 namespace {
 
-using testing::AllOf;
+using harness::Says;
 using testing::ElementsAre;
-using testing::HasSubstr;
 using testing::IsEmpty;
 
 struct Job {
@@ -42,49 +43,46 @@ TEST(PlacementWarnings, the_default_is_silent) {
 
 TEST(PlacementWarnings, more_threads_than_cpus_are_reported_with_their_share_of_time) {
   EXPECT_THAT((Job{.threads_option = 4}).warnings(),
-              ElementsAre(AllOf(HasSubstr("2 ranks x 4 threads on 4 cpus"),
-                                HasSubstr("50% of the time"), HasSubstr("--threads-per-rank 2"))));
+              ElementsAre(Says("placement.threads_above_cpus", "2 ranks", "4 threads", 4, "", "50%",
+                               "--threads-per-rank 2")));
   EXPECT_THAT((Job{.num_ranks = 8}).warnings(),
-              ElementsAre(AllOf(HasSubstr("8 ranks x 1 thread on 4 cpus"),
-                                HasSubstr("50% of the time"), HasSubstr("fewer ranks"))));
+              ElementsAre(Says("placement.threads_above_cpus", "8 ranks", "1 thread", 4, "", "50%",
+                               "start fewer ranks")));
 }
 
 TEST(PlacementWarnings, one_rank_is_written_in_the_singular) {
   EXPECT_THAT((Job{.num_ranks = 1, .threads_option = 5}).warnings(),
-              ElementsAre(HasSubstr("1 rank x 5 threads on 4 cpus")));
+              ElementsAre(Says("placement.threads_above_cpus", "1 rank", "5 threads", 4)));
 }
 
 TEST(PlacementWarnings, a_quota_below_the_threads_is_reported_with_its_source) {
   Job job{.num_ranks = 2};
   job.topology.quota = CpuQuota{1.5, "the cgroup"};
   EXPECT_THAT(job.warnings(),
-              ElementsAre(AllOf(HasSubstr("1.5 cpus of time that the cgroup grants"),
-                                HasSubstr("75% of the time"), HasSubstr("start fewer ranks"))));
+              ElementsAre(Says("placement.threads_above_quota", "2 ranks", "1 thread", 1.5,
+                               "the cgroup", "", "75%", "start fewer ranks")));
   job.num_ranks = 1;
   EXPECT_THAT(job.warnings(), IsEmpty());
 }
 
 TEST(PlacementWarnings, inherited_threads_that_leave_cores_idle_are_named) {
   EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "1"}}}).warnings(),
-              ElementsAre(AllOf(HasSubstr("OMP_NUM_THREADS=1 is inherited"),
-                                HasSubstr("1 of every rank's 2 cores"),
-                                HasSubstr("--threads-per-rank 1"))));
+              ElementsAre(Says("placement.cores_idle", 1, 1, 2, 1)));
   EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "2"}}}).warnings(), IsEmpty());
   EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", ""}}}).warnings(), IsEmpty());
   EXPECT_THAT((Job{.inherited = {{"OMP_NUM_THREADS", "x"}}}).warnings(),
-              ElementsAre(AllOf(HasSubstr("OMP_NUM_THREADS='x' is not a number of threads"),
-                                HasSubstr("each rank gets 2 threads instead"))));
+              ElementsAre(Says("placement.threads_unreadable", "x", "2 threads")));
 }
 
 TEST(PlacementWarnings, inherited_threads_that_crowd_the_cores_are_named) {
-  const auto crowded = (Job{.inherited = {{"OMP_NUM_THREADS", "8,2"}}}).warnings();
-  ASSERT_EQ(crowded.size(), 1U);
-  EXPECT_THAT(crowded[0], AllOf(HasSubstr("OMP_NUM_THREADS=8 is inherited"),
-                                HasSubstr("unset OMP_NUM_THREADS")));
+  EXPECT_THAT(
+      (Job{.inherited = {{"OMP_NUM_THREADS", "8,2"}}}).warnings(),
+      ElementsAre(Says("placement.threads_above_cpus", "2 ranks", "8 threads", 4,
+                       " (OMP_NUM_THREADS=8 is inherited)", "25%", "unset OMP_NUM_THREADS")));
   // Hardware threads are enough, cores are not.
   Job siblings{.inherited = {{"OMP_NUM_THREADS", "4"}}};
   siblings.topology = load_topology("core:4 pu:2");
-  EXPECT_THAT(siblings.warnings(), ElementsAre(HasSubstr("4 threads share 2 cores in every rank")));
+  EXPECT_THAT(siblings.warnings(), ElementsAre(Says("placement.threads_share_cores", 4, 2)));
 }
 
 TEST(PlacementWarnings, the_option_silences_what_it_overrides) {
@@ -96,13 +94,13 @@ TEST(PlacementWarnings, the_option_silences_what_it_overrides) {
 
 TEST(PlacementWarnings, a_blas_with_threads_of_its_own_is_named) {
   EXPECT_THAT((Job{.inherited = {{"OPENBLAS_NUM_THREADS", "16"}}}).warnings(),
-              ElementsAre(AllOf(HasSubstr("OPENBLAS_NUM_THREADS=16 is inherited"),
-                                HasSubstr("16 threads, everything else with 2 threads"))));
+              ElementsAre(Says("placement.blas_threads_inherited", "OPENBLAS_NUM_THREADS", 16,
+                               "16 threads", "2 threads")));
 }
 
 TEST(PlacementWarnings, pinning_variables_are_named_once) {
   EXPECT_THAT((Job{.inherited = {{"OMP_PROC_BIND", "close"}, {"OMP_PLACES", "cores"}}}).warnings(),
-              ElementsAre(HasSubstr("OMP_PROC_BIND=close is inherited")));
+              ElementsAre(Says("placement.pinning_inherited", "OMP_PROC_BIND", "close")));
   EXPECT_THAT((Job{.inherited = {{"OMP_PROC_BIND", "false"}, {"KMP_AFFINITY", "none"}}}).warnings(),
               IsEmpty());
 }
@@ -113,25 +111,20 @@ TEST(PlacementWarnings, a_mask_of_an_outer_launcher_is_named_with_its_cure) {
   const auto warnings = job.warnings();
   ASSERT_EQ(warnings.size(), 2U);  // and that there are more threads than cpus
   EXPECT_THAT(warnings[1],
-              AllOf(HasSubstr("given 1 core only (cpus 3)"), HasSubstr("mpirun --bind-to none")));
+              Says("placement.narrow_mask", "1 core", "cpus 3", 2, "mpirun --bind-to none"));
 }
 
 TEST(PlacementWarnings, a_map_that_gives_a_cpu_twice_is_named) {
   Job job{.binding = {.to = BindTo::kMap, .map = {{0, 1, 2}, {2}}}};
-  EXPECT_THAT(job.warnings(), ElementsAre(HasSubstr("ranks 0 and 1 share cpu 2")));
+  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.map_overlaps", 0, 1, 2)));
 }
 
 TEST(PlacementWarnings, another_job_counts_when_there_are_too_few_cores_for_both) {
   Job job;
   job.others = {{.launcher = 77, .num_ranks = 2, .num_threads = 4, .cpus = {0, 1, 2, 3}}};
-  EXPECT_THAT(
-      job.warnings(),
-      ElementsAre(AllOf(HasSubstr("another paceline job (pid 77) computes"), HasSubstr("cpus 0-3"),
-                        HasSubstr("8 threads want 4 cores"), HasSubstr("50%"))));
+  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.another_job", 77, "0-3", 8, 4, "50%")));
   job.others.push_back({.launcher = 78, .num_ranks = 1, .num_threads = 8, .cpus = {3}});
-  EXPECT_THAT(job.warnings(),
-              ElementsAre(AllOf(HasSubstr("2 other paceline jobs (pids 77, 78) compute on"),
-                                HasSubstr("16 threads want 4 cores"))));
+  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.other_jobs", 2, "77, 78", "0-3", 16, 4)));
   job.others.pop_back();
   job.others[0].num_threads = 1;
   job.threads_option = 1;
@@ -143,7 +136,7 @@ TEST(PlacementWarnings, another_job_on_other_cores_does_not_count) {
   job.others = {{.launcher = 77, .num_ranks = 2, .num_threads = 2, .cpus = {2, 3}}};
   EXPECT_THAT(job.warnings(), IsEmpty());
   job.others[0].cpus = {1, 2};
-  EXPECT_THAT(job.warnings(), ElementsAre(HasSubstr("4 threads want 3 cores")));
+  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.another_job", 77, 1, 4, 3)));
 }
 
 }  // namespace

@@ -7,13 +7,14 @@
 
 #include "paceline/engine/core/error.h"
 
+#include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"
 
 namespace paceline::planning {
 namespace {
 
+using harness::Says;
 using testing::Contains;
-using testing::HasSubstr;
 
 TEST(BestWays, replicas_where_communication_is_free) {
   const Search search = search_ways(divisible_job(4, 4), ideal_machine(1, 4), 8);
@@ -37,7 +38,8 @@ TEST(BestWays, a_slow_network_keeps_gradients_within_hosts) {
   const Way& best = search.ways.front().way;
   EXPECT_EQ(best.stages, 2);
   EXPECT_TRUE(best.stages_outside);
-  EXPECT_THAT(reasons_for(search), Contains(HasSubstr("replicas only (pp=1,dp=4,tp=1)")));
+  EXPECT_THAT(reasons_for(search),
+              Contains(Says("plan.other_way", "replicas only", "pp=1,dp=4,tp=1")));
 }
 
 TEST(BestWays, what_does_not_fit_comes_last) {
@@ -49,7 +51,7 @@ TEST(BestWays, what_does_not_fit_comes_last) {
   EXPECT_TRUE(search.ways.front().fits);
   EXPECT_FALSE(search.ways.back().fits);
   EXPECT_NE(search.ways.front().way, (Way{.replicas = 2}));
-  EXPECT_THAT(reasons_for(search), Contains(HasSubstr("does not fit into memory")));
+  EXPECT_THAT(reasons_for(search), Contains(Says("plan.other_way_too_large")));
 }
 
 TEST(BestWays, of_equal_ways_the_simpler_one) {
@@ -93,7 +95,7 @@ TEST(BestWays, says_when_there_is_none) {
     search_ways(job_of_blocks(1), ideal_machine(1, 8), 4);
     FAIL() << "8 ranks, 4 samples, one block";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("8 ranks cannot divide a global batch of 4 samples"));
+    EXPECT_THAT(error.what(), Says("plan.batch_too_small", 8, 4));
   }
 }
 

@@ -8,13 +8,13 @@
 #include "paceline/engine/core/error.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"
 
 namespace paceline::planning {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using harness::Says;
 
 std::string refusal_of(const std::string& text) {
   try {
@@ -65,27 +65,28 @@ TEST(JobProfile, needs_only_what_has_no_default) {
 TEST(JobProfile, counts_tied_parameters_once) { EXPECT_EQ(unusual_job().parameters(), 3000 - 7); }
 
 TEST(JobProfile, damaged_texts_are_refused_with_what_is_wrong) {
-  EXPECT_THAT(refusal_of("{"), HasSubstr("not a profile of a program"));
-  EXPECT_THAT(refusal_of(R"({"format":"paceline costs","version":1})"),
-              HasSubstr("another format or version"));
+  EXPECT_THAT(refusal_of("{"), Says("profile.unreadable"));
+  EXPECT_THAT(refusal_of(R"({"format":"paceline costs","version":1})"), Says("profile.other_file"));
   JobProfile profile = unusual_job();
   profile.layers[1].forward.sample_s = -1;
   EXPECT_THAT(refusal_of(to_text(profile)),
-              AllOf(HasSubstr("layer 'block 1'"), HasSubstr("sample_s is -1")));
+              Says("profile.amount_refused", "layer 'block 1'", "sample_s", -1));
   profile = unusual_job();
   profile.schedules = {"2f2b"};
-  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("unknown schedule '2f2b'"));
+  EXPECT_THAT(refusal_of(to_text(profile)), Says("profile.unknown_schedule", "2f2b"));
   profile.schedules = {"search"};
-  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("has 'search' alone"));
+  EXPECT_THAT(refusal_of(to_text(profile)), Says("profile.one_schedule", "search"));
   profile = unusual_job();
   profile.layers[1].weight_half->fixed_s = -2;
-  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("fixed_s is -2"));
+  EXPECT_THAT(refusal_of(to_text(profile)),
+              Says("profile.amount_refused", "layer 'block 1'", "fixed_s", -2));
   profile = unusual_job();
   profile.layers[0].divisible.time = 1.5;
-  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("divisible_time is 1.5"));
+  EXPECT_THAT(refusal_of(to_text(profile)),
+              Says("profile.share_refused", "layer 'block 0'", "divisible_time", 1.5));
   profile = unusual_job();
   profile.layers.clear();
-  EXPECT_THAT(refusal_of(to_text(profile)), HasSubstr("no layers"));
+  EXPECT_THAT(refusal_of(to_text(profile)), Says("profile.no_layers", "profile"));
 }
 
 TEST(JobProfile, is_kept_in_a_file) {
@@ -99,7 +100,7 @@ TEST(JobProfile, is_kept_in_a_file) {
     FAIL() << "nonsense was read";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(error.what(), HasSubstr(path));
+    EXPECT_THAT(error.what(), Says("profile.unreadable_file", path));
   }
   EXPECT_THROW(load_profile(directory.file("none.json")), Error);
   EXPECT_THROW(save_profile(unusual_job(), "/nonexistent/job.json"), Error);

@@ -5,11 +5,13 @@
 
 #include "paceline/planning/forecast/best_ways.h"
 
+#include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"
 
 namespace paceline::planning {
 namespace {
 
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -18,7 +20,7 @@ TEST(PlanText, ways_with_the_best_one_marked) {
   const Search search = search_ways(profile, ideal_machine(1, 2), 8);
   const std::string table = way_table(search, profile, 2);
   EXPECT_THAT(table, AllOf(HasSubstr("pp=1,dp=2,tp=1"), HasSubstr("48.0 ms"),
-                           HasSubstr("samples/s"), HasSubstr("<- best")));
+                           HasSubstr("samples/s"), Says("plan.best_way")));
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
 }
 
@@ -31,8 +33,9 @@ TEST(PlanText, memory_says_what_fits) {
   const std::vector<Forecast> ways = {forecaster.forecast({.replicas = 2}),
                                       forecaster.forecast({.replicas = 2, .shard_stage = 1})};
   const std::string table = memory_table(ways, machine);
-  EXPECT_THAT(table, AllOf(HasSubstr("32 MB  does not fit"), HasSubstr("24 MB  fits"),
-                           HasSubstr("a host has 27 MB")));
+  EXPECT_THAT(table,
+              AllOf(Says("plan.memory_too_large", "32 MB"), Says("plan.memory_fits", "24 MB"),
+                    Says("plan.memory_of_host", "27 MB")));
 }
 
 TEST(PlanText, errors_of_the_prediction) {
@@ -46,8 +49,8 @@ TEST(PlanText, errors_of_the_prediction) {
                                          {forecast, 0, 0, "failed with exit code 3"}};
   EXPECT_THAT(measured_table(ways),
               AllOf(HasSubstr("+25.0%"), HasSubstr("failed with exit code 3"),
-                    HasSubstr("step: error 6.2% in the median, 25.0% at worst"),
-                    HasSubstr("memory: error 0.0% in the median, 100.0% at worst")));
+                    Says("plan.error_of_prediction", "step", "6.2", "25.0"),
+                    Says("plan.error_of_prediction", "memory", "0.0", "100.0")));
 }
 
 }  // namespace

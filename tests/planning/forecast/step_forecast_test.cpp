@@ -6,10 +6,13 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/planning/forecast/step_parts.h"
 
+#include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"
 
 namespace paceline::planning {
 namespace {
+
+using harness::Says;
 
 Forecast forecast(const JobProfile& profile, const Machine& machine, std::int64_t batch,
                   const Way& way) {
@@ -174,7 +177,7 @@ TEST(StepForecast, refuses_a_way_that_is_none) {
     FAIL() << "3 ranks of 4";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), testing::HasSubstr("has 3 ranks, but the machine has 4"));
+    EXPECT_THAT(error.what(), Says("way.other_number_of_ranks", "pp=1,dp=3,tp=1", 3, 4));
   }
   EXPECT_THROW(Forecaster(job_of_blocks(1), ideal_machine(1, 1), 0), Error);
 }

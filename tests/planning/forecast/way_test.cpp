@@ -5,13 +5,14 @@
 
 #include "paceline/planning/schedules/plan.h"
 
+#include "tests/harness/says.h"
 #include "tests/planning/forecast/small_job.h"
 
 namespace paceline::planning {
 namespace {
 
+using harness::Says;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 void expect_place(const AxisPlace& place, int hosts, int members, int groups) {
   EXPECT_EQ(place.hosts, hosts);
@@ -74,19 +75,20 @@ TEST(Way, why_some_are_none) {
   const auto reason = [&](const Way& way) { return why_not(way, profile, machine, 12); };
   EXPECT_EQ(reason({.replicas = 4}), "");
   EXPECT_EQ(reason({.replicas = 2, .stages = 2, .micro_batches = 3}), "");
-  EXPECT_THAT(reason({.replicas = 3}), HasSubstr("has 3 ranks, but the machine has 4"));
-  EXPECT_THAT(reason({.stages = 4, .micro_batches = 4}), HasSubstr("the model has 2 blocks"));
+  EXPECT_THAT(reason({.replicas = 3}), Says("way.other_number_of_ranks", "pp=1,dp=3,tp=1", 3, 4));
+  EXPECT_THAT(reason({.stages = 4, .micro_batches = 4}), Says("way.few_blocks", 4, 2));
   EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 1}),
-              HasSubstr("1 micro-batches are fewer than 2 stages"));
+              Says("way.few_micro_batches", 1, 2));
   EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 4}),
-              HasSubstr("4 micro-batches do not divide a replica's 6 samples"));
-  EXPECT_THAT(reason({.replicas = 4, .shard_stage = 2}), HasSubstr("--shard 2"));
-  EXPECT_THAT(why_not({.replicas = 4}, profile, machine, 6), HasSubstr("dp=4 does not divide"));
+              Says("way.micro_batches_do_not_divide", 4, 6));
+  EXPECT_THAT(reason({.replicas = 4, .shard_stage = 2}), Says("way.no_such_sharding", 2));
+  EXPECT_THAT(why_not({.replicas = 4}, profile, machine, 6),
+              Says("way.batch_does_not_divide", 4, 6));
   profile.schedules.clear();
   EXPECT_THAT(reason({.replicas = 2, .stages = 2, .micro_batches = 2}),
-              HasSubstr("has no pipelines"));
+              Says("way.no_pipelines", 2));
   profile.most_parts = 6;
-  EXPECT_THAT(reason({.parts = 4}), HasSubstr("tp=4 does not divide 6"));
+  EXPECT_THAT(reason({.parts = 4}), Says("way.heads_do_not_divide", 4, 6));
 }
 
 }  // namespace
