@@ -9,7 +9,7 @@ import sys
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 TABLE = TESTS / "harness" / "messages.cpp"
 
-entries = re.findall(r'^    \{"([a-z0-9_.]+)",\s*((?:"(?:[^"\\\\]|\\\\.)*"\s*)+)\}', TABLE.read_text(), re.MULTILINE)
+entries = re.findall(r'^    \{"([a-z0-9_.]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\}', TABLE.read_text(), re.MULTILINE)
 names = [name for name, _ in entries]
 used = collections.Counter()
 for source in (*TESTS.rglob("*.cpp"), *TESTS.rglob("*.h")):
