@@ -173,8 +173,9 @@ TEST(Limits, symmetric_memory_that_one_rank_cannot_get_is_every_ranks_error) {
             } catch (const Error& error) {
               EXPECT_EQ(error.code(), ErrorCode::kSystem);
               EXPECT_EQ(error.operation(), "allocate_symmetric") << error.what();
-              EXPECT_THAT(error.what(), AllOf(Says("memory.part_not_got", 1),
-                                              HasSubstr("Cannot allocate memory")));
+              EXPECT_THAT(error.what(),
+                          testing::AllOf(Says("memory.part_not_got", 1),
+                                         testing::HasSubstr("Cannot allocate memory")));
             }
           }
           return std::to_string(all_reduce_value(group, 1));

@@ -106,9 +106,37 @@ constexpr Message kMessages[] = {
     {"forming.sockets_instead",
      "{}: rank {} ({}) could not get its part of {} bytes of memory shared by {} ranks: {}; "
      "continuing over sockets, which is slower"},
+    {"forming.died_or_firewall",
+     "{}: connecting to {} of group {} failed: it has died, or a firewall is between the hosts: "
+     "could not connect to {} in time: {}"},
+    {"forming.members_differ",
+     "{}: group {} does not match: this rank means the ranks {} of the world, {} means {}; all "
+     "ranks must make the same groups in the same order"},
+    {"forming.transports_differ",
+     "{}: {} of group {} chose transport {}, but this rank {}; give all ranks the same "
+     "PACELINE_TRANSPORT"},
+    {"mesh.notice_unreadable", "{}: group {} was aborted by {}: (its notice cannot be read)"},
+    {"rendezvous.waits", "rank {} of {} waits for ranks {}"},
+    {"rendezvous.alone",
+     "init_process_group: no launcher started this process, so it runs alone, as a group of one: "
+     "for several ranks paceline run --nproc-per-node N {}; RANK=0 WORLD_SIZE=1 states that it is "
+     "meant"},
+    {"rendezvous.meets_elsewhere", "{}; the ranks of this host meet by {} instead"},
+    {"endpoint.not_host_and_port", "{}: '{}' is not HOST:PORT with a port from 0 to 65535"},
+    {"endpoint.no_host", "{}: '{}' is neither a name nor an address of a host"},
+    {"endpoint.without_brackets", "{}: '{}': an IPv6 address stands in brackets: [ADDRESS]:PORT"},
+    {"endpoint.of_every_host",
+     "{}: '{}' is every address of any host; write the name or an address of one"},
+    {"socket.unresolved", "the address '{}' does not resolve: {}"},
+    {"socket.tries_again", "the address '{}' does not resolve: {}; trying again for up to {} s"},
+    {"socket.foreign_address",
+     "{} is not an address of this host; listening on all addresses, which the other ranks reach "
+     "if {} leads here"},
     // engine: memory and descriptors that run out
     {"memory.part_not_got", "rank {} ({}) could not get its part of {}"},
     {"system.too_many_files", "Too many open files; raise the limit: ulimit -n, now {}"},
+    {"memory.not_allocated_in_time", "{}: allocating {} shared bytes in group {} timed out after "},
+    {"memory.block_missing", "{} has not allocated its block; "},
     // training: a run that begins
     {"ownership.directory_used",
      "checkpoint directory {}: it has checkpoints already, the newest of step {}; to continue that "
@@ -133,6 +161,86 @@ constexpr Message kMessages[] = {
      ": {}. Their memory was damaged, or a rank took another step than the others (other threads, "
      "processor, code or random numbers); nothing was saved since. Go on from the last checkpoint"},
     {"gradient.not_finite", "rank {}'s gradient of parameter {} is not finite in step {}"},
+    // engine: calls of a group
+    {"mismatch.collectives",
+     "collectives do not match in group {}: this rank called {}, {} called {}; every rank must "
+     "make the same calls in the same order"},
+    {"mismatch.same_counts", ", with the same list of counts"},
+    {"mismatch.new_group",
+     "new_group #{} in group {} does not match: this rank means ranks {} of the world, {} means "
+     "{}; all ranks must make the same groups in the same order"},
+    {"mismatch.other_generation", "{} sent a message of another group or generation to group {}"},
+    {"mismatch.message", "sent {} x {} with that tag"},
+    {"mismatch.counts", "{} sends {} {} elements, which expects {}"},
+    {"call.not_of_run",
+     "{} is not an operation of run() and start(): call the group's function of that name"},
+    {"call.divisor_without_mean", "a divisor of {} without a mean: only ReduceOp::kMean has one"},
+    {"call.divisor_out_of_range", "a mean divided by {}; give a number from 1 to 2^31 - 1"},
+    {"call.takes_one_buffer", "{} does not take several buffers; call it for each"},
+    {"call.buffers_overlap", "{}: input and output overlap; {}"},
+    {"call.not_complete", "{}: {} in group {} is not complete after {} ms, and continues"},
+    {"call.unmapped_buffer",
+     "{}: sending to rank {} ({}) with a buffer that is not mapped: {}; this rank was in {} of "
+     "group {}"},
+    {"visit.body_threw", "{}: the body of visit #{} in group {} threw: {}"},
+    {"error.of_another_type", "an exception that is not a std::exception, of type {}"},
+    {"group.not_a_member",
+     "this rank is not a member of group {}, whose members are {}; leave the call to them, "
+     "is_member() tells who they are"},
+    {"group.unreceived_message",
+     "group {} ends on {} with an unreceived message: {} x {} that rank {} ({}) sent with tag {}"},
+    {"group.destroyed_under_way",
+     "{}: group {} is destroyed with {} under way: {}; their results are discarded: wait() for "
+     "each before destroying the group"},
+    {"group.timeout_refused",
+     "{}: PACELINE_TIMEOUT={}: it is a number of seconds, from {} to {}, that each operation of a "
+     "group may take"},
+    {"mesh.axis_crosses_hosts",
+     "hint: {} crosses hosts; a size that divides the {} ranks of a host, and ranks numbered host "
+     "by host, keep it in shared memory"},
+    {"plan.staged", "{}; by way of the staging area, up to {} KiB"},
+    {"plan.in_place",
+     "direct; read and written in place when all buffers lie in symmetric memory, otherwise {}by "
+     "way of a staging area of {} KiB"},
+    {"backend.not_supported", "is not in backend {}; backend paceline can: --backend paceline"},
+    {"backend.not_defined", "{} is not defined for {}"},
+    {"backend.none_for_cuda",
+     "group {} has no backend for CUDA memory; form it with --backend cpu:paceline,cuda:nccl, or "
+     "copy to the host"},
+    {"library.unusable",
+     "the library cannot be used any more in this process (pid {}), because a call of another "
+     "group broke off inside it or never returned; start the process again, or choose another "
+     "backend"},
+    {"library.id_of_another_size",
+     "the id of {} that rank 0 gave has {} bytes, not {}; build all ranks with the same {}"},
+    {"library.rank_missing", "a rank of group {} did not arrive within {} s to connect with {}"},
+    {"library.not_on_device", "a buffer is said to be in CUDA memory, but is not"},
+    {"one_copy.written_outside",
+     "{}: {} was written to outside of the optimizer's step; the ranks of this host share one copy "
+     "of it, which the step alone may change"},
+    // engine: rpc, the simulator, shards and files
+    {"rpc.name_taken",
+     "join: a worker named '{}' is present (role {}); every worker needs a name of its own"},
+    {"rpc.nobody", "no worker is named '{}'"},
+    {"rpc.did_you_mean", "; did you mean '{}'?"},
+    {"rpc.forked",
+     "{}: a call to {} in a process forked from the worker's (process {}); join() there"},
+    {"simulator.waits_forever",
+     "simulating: rank {} waits forever at step {} of {}, with {} messages under way"},
+    {"shards.not_divisible",
+     "rank {}: {} logical shards cannot be divided among {} ranks with equal bits: every rank must "
+     "have 1, 2, 4, 8, ... of them. Start {} ranks, or choose another number of shards"},
+    {"topology.too_large", "topology: {} is larger than {} MiB, which is not a file of lstopo"},
+    {"topology.not_a_file", "topology: {} is not a file"},
+    {"topology.neither",
+     "topology: '{}' is neither an lstopo file (FILE.xml) nor a description like \"package:2 "
+     "numa:1 l3:2 core:4 pu:2\""},
+    {"file.is_lfs_pointer",
+     "a pointer of Git LFS, not the file itself: fetch it with 'git lfs pull'"},
+    {"file.is_web_page",
+     "a web page, not the file itself: download it from the link that gives the raw file (on "
+     "Hugging Face, /resolve/ in the place of /blob/)"},
+    {"file.not_regular", "it is not a regular file"},
 };
 
 }  // namespace
