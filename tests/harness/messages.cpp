@@ -161,6 +161,53 @@ constexpr Message kMessages[] = {
      ": {}. Their memory was damaged, or a rank took another step than the others (other threads, "
      "processor, code or random numbers); nothing was saved since. Go on from the last checkpoint"},
     {"gradient.not_finite", "rank {}'s gradient of parameter {} is not finite in step {}"},
+    {"hooks.differ", "the ranks chose different communication hooks: {}"},
+    {"hook.failed", "communication hook {} failed in round {} of bucket {}: {}"},
+    {"module.called_instead",
+     "DistributedDataParallel: call model->forward(x), or model(x), of the wrapper, not of the "
+     "module that was given to it"},
+    {"module.order_differs",
+     "this backward pass was of DistributedDataParallel module {} here and of module {} on {} "
+     "(numbered as they were made): call and differentiate several modules in the same order on "
+     "every rank"},
+    {"module.pass_alone", "; to run the model on one rank alone, call model.module().forward(x)"},
+    {"module.pass_broken_off",
+     "an exception had ended the last backward pass on this rank, and the ranks could not go on "
+     "together; it must have come on every rank, or end this one: {}"},
+    {"module.in_checkpointed_part",
+     "DistributedDataParallel's forward() was called in a part of checkpoint(): "},
+    {"module.fewer_batches",
+     "; where ranks have different numbers of batches, train inside paceline::join(), or take "
+     "batches from a data::DataLoader, which gives every rank as many"},
+    {"divided.order_differs",
+     "where hosts divide the parameters, all ranks use them in the same order: run the same "
+     "operations on every rank"},
+    {"divided.read_by_pointer",
+     "{} was read through a pointer while parts of it are on other hosts; read it through an "
+     "operation of LibTorch, or hold Optimizer::whole_parameters()"},
+    {"memory.changed", "{} changed in memory after step {}"},
+    {"build_once.failed", "build_once could not build the module: {}"},
+    {"batch_norm.pass",
+     "({} pass of SyncBatchNorm, {} features: every rank must run the layer equally often, also "
+     "with an empty batch)"},
+    {"batch_norm.single_value",
+     "SyncBatchNorm in training: the ranks together have 1 value for each feature, which has no "
+     "variance; give them more samples"},
+    {"batch_norm.input_refused",
+     "SyncBatchNorm: an input of {} dimensions with {} features; it takes 2 to 5 dimensions with "
+     "{}"},
+    {"batch_norm.derived_twice", "SyncBatchNorm has no second derivative"},
+    {"copies.inputs_differ",
+     "DataParallel: inputs of {} and {} samples (dim 0); all need the same number"},
+    {"copies.input_scalar", "DataParallel: an input without dimensions cannot be cut along dim 0"},
+    {"copies.no_input", "DataParallel: no input is a tensor that could be cut along dim 0"},
+    {"copies.too_few", "DataParallel: {} replicas; at least 1 is needed"},
+    {"copies.not_cloneable",
+     "cannot be cloned: derive it from torch::nn::Cloneable, or override clone()"},
+    {"copies.other_type", "returns another type, "},
+    {"copies.changed_between",
+     "DataParallel: parameter {} was changed between the forward and the backward pass"},
+    {"copies.failed", "replica {} of {}: {}: {}"},
     // engine: calls of a group
     {"mismatch.collectives",
      "collectives do not match in group {}: this rank called {}, {} called {}; every rank must "
@@ -241,6 +288,70 @@ constexpr Message kMessages[] = {
      "a web page, not the file itself: download it from the link that gives the raw file (on "
      "Hugging Face, /resolve/ in the place of /blob/)"},
     {"file.not_regular", "it is not a regular file"},
+    // files: checkpoints and their boxes
+    {"checkpoint.types_differ", "checkpoint: tensor \"{}\" is {} on rank {} and {} on rank {}"},
+    {"checkpoint.dimensions_of_box",
+     "checkpoint: the box {} of tensor \"{}\" on rank {} needs {} dimensions"},
+    {"checkpoint.sum_differs", "{}: CRC-32C of bytes {} to {}: expected {}, found {}"},
+    {"checkpoint.digest_of_sums_differs",
+     "{}: {}; XXH3-128 digest of its sums: expected {}, found {}"},
+    {"checkpoint.file_of_another",
+     "file {} of step {} of run \"{}\", expected file {} of step {} of \"{}\""},
+    {"checkpoint.file_size_differs", "{}: expected {} bytes, found {}"},
+    {"checkpoint.file_missing", "{}: the file is missing"},
+    {"checkpoint.step_exists", "checkpoint directory {}: it has a checkpoint of step {} already"},
+    {"checkpoint.no_such_step", "no checkpoint of step {}; there are: {}"},
+    {"checkpoint.of_another_run", "{}: of run {}, expected {}"},
+    {"checkpoint.disk_too_slow", "the disk has not taken the checkpoint of step {} within {} s"},
+    {"checkpoint.no_thread", "starting the thread that writes the checkpoint of step {}: {}"},
+    {"checkpoint.file_cut_short", "(the file needs {} bytes, {} were written)"},
+    {"checkpoint.memory_not_opened", "{}: cannot open: {}"},
+    {"checkpoint.of_another_user",
+     "{} belongs to user {}, neither to this user ({}) nor to the directory's owner; remove it, or "
+     "choose another directory"},
+    {"checkpoint.other_writer",
+     "another job, or another rank of this one (process {} on host {}), writes to it; give each "
+     "job its own directory, in which one rank saves, or wait for that one to end"},
+    {"checkpoint.newer_writer", "generation {} of this job (process {} on host {}) writes to it; "},
+    {"checkpoint.replaced", "this is generation {}, which it has replaced"},
+    {"checkpoint.taken_over",
+     "generation {} of this job (process {} on host {}) has taken over; generation {} writes "
+     "nothing there any more"},
+    {"checkpoint.not_of_a_run", "the checkpoint is not one of a training run"},
+    {"checkpoint.of_another_model",
+     "the checkpoint is of another model than this program built; continue with the options that "
+     "the run began with:"},
+    {"checkpoint.shapes_differ", "{} here, {} in the checkpoint"},
+    {"checkpoint.tensors_new", "{} tensors not in the checkpoint, for instance {}"},
+    {"checkpoint.tensors_unused", "tensors in the checkpoint only, for instance {}"},
+    // training: states and batches that differ
+    {"saved_state.differs", "{}: {} here, {} in the saved state"},
+    {"saved_state.not_a_number", "\"{}\" of the saved state is not a number: {}"},
+    {"saved_state.lacks", "{}: the saved state has no \"{}\""},
+    {"dataset.images_refused",
+     "dataset {}: images must be uint8 [N, channels, height, width] in host memory"},
+    {"dataset.labels_refused", "dataset {}: labels must be int64 [N] in host memory"},
+    {"dataset.labels_too_few", "dataset {}: {} images and {} labels"},
+    {"dataset.files_left_out",
+     "{} files are neither JPEG nor PNG by their names (.webp, .bmp, .tif, ...) and are left out"},
+    {"shards.of_the_run_differ",
+     "the run that is to go on at step {} has {} logical shards, this job {}: start it with "
+     "--logical-shards {} (0: without), or begin a new run"},
+    {"evaluate.no_sample", "evaluate: there is no sample on any rank"},
+    {"resnet.depth_unknown", "resnet: unknown depth {}; choose 18, 34, 50 or 101"},
+    // training: pipelines and remote optimizers
+    {"pipeline.place_of_failure",
+     "; this rank was in {} of a pipeline whose stages 0 to {} are on ranks {}"},
+    {"pipeline.loss_failed", "{}: the loss of outputs {} failed: {}"},
+    {"pipeline.loss_not_finite",
+     "the loss of micro-batch {} in replica {} of {} is not finite in step {} ({}); {} steps so "
+     "far"},
+    {"pipeline.loan_refused",
+     "{}: {} lends a tensor of a SymmetricTensors that this rank does not use; let every rank have "
+     "one as long as the others do"},
+    {"pipeline.loan_kept",
+     "; {} had given all its results and was waiting for {} to finish reading them in place"},
+    {"optimizer.not_stepped", "worker {} did not take the step"},
 };
 
 }  // namespace
