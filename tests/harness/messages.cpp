@@ -352,6 +352,10 @@ constexpr Message kMessages[] = {
     {"pipeline.loan_kept",
      "; {} had given all its results and was waiting for {} to finish reading them in place"},
     {"optimizer.not_stepped", "worker {} did not take the step"},
+    // engine: groups that lose a rank
+    {"loss.host_silent", "is gone: its host does not answer ({})"},
+    {"loss.another_group_failed",
+     " (another group had failed there: {}); see the output of rank {}"},
 };
 
 }  // namespace
