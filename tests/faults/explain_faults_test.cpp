@@ -8,12 +8,14 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"
 
 namespace paceline {
 namespace {
 
 using harness::run_process_ranks;
+using harness::Says;
 using harness::SharedCounter;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
@@ -107,9 +109,11 @@ TEST_P(ExplainFaultsTest, the_time_out_of_the_others_says_that_the_missing_rank_
     ASSERT_TRUE(results[rank].threw);
     if (results[rank].code != ErrorCode::kTimeout) continue;
     timed_out = true;
-    EXPECT_THAT(results[rank].report,
-                HasSubstr("rank 2 never entered all_reduce #2 (float32 x 1000, sum, group world); "
-                          "it last finished barrier #1 and is stopped; "));
+    EXPECT_THAT(
+        results[rank].report,
+        testing::AllOf(Says("explain.never_entered", "rank 2",
+                            "all_reduce #2 (float32 x 1000, sum, group world)", "barrier #1"),
+                       Says("explain.missing_rank_stopped", "barrier #1")));
   }
   EXPECT_TRUE(timed_out);
 }

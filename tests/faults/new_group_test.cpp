@@ -13,6 +13,7 @@
 
 #include "tests/harness/process_ranks.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -20,6 +21,7 @@ namespace paceline {
 namespace {
 
 using harness::run_process_ranks;
+using harness::Says;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::ElementsAre;
@@ -204,7 +206,7 @@ TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       const bool first = upper->rank() == 0;
-      EXPECT_THAT(error.what(), HasSubstr("new_group #1 in group world.0 does not match"));
+      EXPECT_THAT(error.what(), Says("mismatch.new_group", 1, "world.0"));
       EXPECT_THAT(
           error.what(),
           HasSubstr(first ? "this rank means ranks 2, 3 of the world, rank 1 (rank 3 of the "

@@ -9,12 +9,14 @@
 
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
 using harness::run_ranks_ok;
+using harness::Says;
 
 TEST(Calibration, is_read_as_it_was_written) {
   const FreshDirectory directory;
@@ -66,8 +68,7 @@ TEST(Calibration, refuses_anything_but_a_small_file_at_once) {
   testing::internal::CaptureStderr();
   run_ranks_ok(2, [](ProcessGroup& group) { group.barrier(); });
   unsetenv("PACELINE_CALIBRATION");
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("it is not a regular file"),
-            std::string::npos);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Says("file.not_regular"));
 }
 
 TEST(Calibration, of_earlier_versions_is_read) {

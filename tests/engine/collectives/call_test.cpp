@@ -8,12 +8,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
 using harness::run_ranks_ok;
+using harness::Says;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -50,9 +52,7 @@ TEST(Call, is_carried_out_by_run_and_by_start_alike) {
 TEST(Call, of_an_operation_with_a_function_of_its_own_is_refused) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     for (const Op op : {Op::kAllocate, Op::kNewGroup, Op::kSplit, Op::kTakeTurns, Op::kVisit}) {
-      EXPECT_THAT(refusal_of(group, {.op = op}),
-                  HasSubstr("is not an operation of run() and start()"))
-          << name_of(op);
+      EXPECT_THAT(refusal_of(group, {.op = op}), Says("call.not_of_run")) << name_of(op);
     }
     group.barrier();  // the group goes on
   });
@@ -63,14 +63,14 @@ TEST(Call, divides_only_a_mean_and_by_a_number_that_can_be) {
     std::vector<float> data = {7, 14};
     const Buffer all(std::span<float>(data.data(), data.size()));
     const Call sum{.op = Op::kAllReduce, .input = all, .output = all, .divisor = 2};
-    EXPECT_THAT(refusal_of(group, sum), HasSubstr("only ReduceOp::kMean has one"));
+    EXPECT_THAT(refusal_of(group, sum), Says("call.divisor_without_mean", 2));
     const Call barrier{.op = Op::kBarrier, .reduce_op = ReduceOp::kMean, .divisor = 2};
-    EXPECT_THAT(refusal_of(group, barrier), HasSubstr("only ReduceOp::kMean has one"));
+    EXPECT_THAT(refusal_of(group, barrier), Says("call.divisor_without_mean", 2));
     for (const std::uint32_t divisor : {0U, 1U << 31U}) {
       Call mean = sum;
       mean.reduce_op = ReduceOp::kMean;
       mean.divisor = divisor;
-      EXPECT_THAT(refusal_of(group, mean), HasSubstr("give a number from 1 to 2^31 - 1"));
+      EXPECT_THAT(refusal_of(group, mean), Says("call.divisor_out_of_range", divisor));
     }
     const std::array<Buffer, 1> lists = {all};
     group.run({.op = Op::kAllReduce,
@@ -94,7 +94,7 @@ TEST(Call, whose_divisor_is_another_elsewhere_is_refused_with_both) {
   for (const auto& [error] : results) {
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), AllOf(HasSubstr("mean by 4"), HasSubstr("mean by 8"),
-                                     Not(HasSubstr("list of counts"))));
+                                     Not(Says("mismatch.same_counts"))));
   }
 }
 
@@ -104,7 +104,7 @@ TEST(Call, with_lists_is_refused_where_an_operation_has_no_form_on_many_buffers)
          {Op::kReduce, Op::kGather, Op::kScatter, Op::kAllToAll, Op::kBarrier, Op::kAllGatherV,
           Op::kReduceScatterV, Op::kAllToAllV, Op::kSend, Op::kReceive}) {
       EXPECT_THAT(refusal_of(group, {.op = op, .lists = BufferLists{}}),
-                  HasSubstr("does not take several buffers; call it for each"))
+                  Says("call.takes_one_buffer"))
           << name_of(op);
     }
     group.barrier();

@@ -8,11 +8,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/collectives/sample_values.h"
+#include "tests/harness/says.h"
 
 namespace paceline::conformance {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using testing::HasSubstr;
 
 // Below, at and above each boundary of the engine's executors (one-shot, small, staging area,
@@ -259,8 +261,10 @@ void what_is_not_supported_names_a_backend_that_can(ProcessGroup& group) {
         ADD_FAILURE() << name_of(dtype) << " " << name_of(reduce_op) << " is not supported";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-        const char* wanted = is_defined(reduce_op, dtype) ? "backend paceline can" : "not defined";
-        EXPECT_THAT(error.what(), HasSubstr(wanted));
+        EXPECT_THAT(error.what(),
+                    is_defined(reduce_op, dtype)
+                        ? Says("backend.not_supported")
+                        : Says("backend.not_defined", name_of(reduce_op), name_of(dtype)));
       }
     }
   }
@@ -271,7 +275,7 @@ void what_is_not_supported_names_a_backend_that_can(ProcessGroup& group) {
       ADD_FAILURE() << "gather is not supported";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      EXPECT_THAT(error.what(), HasSubstr("backend paceline can"));
+      EXPECT_THAT(error.what(), Says("backend.not_supported"));
     }
   }
   EXPECT_EQ(all_reduce_value(group, 1), group.world_size());  // as good as before

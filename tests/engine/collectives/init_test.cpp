@@ -16,10 +16,12 @@
 #include "paceline/engine/store/memory_store.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using testing::StartsWith;
 using namespace std::chrono_literals;
@@ -116,8 +118,7 @@ TEST(Init, an_error_found_while_forming_is_reported_to_the_others) {
     options[odd].link.tcp_streams = 99;
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& error : errors_of_two(options)) {
-      EXPECT_THAT(error, HasSubstr("rank " + std::to_string(odd) +
-                                   ": forming group world: 99 TCP streams"));
+      EXPECT_THAT(error, Says("forming.tcp_streams", fmt::format("rank {}", odd), "world", 99));
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   }
@@ -136,8 +137,9 @@ TEST(Init, ranks_that_differ_in_what_chooses_algorithms_are_shown_both) {
        errors_of_two({GroupOptions{.timeout = 20s, .planning = {.algorithm = Algorithm::kDirect}},
                       GroupOptions{.timeout = 20s,
                       .planning = {.algorithm = Algorithm::kTree, .allows_any_order = true}}})) {
-    EXPECT_THAT(error, HasSubstr("algorithm tree, allows_any_order true here"));
-    EXPECT_THAT(error, HasSubstr("algorithm direct, allows_any_order false there"));
+    EXPECT_THAT(error,
+                Says("forming.options_differ", "world", "algorithm tree, allows_any_order true",
+                     "algorithm direct, allows_any_order false"));
   }
 }
 
@@ -183,7 +185,7 @@ TEST(Init, a_group_that_does_not_form_says_where_and_leaves_the_reason_in_the_re
   EXPECT_THAT(errors[1], StartsWith("rank 1: forming group world failed: backend 'glo'"));
   const auto found = explain(read_flights(directory.path()).flights);
   EXPECT_EQ(found.verdict, Verdict::kFailed);
-  EXPECT_THAT(found.sentence, HasSubstr("failed outside of any operation: rank 0: forming group"));
+  EXPECT_THAT(found.sentence, Says("explain.failed_outside", 0, "rank 0: forming group"));
 }
 
 }  // namespace

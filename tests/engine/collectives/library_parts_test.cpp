@@ -12,12 +12,14 @@
 #include "paceline/engine/transport/formation/connect.h"
 
 #include "tests/engine/collectives/sample_values.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
+
 using namespace std::chrono_literals;
-using testing::HasSubstr;
 
 constexpr std::size_t kCount = 65;  // of a block
 
@@ -176,7 +178,7 @@ TEST(ShareId, refuses_an_id_of_another_version) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
-    EXPECT_THAT(error.what(), HasSubstr("id of Somelib that rank 0 gave has 128 bytes, not 256"));
+    EXPECT_THAT(error.what(), Says("library.id_of_another_size", "Somelib", 128, 256));
   }
 }
 
@@ -187,7 +189,8 @@ TEST(ShareId, does_not_wait_for_ever_for_rank_0) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_THAT(error.what(), HasSubstr("connect with Somelib"));
+    EXPECT_THAT(error.what(),
+                testing::AllOf(Says("library.rank_missing"), testing::HasSubstr("Somelib")));
   }
 }
 

@@ -6,12 +6,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
 using harness::run_ranks_ok;
+using harness::Says;
 using testing::HasSubstr;
 
 struct Ask {
@@ -77,8 +79,7 @@ void expect_refusals(ProcessGroup& group, const std::string& rank, const std::st
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       EXPECT_THAT(error.what(), HasSubstr(rank + ": " + ask.name));
-      EXPECT_THAT(error.what(), HasSubstr("not a member of group " + group.name()));
-      EXPECT_THAT(error.what(), HasSubstr(members));
+      EXPECT_THAT(error.what(), Says("group.not_a_member", group.name(), members));
     }
   }
 }

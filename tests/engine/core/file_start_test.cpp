@@ -5,9 +5,12 @@
 #include "paceline/engine/core/system/safe_files.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 using namespace std::string_literals;
 
@@ -21,12 +24,12 @@ const std::string kLfs =
 
 TEST(FileStart, what_a_download_leaves_in_a_files_place_is_recognised) {
   for (const std::string& lfs : {kLfs, kLfs.substr(0, 60)})
-    EXPECT_NE(mistaken_file(bytes_of(lfs)).find("git lfs pull"), std::string::npos) << lfs;
+    EXPECT_THAT(mistaken_file(bytes_of(lfs)), Says("file.is_lfs_pointer")) << lfs;
   for (const std::string& page :
        {"<!DOCTYPE html><html>"s, "<!doctype HTML>"s, "\n\n  <html lang=\"en\">"s,
         "\xEF\xBB\xBF<html>"s, "<HEAD>"s, "<body>"s,
         "<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>"s, "<Error>"s})
-    EXPECT_NE(mistaken_file(bytes_of(page)).find("a web page"), std::string::npos) << page;
+    EXPECT_THAT(mistaken_file(bytes_of(page)), Says("file.is_web_page")) << page;
   for (const std::string& other : {""s, "v"s, "version 2"s, "\x89PNG\r\n\x1a\n"s, "\xff\xd8\xff"s,
                                    "<"s, "< html"s, "   "s, "{\"a\":1}"s, "\0\0\x08\x03"s})
     EXPECT_EQ(mistaken_file(bytes_of(other)), "") << other;

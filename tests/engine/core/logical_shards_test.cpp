@@ -8,10 +8,12 @@
 
 #include "paceline/engine/core/error.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline {
 namespace {
 
-using ::testing::HasSubstr;
+using harness::Says;
 
 TEST(LogicalShards, fit_ranks_that_have_a_power_of_two_each_and_one_rank_alone) {
   for (const std::int64_t ranks : {1, 2, 4, 8}) EXPECT_TRUE(shards_fit(8, ranks));
@@ -46,9 +48,7 @@ TEST(LogicalShards, that_do_not_fit_are_an_error_with_the_numbers_that_do) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), HasSubstr("rank 3: 12 logical shards cannot be divided among 5 "
-                                        "ranks"));
-    EXPECT_THAT(error.what(), HasSubstr("Start 1, 3, 6 or 12 ranks"));
+    EXPECT_THAT(error.what(), Says("shards.not_divisible", 3, 12, 5, "1, 3, 6 or 12"));
   }
 }
 

@@ -12,10 +12,12 @@
 #include "paceline/engine/core/error.h"
 
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::ElementsAre;
 
 std::string stored(const std::string& name) { return PACELINE_TOPOLOGIES "/" + name; }
@@ -143,14 +145,16 @@ TEST(Topology, a_file_that_is_none_of_lstopo_is_not_read) {
   const std::string device = directory.file("device.xml");
   std::filesystem::create_symlink("/dev/zero", device);
   for (const auto& [path, why] :
-       {std::pair(large, "is larger than 64 MiB"), std::pair(device, "is not a file"),
-        std::pair(directory.file("missing.xml"), "is neither")}) {
+       {std::pair(large, Says("topology.too_large", large, 64)),
+        std::pair(device, Says("topology.not_a_file", device)),
+        std::pair(directory.file("missing.xml"),
+                  Says("topology.neither", directory.file("missing.xml")))}) {
     try {
       load_topology(path);
       FAIL() << path;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      EXPECT_THAT(error.what(), why);
     }
   }
 }

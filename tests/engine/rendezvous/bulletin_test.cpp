@@ -13,10 +13,12 @@
 #include "tests/engine/rendezvous/variables_of.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -61,7 +63,9 @@ TEST(Bulletin, a_runtime_directory_that_cannot_be_used_is_named_and_replaced) {
     testing::internal::CaptureStderr();
     bulletin.publish({"127.0.0.1", 77}, secret);
     const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_THAT(said, AllOf(HasSubstr(words), HasSubstr("meet through /tmp/paceline-"))) << runtime;
+    EXPECT_THAT(said, AllOf(HasSubstr(words), HasSubstr("/tmp/paceline-"),
+                            Says("rendezvous.meets_elsewhere")))
+        << runtime;
     const auto notice = Bulletin(variables, job).read();
     ASSERT_TRUE(notice) << runtime;
     EXPECT_EQ(notice->secret.to_hex(), secret.to_hex());

@@ -14,9 +14,12 @@
 #include "tests/engine/rendezvous/rank_threads.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 using namespace std::chrono_literals;
 
@@ -183,8 +186,7 @@ TEST(Arrival, names_the_missing_ranks_while_it_waits) {
       EXPECT_EQ(error.ranks(), (std::vector{1, 2})) << error.what();
     }
   }
-  const auto log = testing::internal::GetCapturedStderr();
-  EXPECT_NE(log.find("rank 0 of 3 waits for ranks 1, 2"), std::string::npos) << log;
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Says("rendezvous.waits", 0, 3, "1, 2"));
 }
 
 TEST(Arrival, describes_ranks_shortly) {

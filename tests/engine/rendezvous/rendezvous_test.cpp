@@ -15,9 +15,12 @@
 
 #include "tests/engine/rendezvous/rank_threads.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 using namespace std::chrono_literals;
 
@@ -71,8 +74,7 @@ TEST(Rendezvous, only_a_process_that_no_launcher_started_says_that_it_is_alone) 
     EXPECT_EQ(rendezvous(options, variables_of(variables)).who.world_size, 1);
     return testing::internal::GetCapturedStderr();
   };
-  EXPECT_NE(said({}, {}).find("no launcher started this process, so it runs alone"),
-            std::string::npos);
+  EXPECT_THAT(said({}, {}), Says("rendezvous.alone"));
   EXPECT_EQ(said({}, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "");
   EXPECT_EQ(said({.rank = 0, .world_size = 1}, {}), "");
 }

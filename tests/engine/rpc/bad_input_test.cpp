@@ -9,9 +9,12 @@
 
 #include "tests/engine/rpc/job.h"
 #include "tests/harness/open_descriptors.h"
+#include "tests/harness/says.h"
 
 namespace paceline::rpc::bad_input {
 namespace {
+
+using harness::Says;
 
 using namespace testing_job;
 
@@ -106,7 +109,7 @@ TEST_F(BadInput, of_many_that_take_one_name_at_once_one_has_it) {
         try {
           place = job_.join("wanted");
         } catch (const Error& error) {
-          EXPECT_THAT(error.what(), HasSubstr("a worker named 'wanted' is present"));
+          EXPECT_THAT(error.what(), Says("rpc.name_taken", "wanted"));
           ++num_refused;
         }
       });
@@ -132,8 +135,8 @@ TEST_F(BadInput, a_name_that_nobody_has_is_answered_with_the_nearest) {
     for (int i = 0; i < 2000; ++i) caller_->tell<Add>("callees");
   });
   const std::string far = error_of([&] { caller_->call<Add>("zebra", {}, soon_over).get(); });
-  EXPECT_THAT(far, HasSubstr("no worker is named 'zebra'"));
-  EXPECT_THAT(far, testing::Not(HasSubstr("did you mean")));
+  EXPECT_THAT(far, Says("rpc.nobody", "zebra"));
+  EXPECT_THAT(far, testing::Not(Says("rpc.did_you_mean")));
   expect_usable();
 }
 

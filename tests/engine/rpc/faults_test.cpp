@@ -21,9 +21,12 @@
 #include "tests/engine/rpc/job.h"
 #include "tests/engine/rpc/worker_process.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::rpc::testing_job {
 namespace {
+
+using harness::Says;
 
 struct Total {
   static constexpr std::string_view kName = "total";
@@ -211,7 +214,7 @@ TEST_F(Faults, a_child_of_fork_cannot_use_its_parent_s_workers_and_does_not_harm
       workers->call<Add>("worker", {2, 3});
       return false;
     } catch (const Error& error) {
-      if (std::string(error.what()).find("forked") == std::string::npos) return false;
+      if (!testing::Value(error.what(), Says("rpc.forked"))) return false;
     }
     workers->leave();
     workers.reset();

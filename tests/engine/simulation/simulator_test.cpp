@@ -11,8 +11,12 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/engine/transport/wire.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 constexpr double kHeader = sizeof(MessageHeader);
 
@@ -261,7 +265,7 @@ TEST(Simulator, names_a_rank_that_waits_forever) {
     });
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1 waits forever"), std::string::npos);
+    EXPECT_THAT(error.what(), Says("simulator.waits_forever", 1));
   }
 }
 

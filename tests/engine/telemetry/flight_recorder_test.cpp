@@ -22,10 +22,12 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 
 class FlightRecorderTest : public testing::Test {
@@ -315,7 +317,7 @@ TEST_F(FlightRecorderTest, a_file_of_another_kind_is_a_clear_error) {
   for (const std::size_t length : {0ul, 1ul, 11ul, 12ul, 4096ul, good.size() - 1}) {
     const Error error = error_of([&] { parse_flight(std::span(good).first(length), "cut"); });
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << length;
-    EXPECT_THAT(error.what(), HasSubstr("cut is not a flight file, or is damaged: it has"));
+    EXPECT_THAT(error.what(), Says("flight.damaged", "cut"));
   }
   auto longer = good;
   longer.resize(good.size() + 1);
@@ -331,8 +333,7 @@ TEST_F(FlightRecorderTest, a_file_of_another_kind_is_a_clear_error) {
   newer.resize(100);  // may also have another size
   const Error error = error_of([&] { parse_flight(newer, "new.flight"); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(error.what(),
-              HasSubstr("new.flight has format version 2; this program reads version 1"));
+  EXPECT_THAT(error.what(), Says("flight.other_version", "new.flight", 2, 1));
 }
 
 TEST_F(FlightRecorderTest, every_field_of_the_header_is_checked) {
@@ -419,8 +420,8 @@ TEST_F(FlightRecorderTest, a_directory_is_read_as_far_as_it_can_be) {
   EXPECT_EQ(found.flights[0].rank, 0);
   EXPECT_EQ(found.flights[1].rank, 2);
   ASSERT_EQ(found.problems.size(), 2u);
-  EXPECT_THAT(found.problems[0], HasSubstr("rank-001.flight is not a flight file"));
-  EXPECT_THAT(found.problems[1], HasSubstr("written by rank 2"));
+  EXPECT_THAT(found.problems[0], Says("flight.damaged", "rank-001.flight"));
+  EXPECT_THAT(found.problems[1], Says("flight.written_by_another", 2));
 }
 
 TEST_F(FlightRecorderTest, files_that_an_earlier_job_left_are_told_from_the_newest) {

@@ -7,10 +7,12 @@
 
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::error_of;
 using ::testing::HasSubstr;
 
@@ -100,15 +102,15 @@ TEST(BoxPlan, ranks_that_disagree_or_leave_something_out_are_an_error) {
   EXPECT_THAT(error_of([&] {
                 plan_boxes({{whole("a", {4})}, {other}}, {true, true});
               }).what(),
-              HasSubstr("\"a\" is float32 [4] on rank 0 and bfloat16 [4] on rank 1"));
+              Says("checkpoint.types_differ", "a", "float32 [4]", 0, "bfloat16 [4]", 1));
   HeldBox part = whole("a", {4});
   part.box.sizes[0] = 3;
   EXPECT_THAT(error_of([&] { plan_boxes({{part}}, {true}); }).what(),
-              HasSubstr("1 of its 4 elements are in none"));
+              Says("manifest.box_missing", 1, 4));
   HeldBox square = whole("a", {4});
   square.box = whole_box({2, 2});
   EXPECT_THAT(error_of([&] { plan_boxes({{square}}, {true}); }).what(),
-              HasSubstr("on rank 0 needs 1 dimensions"));
+              Says("checkpoint.dimensions_of_box", "[0:2, 0:2]", "a", 0, 1));
 }
 
 // Memory is taken for no more than can be there.

@@ -11,15 +11,16 @@
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::expect_sample;
-using ::testing::HasSubstr;
 using testing::SoloTeam;
 using testing::TestDirectory;
 
@@ -43,7 +44,7 @@ TEST(CheckpointCopy, an_exported_file_is_safetensors_and_imports_as_the_same_che
   EXPECT_EQ(loaded.manifest.run, "run-a");
   EXPECT_TRUE(diff_checkpoints(directory, 42, into, 42).empty());
   EXPECT_THAT(error_of([&] { import_safetensors(file, into); }).what(),
-              HasSubstr("has a checkpoint of step 42 already"));
+              Says("checkpoint.step_exists", into.path(), 42));
 }
 
 TEST(CheckpointCopy, weights_alone_have_their_names_in_the_model) {

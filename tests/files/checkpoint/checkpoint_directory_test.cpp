@@ -14,12 +14,14 @@
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
 using harness::load_newest;
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::expect_sample;
@@ -84,7 +86,8 @@ TEST(CheckpointDirectory, a_chosen_step_is_loaded_and_an_absent_one_lists_the_ot
   team.save(3);
   team.save(4);
   expect_sample(harness::load(team.directory(), 3));
-  EXPECT_THAT(error_of([&] { team.directory().verify(9); }).what(), HasSubstr("there are: 3, 4"));
+  EXPECT_THAT(error_of([&] { team.directory().verify(9); }).what(),
+              Says("checkpoint.no_such_step", 9, "3, 4"));
 }
 
 TEST(CheckpointDirectory, a_wrong_call_is_an_error) {
@@ -102,7 +105,7 @@ TEST(CheckpointDirectory, a_second_writer_is_refused_and_readers_are_not) {
   writer.save(1);
   const auto error = error_of([&] { CheckpointDirectory second(folder.path()); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-  EXPECT_THAT(error.what(), HasSubstr("(process " + std::to_string(::getpid()) + " on host"));
+  EXPECT_THAT(error.what(), Says("checkpoint.other_writer", ::getpid()));
   EXPECT_TRUE(load_newest(CheckpointDirectory(folder.path(), {.read_only = true})));
 }
 
@@ -214,7 +217,7 @@ TEST(CheckpointDirectory, a_checkpoint_of_another_run_is_passed_over_by_a_load_f
   EXPECT_EQ(own->manifest.step, 1);
   EXPECT_EQ(own->manifest.run, "a");
   ASSERT_EQ(own->refused.size(), 1U);
-  EXPECT_THAT(own->refused[0].reason, HasSubstr("step-00000500: of run b, expected a"));
+  EXPECT_THAT(own->refused[0].reason, Says("checkpoint.of_another_run", "step-00000500", "b", "a"));
   for (const char* run : {"", "b"}) EXPECT_EQ(load_newest(directory, run)->manifest.step, 500);
 }
 

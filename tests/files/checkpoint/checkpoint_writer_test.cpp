@@ -13,12 +13,14 @@
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/slow_file_system.h"
 #include "tests/harness/asleep.h"
+#include "tests/harness/says.h"
 #include "tests/harness/wait_until.h"
 
 namespace paceline {
 namespace {
 
 using namespace std::chrono_literals;
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::SlowFileSystem;
@@ -133,8 +135,7 @@ TEST_F(CheckpointWriterTest,
     const NoThreads none;
     const auto error = error_of([&] { save(writer, 1); });
     EXPECT_EQ(error.code(), ErrorCode::kSystem);
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("starting the thread that writes the checkpoint of step 1: "));
+    EXPECT_THAT(error.what(), Says("checkpoint.no_thread", 1));
     EXPECT_FALSE(writer.finish()) << "it was given already";
   }
   EXPECT_TRUE(on_disk_.empty());
@@ -159,7 +160,7 @@ TEST_F(CheckpointWriterTest,
   const auto error = writer.finish();
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kTimeout);
-  EXPECT_THAT(error->what(), ::testing::HasSubstr("checkpoint of step 7 within 1 s"));
+  EXPECT_THAT(error->what(), Says("checkpoint.disk_too_slow", 7, 1));
   EXPECT_THROW(save(writer, 8), Error);
   disk_.let_go();
   EXPECT_FALSE(writer.finish()) << "the disk came back";

@@ -17,6 +17,7 @@
 #include "tests/files/checkpoint/test_directory.h"
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -24,8 +25,8 @@ namespace {
 
 using harness::borrowed;
 using harness::run_ranks_ok;
+using harness::Says;
 using testing::error_of;
-using ::testing::HasSubstr;
 using testing::Held;
 using testing::peak_memory;
 using testing::TestDirectory;
@@ -243,7 +244,7 @@ TEST_F(MemoryTeamTest, ranks_that_leave_something_out_are_an_error_on_every_rank
     if (group.rank() == 1) held.boxes.clear();
     const auto error = error_of([&] { team.save(1, held.boxes, {}); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), HasSubstr("a box is missing"));
+    EXPECT_THAT(error.what(), Says("manifest.box_missing"));
   });
 }
 

@@ -11,10 +11,12 @@
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/real_file_system.h"
 #include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
 using testing::RealFileSystem;
@@ -134,7 +136,7 @@ TEST(PlainFile, a_disk_that_is_full_past_the_cache_is_an_error_with_what_was_wri
   const AlignedBytes pages(kSize);
   Full files;
   const auto error = error_of([&] { expect_written(files, pages.bytes()); });
-  EXPECT_THAT(error.what(), ::testing::HasSubstr("1048576 were written"));
+  EXPECT_THAT(error.what(), Says("checkpoint.file_cut_short", kSize, 1048576));
   EXPECT_THAT(error.what(), ::testing::HasSubstr("No space left on device"));
 }
 

@@ -21,12 +21,14 @@
 #include "tests/files/checkpoint/real_file_system.h"
 #include "tests/files/checkpoint/solo_team.h"
 #include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
 using harness::load_newest;
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -234,7 +236,7 @@ TEST(PlantedPaths, a_workspace_of_another_user_is_an_error_that_names_it) {
   const auto error = error_of([&] { const CheckpointDirectory directory(folder.path()); });
   ASSERT_EQ(::seteuid(0), 0);
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-  EXPECT_THAT(error.what(), HasSubstr(".writer-00000007 belongs to user 12345"));
+  EXPECT_THAT(error.what(), Says("checkpoint.of_another_user", ".writer-00000007", 12345));
 }
 
 TEST(PlantedPaths, memory_for_checkpoints_is_a_file_of_its_own) {
@@ -247,7 +249,7 @@ TEST(PlantedPaths, memory_for_checkpoints_is_a_file_of_its_own) {
       MemoryCheckpoint memory(folder / "memory");
       memory.forget();
     });
-    EXPECT_THAT(error.what(), HasSubstr("cannot open: "));
+    EXPECT_THAT(error.what(), Says("checkpoint.memory_not_opened", folder / "memory"));
     precious.expect_untouched();
   }
 }

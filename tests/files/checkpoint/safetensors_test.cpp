@@ -5,10 +5,12 @@
 #include "paceline/engine/core/bytes.h"
 
 #include "tests/files/checkpoint/error_of.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::error_of;
 using ::testing::HasSubstr;
 
@@ -83,50 +85,56 @@ TEST(Safetensors, a_wrong_tensor_of_the_caller_is_named) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
     return std::string(error.what());
   };
-  EXPECT_THAT(refusal({"fc.weight", Dtype::kFloat32, {2}}), HasSubstr("\"fc.weight\" has 2 bytes"));
-  EXPECT_THAT(refusal({"n", Dtype::kUint8, {-2}}), HasSubstr("\"n\""));
-  EXPECT_THAT(refusal({"o", Dtype::kUint8, {INT64_MAX, 4, 2}}),
-              HasSubstr("more than there can be"));
-  EXPECT_THAT(refusal({"", Dtype::kUint8, {2}}), HasSubstr("cannot be the name"));
-  EXPECT_THAT(refusal({"__metadata__", Dtype::kUint8, {2}}), HasSubstr("cannot be the name"));
-  EXPECT_THAT(refusal({"z", Dtype::kUint8, {2}}), HasSubstr("two tensors are named \"z\""));
-  EXPECT_THAT(refusal({"\xff", Dtype::kUint8, {2}}), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal({"fc.weight", Dtype::kFloat32, {2}}),
+              Says("safetensors.size_of_given_tensor", "fc.weight", 2));
+  EXPECT_THAT(refusal({"n", Dtype::kUint8, {-2}}), Says("safetensors.size_of_given_tensor", "n"));
+  EXPECT_THAT(
+      refusal({"o", Dtype::kUint8, {INT64_MAX, 4, 2}}),
+      Says("safetensors.size_of_given_tensor", "o", 2, 3, "uint8", "more than there can be"));
+  EXPECT_THAT(refusal({"", Dtype::kUint8, {2}}), Says("safetensors.name_refused", ""));
+  EXPECT_THAT(refusal({"__metadata__", Dtype::kUint8, {2}}),
+              Says("safetensors.name_refused", "__metadata__"));
+  EXPECT_THAT(refusal({"z", Dtype::kUint8, {2}}), Says("safetensors.name_taken", "z"));
+  EXPECT_THAT(refusal({"\xff", Dtype::kUint8, {2}}), Says("safetensors.given_text_not_utf8"));
   EXPECT_THAT(refusal({"x", Dtype::kUint8, {2}}, {{"k", std::string(17U << 20, 'v')}}),
-              HasSubstr("the limit is 16777216"));
+              Says("safetensors.given_header_too_long"));
 }
 
 TEST(Safetensors, a_hostile_length_is_refused_before_anything_is_read) {
-  EXPECT_THAT(refusal_of_file("1234567").what(), HasSubstr("7 bytes are too few"));
-  EXPECT_THAT(refusal_of_file(std::string(8, '\xff')).what(), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file("1234567").what(), Says("safetensors.file_too_short", "shard", 7));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\xff')).what(),
+              Says("safetensors.header_over_limit"));
   EXPECT_THAT(refusal_of_file(std::string("\0\0\0\0\0\0\0\x80", 8)).what(),
-              HasSubstr("over the limit"));
+              Says("safetensors.header_over_limit"));
   EXPECT_THAT(refusal_of_file(std::string("\x10\0\0\0\0\0\0\0{}", 10)).what(),
-              HasSubstr("past the file's end"));
-  EXPECT_THAT(refusal_of_file(std::string(8, '\0')).what(), HasSubstr("does not start with"));
-  EXPECT_THAT(refusal_of_header(" {}").what(), HasSubstr("does not start with"));
+              Says("safetensors.header_past_end"));
+  EXPECT_THAT(refusal_of_file(std::string(8, '\0')).what(),
+              Says("safetensors.header_without_object"));
+  EXPECT_THAT(refusal_of_header(" {}").what(), Says("safetensors.header_without_object"));
   // Ten million tensors cannot be named in the header's 16 MiB: the limit refuses them unseen.
   const std::string ten_million = file_with("{" + std::string(10'000'000 * 8, '1'));
-  EXPECT_THAT(refusal_of_file(ten_million).what(), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal_of_file(ten_million).what(), Says("safetensors.header_over_limit"));
 }
 
 TEST(Safetensors, a_hostile_header_is_refused) {
-  EXPECT_THAT(refusal_of_header("{").what(), HasSubstr("not valid JSON"));
-  EXPECT_THAT(refusal_of_header("{}{}").what(), HasSubstr("not valid JSON"));
+  EXPECT_THAT(refusal_of_header("{").what(), Says("json.not_valid"));
+  EXPECT_THAT(refusal_of_header("{}{}").what(), Says("json.not_valid"));
   EXPECT_THAT(refusal_of_header(R"({"a":)" + std::string(8U << 20, '[')).what(),
-              HasSubstr("nested more than 3"));
+              Says("json.too_deep", "shard", 3));
   const std::string a = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   EXPECT_THAT(refusal_of_header("{\"a\":" + a + ",\"a\":" + a + "}", 1).what(),
-              HasSubstr("\"a\" is named twice"));
+              Says("json.name_twice", "shard", "a"));
   EXPECT_THAT(refusal_of_header(R"({"a":{"dtype":"U8","dtype":"U8","shape":[1]}})", 1).what(),
-              HasSubstr("\"dtype\" is named twice"));
-  EXPECT_THAT(refusal_of_header("{\"\xff\":1}").what(), HasSubstr("not valid JSON"));
+              Says("json.name_twice", "shard", "dtype"));
+  EXPECT_THAT(refusal_of_header("{\"\xff\":1}").what(), Says("json.not_valid"));
   EXPECT_THAT(refusal_of_header(R"({"__metadata__":{"a":1}})").what(),
-              HasSubstr("must be a string"));
-  EXPECT_THAT(refusal_of_header(R"({"__metadata__":[]})").what(), HasSubstr("must be an object"));
+              Says("safetensors.metadata_not_text"));
+  EXPECT_THAT(refusal_of_header(R"({"__metadata__":[]})").what(),
+              Says("safetensors.metadata_not_object"));
   const auto unknown =
       refusal_of_header(R"({"a":{"dtype":"F8_E4M3","shape":[],"data_offsets":[0,1]}})", 1);
   EXPECT_EQ(unknown.code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(unknown.what(), HasSubstr("F8_E4M3"));
+  EXPECT_THAT(unknown.what(), Says("safetensors.unknown_type", "shard", "a", "F8_E4M3"));
 }
 
 TEST(Safetensors, a_hostile_range_is_refused_with_the_tensor_named) {
@@ -137,31 +145,36 @@ TEST(Safetensors, a_hostile_range_is_refused_with_the_tensor_named) {
     return std::string(error.what());
   };
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[9],"data_offsets":[0,9]})", 8),
-              HasSubstr("outside the 8 bytes"));
-  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[2,1]})", 8), HasSubstr("outside"));
-  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[-1,0]})", 8), HasSubstr("unsigned"));
+              Says("safetensors.range_outside", "shard", "fc", 0, 9, 8));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[2,1]})", 8),
+              Says("safetensors.range_outside"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[-1,0]})", 8),
+              Says("safetensors.range_not_numbers"));
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1e0]})", 8),
-              HasSubstr("unsigned"));
-  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0]})", 8), HasSubstr("unsigned"));
-  EXPECT_THAT(one(R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})", 1), HasSubstr("shape"));
+              Says("safetensors.range_not_numbers"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0]})", 8),
+              Says("safetensors.range_not_numbers"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[-1],"data_offsets":[0,1]})", 1),
+              Says("safetensors.shape_refused"));
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,1]})", 1),
-              HasSubstr("shape"));
+              Says("safetensors.shape_refused"));
   EXPECT_THAT(one(R"({"dtype":"F64","shape":[4611686018427387904,8],"data_offsets":[0,0]})", 0),
-              HasSubstr("do not match"));
+              Says("safetensors.size_of_stored_tensor"));
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[4611686018427387904,8,0],"data_offsets":[0,0]})", 0),
-              HasSubstr("do not match"));
+              Says("safetensors.size_of_stored_tensor"));
   EXPECT_THAT(one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,3]})", 3),
-              HasSubstr("do not match"));
-  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]})", 2), HasSubstr("hole"));
+              Says("safetensors.size_of_stored_tensor"));
+  EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]})", 2),
+              Says("safetensors.range_not_next", "shard", "fc", 1, 0, "hole"));
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})", 2),
-              HasSubstr("end at data byte 1 of 2"));
+              Says("safetensors.end_too_early", "shard", 1, 2));
   EXPECT_THAT(one(R"({"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":1})", 1),
-              HasSubstr("needs dtype"));
-  EXPECT_THAT(one(R"([1,2,3])", 1), HasSubstr("needs dtype"));
+              Says("safetensors.fields_refused"));
+  EXPECT_THAT(one(R"([1,2,3])", 1), Says("safetensors.fields_refused"));
   const auto overlap = refusal_of_header(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                                          R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
                                          3);
-  EXPECT_THAT(overlap.what(), HasSubstr("overlap"));
+  EXPECT_THAT(overlap.what(), Says("safetensors.range_not_next", "shard", "b", 1, 2, "overlap"));
 }
 
 }  // namespace

@@ -14,15 +14,16 @@
 
 #include "tests/files/checkpoint/error_of.h"
 #include "tests/files/checkpoint/test_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
+using harness::Says;
 using ::testing::ElementsAre;
 using testing::error_of;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using testing::TestDirectory;
 
@@ -61,8 +62,7 @@ TEST_F(Writers, are_refused_while_another_job_writes_and_are_told_which) {
   for (const WriterId& other : {WriterId{"y", 5}, WriterId{"", 5}, WriterId{"x", 0}}) {
     const auto error = refusal(other);
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(),
-                HasSubstr(fmt::format("another rank of this one (process {} on", ::getpid())));
+    EXPECT_THAT(error.what(), Says("checkpoint.other_writer", ::getpid()));
   }
   writer->check_held();
   EXPECT_THAT(names_in(folder_.path()), ElementsAre(".writer-00000001"));
@@ -82,7 +82,7 @@ TEST_F(Writers, of_a_newer_generation_take_over_from_one_that_lives) {
   for (const auto* deposed : {&first, &second}) {
     const auto error = error_of([&] { (*deposed)->check_held(); });
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
-    EXPECT_THAT(error.what(), HasSubstr("generation 4 of this job (process"));
+    EXPECT_THAT(error.what(), Says("checkpoint.taken_over", 4));
     EXPECT_FALSE(fs::exists((*deposed)->workspace()));
   }
   EXPECT_THAT(names_in(folder_.path()), ElementsAre(".writer-00000003"));
@@ -92,8 +92,8 @@ TEST_F(Writers, of_an_older_generation_are_refused) {
   const auto writer = claim({"x", 2});
   const auto error = refusal({"x", 1});
   EXPECT_EQ(error.code(), ErrorCode::kAborted);
-  EXPECT_THAT(error.what(), HasSubstr("generation 2 of this job"));
-  EXPECT_THAT(error.what(), HasSubstr("this is generation 1, which it has replaced"));
+  EXPECT_THAT(error.what(), Says("checkpoint.newer_writer", 2));
+  EXPECT_THAT(error.what(), Says("checkpoint.replaced", 1));
   EXPECT_THAT(names_in(writer->workspace()), ElementsAre("owner.json"));
 }
 

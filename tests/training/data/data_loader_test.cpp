@@ -15,10 +15,12 @@
 #include "paceline/training/data/image_dataset.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/says.h"
 
 namespace paceline::data {
 namespace {
 
+using harness::Says;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -137,13 +139,13 @@ TEST(DataLoader, tensors_that_are_no_labelled_images_are_refused) {
   };
   EXPECT_EQ(refused([](ImageDataset&) {}), "taken");
   EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.to(torch::kFloat); }),
-              HasSubstr("must be uint8"));
+              Says("dataset.images_refused"));
   EXPECT_THAT(refused([](ImageDataset& d) { d.images = d.images.select(1, 0); }),
-              HasSubstr("[N, channels, height, width]"));
+              Says("dataset.images_refused"));
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.to(torch::kInt); }),
-              HasSubstr("must be int64"));
+              Says("dataset.labels_refused"));
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = d.labels.narrow(0, 0, 3); }),
-              HasSubstr("dataset sample: 4 images and 3 labels"));
+              Says("dataset.labels_too_few", "sample", 4, 3));
   EXPECT_THAT(refused([](ImageDataset& d) { d.labels = at::Tensor(); }), HasSubstr("labels"));
 }
 

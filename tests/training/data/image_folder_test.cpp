@@ -13,10 +13,12 @@
 #include "tests/files/images/encode.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 
 namespace paceline::data {
 namespace {
 
+using harness::Says;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -165,8 +167,7 @@ TEST_F(ImageFolderTest, types_that_are_not_decoded_are_warned_of) {
   folder_.write("cats/x.webp", "RIFF");
   testing::internal::CaptureStderr();
   EXPECT_EQ(ImageFolder(folder_.path(), options()).size(), 12);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("1 files are neither JPEG nor PNG"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Says("dataset.files_left_out", 1));
 }
 
 }  // namespace

@@ -10,8 +10,12 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/training/models/cnn.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::models {
 namespace {
+
+using harness::Says;
 
 std::int64_t num_elements(const std::vector<at::Tensor>& tensors) {
   std::int64_t count = 0;
@@ -109,7 +113,7 @@ TEST(ResNet, another_depth_is_an_error_that_lists_the_known_ones) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_NE(std::string(error.what()).find("18, 34, 50 or 101"), std::string::npos);
+    EXPECT_THAT(error.what(), Says("resnet.depth_unknown", 20));
   }
 }
 

@@ -7,10 +7,13 @@
 #include "paceline/training/parallel/distributed_data_parallel.h"
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 // Two blocks and a linear layer that both use; dropout only when asked.
 struct Blocks : torch::nn::Module {
@@ -130,8 +133,7 @@ TEST(Checkpoint, refuses_a_wrapper_s_forward_in_its_part) {
        })) {
     ASSERT_TRUE(result.error);
     EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
-    EXPECT_NE(std::string(result.error->what()).find("in a part of checkpoint()"),
-              std::string::npos);
+    EXPECT_THAT(result.error->what(), Says("module.in_checkpointed_part"));
   }
 }
 

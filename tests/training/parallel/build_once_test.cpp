@@ -12,6 +12,7 @@
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"
 
 namespace paceline {
@@ -21,6 +22,7 @@ using namespace std::chrono_literals;
 
 using harness::borrowed;
 using harness::run_process_ranks;
+using harness::Says;
 using harness::SharedCounter;
 using testing::HasSubstr;
 
@@ -173,8 +175,7 @@ TEST(BuildOnceProcesses, a_rank_that_cannot_build_is_told_to_the_ranks_of_all_ho
       for (const auto& result : results) {
         EXPECT_TRUE(result.threw);
         EXPECT_THAT(result.report, HasSubstr(fmt::format("rank {}", bad)));
-        EXPECT_THAT(result.report,
-                    HasSubstr("could not build the module: no such file: vocab.json"));
+        EXPECT_THAT(result.report, Says("build_once.failed", "no such file: vocab.json"));
       }
     }
   }

@@ -20,6 +20,7 @@
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline::damage {
@@ -29,6 +30,7 @@ using harness::borrowed;
 using harness::RankResult;
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using harness::Says;
 using testing::HasSubstr;
 
 constexpr int kLowestMantissaBit = 0, kHighestExponentBit = 30;
@@ -133,8 +135,7 @@ bool flip_state(const optim::Optimizer& optimizer, const std::string& kind, int 
 void expect_noticed(const RankResult& result, const std::string& name, const std::string& row) {
   ASSERT_TRUE(result.error) << row << ": not noticed";
   EXPECT_EQ(result.error->code(), ErrorCode::kCorrupt) << row << result.error->what();
-  EXPECT_THAT(result.error->what(), HasSubstr(name)) << row;
-  EXPECT_THAT(result.error->what(), HasSubstr("changed in memory after step 3")) << row;
+  EXPECT_THAT(result.error->what(), Says("memory.changed", name, 3)) << row;
 }
 
 // In a small unit, rank 0 updates the first parameter; the other rank's bits are a copy of it, but
@@ -425,7 +426,7 @@ TEST(Damage, of_what_a_hook_keeps_is_noticed) {
         trainee.step();
       });
       ASSERT_TRUE(results[1].error);
-      EXPECT_THAT(results[1].error->what(), HasSubstr("changed in memory after step 3"));
+      EXPECT_THAT(results[1].error->what(), Says("memory.changed", "", 3));
       ASSERT_TRUE(results[0].error);
       EXPECT_EQ(results[0].error->code(), ErrorCode::kAborted);
     }

@@ -14,8 +14,12 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/training/parallel/activation_checkpoint.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline {
 namespace {
+
+using harness::Says;
 
 struct TwoLayersImpl : torch::nn::Cloneable<TwoLayersImpl> {
   TwoLayersImpl() { TwoLayersImpl::reset(); }
@@ -346,22 +350,18 @@ TEST(DataParallel, an_exception_in_a_backward_pass_is_thrown_with_the_replicas_n
   DataParallel model(std::make_shared<Net>(), 2);
   const auto output = model(at::tensor({0.0F, 1.0F}).requires_grad_());
   const auto text = error_of([&] { output.sum().backward(); });
-  EXPECT_NE(text.find("replica 1 of 2: backward: no way back"), std::string::npos) << text;
+  EXPECT_THAT(text, Says("copies.failed", 1, 2, "backward", "no way back"));
 }
 
 TEST(DataParallel, a_module_that_cannot_be_cloned_is_an_error_that_says_what_to_do) {
   struct Plain : torch::nn::Module {
     at::Tensor forward(const at::Tensor& input) { return input; }
   };
-  EXPECT_NE(error_of([] {
-              DataParallel model(std::make_shared<Plain>(), 2);
-            }).find("derive it from torch::nn::Cloneable"),
-            std::string::npos);
+  EXPECT_THAT(error_of([] { DataParallel model(std::make_shared<Plain>(), 2); }),
+              Says("copies.not_cloneable"));
   struct Derived : TwoLayersImpl {};
-  EXPECT_NE(error_of([] {
-              DataParallel model(std::make_shared<Derived>(), 2);
-            }).find("returns another type"),
-            std::string::npos);
+  EXPECT_THAT(error_of([] { DataParallel model(std::make_shared<Derived>(), 2); }),
+              Says("copies.other_type"));
   DataParallel alone(std::make_shared<Plain>(), 1);  // needs no clone
   EXPECT_TRUE(at::equal(alone(at::ones({2})), at::ones({2})));
 }
@@ -369,19 +369,13 @@ TEST(DataParallel, a_module_that_cannot_be_cloned_is_an_error_that_says_what_to_
 TEST(DataParallel, refuses_inputs_that_it_cannot_cut) {
   DataParallel model(std::make_shared<SeveralImpl>(), 2);
   const at::Tensor none;
-  EXPECT_NE(error_of([&] {
-              model(at::ones({4}), 1.0, at::ones({3}), none);
-            }).find("inputs of 4 and 3 samples"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
-              model(at::scalar_tensor(1.0), 1.0, at::ones({3}), none);
-            }).find("without dimensions"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { model(none, 1.0, none, none); }).find("no input is a tensor"),
-            std::string::npos);
-  EXPECT_NE(
-      error_of([] { DataParallel bad(std::make_shared<SeveralImpl>(), 0); }).find("0 replicas"),
-      std::string::npos);
+  EXPECT_THAT(error_of([&] { model(at::ones({4}), 1.0, at::ones({3}), none); }),
+              Says("copies.inputs_differ", 4, 3));
+  EXPECT_THAT(error_of([&] { model(at::scalar_tensor(1.0), 1.0, at::ones({3}), none); }),
+              Says("copies.input_scalar"));
+  EXPECT_THAT(error_of([&] { model(none, 1.0, none, none); }), Says("copies.no_input"));
+  EXPECT_THAT(error_of([] { DataParallel bad(std::make_shared<SeveralImpl>(), 0); }),
+              Says("copies.too_few", 0));
 }
 
 TEST(DataParallel, a_step_between_forward_and_backward_is_an_error) {
@@ -393,8 +387,7 @@ TEST(DataParallel, a_step_between_forward_and_backward_is_an_error) {
     layers->first->weight.add_(1);
   }
   const auto text = error_of([&] { output.sum().backward(); });
-  EXPECT_NE(text.find("was changed between the forward and the backward pass"), std::string::npos)
-      << text;
+  EXPECT_THAT(text, Says("copies.changed_between"));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/expect_error.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 
@@ -34,6 +35,7 @@ using namespace std::chrono_literals;
 using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using harness::Says;
 
 constexpr std::int64_t kWidth = 40;
 constexpr std::int64_t kTowerSteps = 4;
@@ -535,7 +537,7 @@ TEST(FullyShardProcesses, a_divided_parameter_that_is_read_through_a_pointer_is_
       },
       on_hosts(2));
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::HasSubstr("parameter 5.weight was read through a pointer"));
+              Says("divided.read_by_pointer", "parameter 5.weight"));
   EXPECT_EQ(results[1].signal, SIGSEGV);
   EXPECT_EQ(results[0].code, ErrorCode::kPeerLost);
 }
@@ -561,7 +563,7 @@ TEST(FullyShard, ranks_that_use_divided_parameters_in_different_orders_are_told)
     for (const auto& result : results) {
       ASSERT_TRUE(result.error.has_value());
       if (result.error->code() != ErrorCode::kInvalid) continue;
-      EXPECT_THAT(result.error->what(), testing::HasSubstr("all ranks use them in the same order"));
+      EXPECT_THAT(result.error->what(), Says("divided.order_differs"));
       EXPECT_THAT(result.error->what(), testing::HasSubstr("parameter 7.weight"));
       EXPECT_THAT(result.error->what(), testing::HasSubstr("parameter 0.weight"));
       ++num_told;

@@ -13,6 +13,7 @@
 #include "paceline/training/tensor/collectives.h"
 
 #include "tests/harness/borrowed_group.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -21,7 +22,7 @@ namespace {
 using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
-using ::testing::HasSubstr;
+using harness::Says;
 using MakeHook = std::function<std::shared_ptr<CommunicationHook>()>;
 
 // Two matrices and a vector; their gradients are what is given.
@@ -176,7 +177,7 @@ TEST(HookState, of_another_hook_is_an_error_that_shows_both) {
     ASSERT_TRUE(result.error);
     EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
     EXPECT_THAT(result.error->what(),
-                HasSubstr("name: top_k (0.05) here, top_k (0.5) in the saved"));
+                Says("saved_state.differs", "name", "top_k (0.05)", "top_k (0.5)"));
   }
 }
 

@@ -20,12 +20,14 @@
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
 using harness::borrowed;
+using harness::Says;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -85,7 +87,7 @@ TEST(ReplicaGuard, names_rank_tensor_and_step_of_a_flipped_bit_within_its_passes
     const auto texts = told_after(
         3, passes, [](Guarded& module) { flip_bit(module.layers[1]->weight, 77'000, 3); });
     for (const auto& text : texts) {
-      EXPECT_THAT(text, HasSubstr("rank 1's replica differs from the others after step "));
+      EXPECT_THAT(text, Says("replica.one_differs", 1));
       EXPECT_THAT(text, HasSubstr("second.weight"));
     }
   }
@@ -95,8 +97,7 @@ TEST(ReplicaGuard, names_both_of_two_ranks) {
   const auto texts =
       told_after(2, 4, [](Guarded& module) { flip_bit(module.layers[2]->bias, 299, 0); });
   for (const auto& text : texts)
-    EXPECT_THAT(text,
-                AllOf(HasSubstr("the replicas of ranks 0 and 1 differ"), HasSubstr("third.bias")));
+    EXPECT_THAT(text, AllOf(Says("replica.two_differ", "0 and 1"), HasSubstr("third.bias")));
 }
 
 // Once damaged, the parameters of the others differ, too, because of what the damage does to the
@@ -121,8 +122,8 @@ TEST(ReplicaGuard, compares_bits_the_sign_of_a_zero_and_the_payload_of_a_nan) {
     });
     for (const auto& result : results) {
       ASSERT_TRUE(result.error);
-      EXPECT_THAT(result.error->what(),
-                  AllOf(HasSubstr("rank 2's replica differs"), HasSubstr(": idle. Their")));
+      EXPECT_THAT(result.error->what(), AllOf(Says("replica.one_differs", 2),
+                                              Says("replica.tensors_that_differ", "idle")));
     }
   }
 }
@@ -156,7 +157,7 @@ TEST(ReplicaGuard, before_a_save_compares_everything) {
   });
   for (const auto& result : results) {
     ASSERT_TRUE(result.error);
-    EXPECT_THAT(result.error->what(), HasSubstr("differ after step 4: first.bias"));
+    EXPECT_THAT(result.error->what(), Says("replica.two_differ", "0 and 1", 4, "first.bias"));
   }
 }
 
@@ -195,8 +196,7 @@ TEST(ReplicaGuardProcesses, finds_a_bit_that_another_process_flipped) {
     shared->is_flipped = true;
   };
   for (const auto& result : harness::run_process_ranks(3, body, {}, flip)) {
-    EXPECT_THAT(result.report, AllOf(HasSubstr("rank 2's replica differs from the others"),
-                                     HasSubstr("first.weight")));
+    EXPECT_THAT(result.report, AllOf(Says("replica.one_differs", 2), HasSubstr("first.weight")));
     EXPECT_EQ(result.code, ErrorCode::kCorrupt);
   }
   munmap(shared, sizeof(Shared));
@@ -222,9 +222,7 @@ TEST(NonFiniteGradient, is_said_with_rank_parameter_and_step) {
     for (const auto& result : results) {
       ASSERT_TRUE(result.error);
       EXPECT_EQ(result.error->code(), ErrorCode::kInvalid);
-      EXPECT_THAT(
-          result.error->what(),
-          HasSubstr("rank 1's gradient of parameter second.weight is not finite in step 3"));
+      EXPECT_THAT(result.error->what(), Says("gradient.not_finite", 1, "second.weight", 3));
     }
   }
 }
@@ -281,9 +279,7 @@ TEST(NonFiniteGradient, that_an_accumulating_pass_left_is_said_with_the_average)
       for (const auto& result : results) {
         ASSERT_TRUE(result.error) << world;
         EXPECT_THAT(result.error->what(),
-                    HasSubstr(fmt::format("rank {}'s gradient of parameter at_first is not finite "
-                                          "in step {}",
-                                          world - 1, step_of_nan)));
+                    Says("gradient.not_finite", world - 1, "at_first", step_of_nan));
       }
     }
   }

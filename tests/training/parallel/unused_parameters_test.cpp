@@ -11,6 +11,7 @@
 
 #include "tests/harness/borrowed_group.h"
 #include "tests/harness/random_seed.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
@@ -19,6 +20,7 @@ namespace {
 using harness::borrowed;
 using harness::run_ranks;
 using harness::run_ranks_ok;
+using harness::Says;
 
 constexpr std::int64_t kParts = 4;
 constexpr std::int64_t kSize = 5;
@@ -251,10 +253,8 @@ TEST(TwoModules, called_in_different_orders_are_an_error_that_says_so) {
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
     ASSERT_TRUE(results[rank].error);
     EXPECT_EQ(results[rank].error->code(), ErrorCode::kInvalid);
-    const std::string wanted = rank == 1 ? "module 1 here and of module 0 on rank 0"
-                                         : "module 0 here and of module 1 on rank 1";
-    EXPECT_NE(std::string(results[rank].error->what()).find(wanted), std::string::npos)
-        << results[rank].error->what();
+    EXPECT_THAT(results[rank].error->what(),
+                Says("module.order_differs", rank, 1 - rank, fmt::format("rank {}", 1 - rank)));
   }
 }
 

@@ -21,6 +21,7 @@
 #include "paceline/training/tensor/tensor_memory.h"
 
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/shared_counter.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/pipeline/stage_models.h"
@@ -28,6 +29,7 @@
 namespace paceline {
 namespace {
 
+using harness::Says;
 using testing::HasSubstr;
 using Tensors = PipelineStage::Tensors;
 
@@ -256,7 +258,7 @@ TEST(PipelineLoansProcesses, what_a_lost_rank_has_borrowed_is_not_used_again) {
   EXPECT_EQ(results[1].signal, SIGKILL);
   EXPECT_THAT(results[0].report, HasSubstr("8 of 8 new, 0 of 3 lent"));
   EXPECT_THAT(results[0].report, HasSubstr(to_string(ErrorCode::kPeerLost)));
-  EXPECT_THAT(results[0].report, HasSubstr("this rank was in 0B0"));
+  EXPECT_THAT(results[0].report, Says("pipeline.place_of_failure", "0B0"));
 }
 
 // Rank 1 reads its input until rank 0 has given up.
@@ -285,8 +287,7 @@ TEST(PipelineLoans, the_wait_at_the_end_has_the_groups_deadline) {
       {.group_timeout = std::chrono::milliseconds(300)});
   ASSERT_TRUE(results[0].error);
   EXPECT_EQ(results[0].error->code(), ErrorCode::kTimeout);
-  EXPECT_THAT(results[0].error->what(),
-              HasSubstr("rank 0 had given all its results and was waiting for rank 1 to finish"));
+  EXPECT_THAT(results[0].error->what(), Says("pipeline.loan_kept", "rank 0", "rank 1"));
 }
 
 TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
@@ -299,7 +300,7 @@ TEST(PipelineLoansProcesses, a_rank_without_the_area_of_the_others_is_told) {
                    mean_of_squares);
          return std::string();
        })) {
-    EXPECT_THAT(result.report, HasSubstr("rank 1: rank 0 lends a tensor of a SymmetricTensors"));
+    EXPECT_THAT(result.report, Says("pipeline.loan_refused", "rank 1", "rank 0"));
   }
 }
 

@@ -10,10 +10,13 @@
 
 #include "tests/engine/rpc/worker_process.h"
 #include "tests/harness/fresh_directory.h"
+#include "tests/harness/says.h"
 #include "tests/training/remote/training.h"
 
 namespace paceline::remote::testing_training {
 namespace {
+
+using harness::Says;
 
 // Workers of several processes, which find each other by a file.
 class Faults : public testing::Test {
@@ -92,7 +95,7 @@ TEST_F(RemoteOwnerKilled, forward_backward_and_step_end_with_errors_that_name_it
     optimizer.step(loss);
     FAIL();
   } catch (const StepError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("worker owner did not take the step"));
+    EXPECT_THAT(error.what(), Says("optimizer.not_stepped", "owner"));
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
   }
 }

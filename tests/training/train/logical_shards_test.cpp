@@ -9,13 +9,14 @@
 
 #include "tests/harness/fresh_directory.h"
 #include "tests/harness/process_ranks.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/train/small_run.h"
 
 namespace paceline::train {
 namespace {
 
-using ::testing::HasSubstr;
+using harness::Says;
 
 constexpr std::int64_t kShards = 8;
 
@@ -104,8 +105,7 @@ TEST(LogicalShards, of_another_number_do_not_continue_a_run) {
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_THAT(error.what(),
-                  HasSubstr("continue at step 1 has 8 logical shards, this job has 4"));
+      EXPECT_THAT(error.what(), Says("shards.of_the_run_differ", 1, 8, 4));
     }
   });
 }

@@ -14,6 +14,7 @@
 #include "paceline/training/train/run_report.h"
 
 #include "tests/harness/expect_error.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 #include "tests/training/train/small_run.h"
 
@@ -21,6 +22,7 @@ namespace paceline::train {
 namespace {
 
 using harness::run_ranks_ok;
+using harness::Says;
 
 std::shared_ptr<ProcessGroup> borrow(ProcessGroup& group) {
   return {&group, [](auto*) {}};
@@ -276,7 +278,7 @@ TEST(Evaluate, nothing_to_evaluate_is_an_error_on_every_rank) {
          evaluate(group, loader, [](const at::Tensor& images) { return images; });
        })) {
     ASSERT_TRUE(result.error);
-    EXPECT_NE(std::string(result.error->what()).find("no sample on any rank"), std::string::npos);
+    EXPECT_THAT(result.error->what(), Says("evaluate.no_sample"));
   }
 }
 

@@ -3,11 +3,13 @@
 #include "paceline/engine/core/error.h"
 #include "paceline/training/train/checkpoints/checkpointer.h"
 
+#include "tests/harness/says.h"
+
 namespace paceline::train {
 namespace {
 
+using harness::Says;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const JobStart kFirst{.job = "j"};
@@ -46,11 +48,10 @@ std::string refusal(const JobStart& start, const FoundStates& states) {
 TEST(RunOwnership, a_first_start_takes_nothing_and_needs_unused_places) {
   EXPECT_EQ(find_ownership(kFirst, found(kNothing)).run, "");
   EXPECT_EQ(find_ownership(kFirst, found(kBegun)).run, "");
-  EXPECT_THAT(refusal(kFirst, found(state(20, "a"))), HasSubstr("dir: it has checkpoints already"));
-  EXPECT_THAT(refusal(kFirst, found(state(20, "a"))), HasSubstr("--resume"));
-  EXPECT_THAT(refusal(kFirst, found(kUnmarked)), HasSubstr("step 7"));
+  EXPECT_THAT(refusal(kFirst, found(state(20, "a"))), Says("ownership.directory_used", "dir", 20));
+  EXPECT_THAT(refusal(kFirst, found(kUnmarked)), Says("ownership.directory_used", "dir", 7));
   EXPECT_THAT(refusal(kFirst, found(kNothing, {kNothing, state(5, "a")})),
-              HasSubstr("rank 1: the memory"));
+              Says("ownership.memory_used", 1, 5));
 }
 
 TEST(RunOwnership, resuming_continues_the_directorys_run) {
@@ -61,10 +62,9 @@ TEST(RunOwnership, resuming_continues_the_directorys_run) {
 }
 
 TEST(RunOwnership, resuming_refuses_a_newest_checkpoint_of_another_run_and_shows_both) {
-  const std::string text = refusal(kResumed, found(copied("b")));
-  EXPECT_THAT(text, HasSubstr("dir: its newest checkpoint, step-00000500, is of run b (seed 7), "
-                              "the directory is of run a (seed 3)"));
-  EXPECT_THAT(text, HasSubstr("--resume-other-run"));
+  EXPECT_THAT(refusal(kResumed, found(copied("b"))),
+              Says("ownership.newest_of_another_run", "dir", "00000500", "run b (seed 7)",
+                   "run a (seed 3)"));
 }
 
 TEST(RunOwnership, resuming_takes_another_runs_checkpoint_when_it_is_told_to) {
@@ -99,12 +99,11 @@ TEST(RunOwnership, resuming_takes_memory_of_the_same_run_only) {
   for (const FoundState& disk : {state(2, "a"), kBegun, kUnmarked}) {
     for (const JobStart& start : {kResumed, kResumedRestart}) {
       EXPECT_THAT(refusal(start, found(disk, {kNothing, state(500, "b")})),
-                  HasSubstr("rank 1: the memory for checkpoints (PACELINE_MEMORY_CHECKPOINT) holds "
-                            "step 500 of another run than dir"));
+                  Says("ownership.memory_of_another_run", 1, 500, "dir"));
     }
   }
   EXPECT_THAT(refusal(kResumed, found(kNothing, {state(4, "b"), state(3, "a")})),
-              HasSubstr("rank 1"));
+              Says("ownership.memory_of_another_run", 1, 3, "dir"));
 }
 
 TEST(RunOwnership, a_restart_continues_what_its_own_job_has_left) {
@@ -118,15 +117,16 @@ TEST(RunOwnership, a_restart_continues_what_its_own_job_has_left) {
 TEST(RunOwnership, a_restart_refuses_a_directory_of_another_job) {
   for (const FoundState& disk :
        {state(20, "a", "older"), state(20, "a", std::nullopt), kUnmarked}) {
-    EXPECT_THAT(refusal(kRestarted, found(disk)), HasSubstr("are not the job's own"));
+    EXPECT_THAT(refusal(kRestarted, found(disk)), Says("ownership.not_of_this_job", "dir"));
     EXPECT_THAT(refusal(kRestarted, found(disk, {state(30, "b"), kNothing})),
-                HasSubstr("are not the job's own"));
+                Says("ownership.not_of_this_job", "dir"));
   }
 }
 
 TEST(RunOwnership, a_restart_refuses_memory_as_its_first_start_did) {
   for (const FoundState& memory : {state(5, "b", "older"), kUnmarked}) {
-    EXPECT_THAT(refusal(kRestarted, found(kNothing, {memory})), HasSubstr("rank 0: the memory"));
+    EXPECT_THAT(refusal(kRestarted, found(kNothing, {memory})),
+                Says("ownership.memory_used", 0, *memory.step));
   }
 }
 

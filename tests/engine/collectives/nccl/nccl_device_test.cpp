@@ -7,12 +7,13 @@
 
 #include "tests/engine/collectives/nccl/gpus.h"
 #include "tests/engine/collectives/sample_values.h"
+#include "tests/harness/says.h"
 #include "tests/harness/thread_ranks.h"
 
 namespace paceline {
 namespace {
 
-using testing::HasSubstr;
+using harness::Says;
 
 constexpr std::size_t kCount = 1003;
 
@@ -108,7 +109,7 @@ TEST_F(NcclDevice, memory_of_the_host_is_refused) {
       {.backend = "nccl"});
   ASSERT_TRUE(results[0].error);
   EXPECT_EQ(results[0].error->code(), ErrorCode::kInvalid);
-  EXPECT_THAT(results[0].error->what(), HasSubstr("is declared to be in CUDA memory, but is not"));
+  EXPECT_THAT(results[0].error->what(), Says("library.not_on_device"));
 }
 
 }  // namespace
