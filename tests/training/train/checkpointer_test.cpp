@@ -337,7 +337,7 @@ TEST_F(MemoryCheckpointerTest, damaged_checkpoints_are_passed_over) {
   damage(memory(), 4096 + 2000);
   const auto results = harness::run_process_ranks(2, [&](ProcessGroup& group) {
     SmallRun run(std::shared_ptr<ProcessGroup>(&group, [](auto*) {}));
-    Checkpointer(run.group, path_.string(), {.memory = memory()})
+    Checkpointer(run.group, {.folder = path_.string(), .memory = memory()})
         .restore(run.model.module(), run.optimizer);
     return std::string();
   });
