@@ -12,8 +12,13 @@ namespace paceline::launcher {
 
 // The members that each value sends, whose names are the keys.
 
-NLOHMANN_JSON_SERIALIZE_ENUM(Failure::Kind,
-                             {{Failure::Kind::kRank, "rank"}, {Failure::Kind::kHost, "host"}})
+// The library's macro for enums keeps a static with a destructor.
+void to_json(nlohmann::json& to, Failure::Kind from) {
+  to = from == Failure::Kind::kHost ? "host" : "rank";
+}
+void from_json(const nlohmann::json& from, Failure::Kind& to) {
+  to = from == "host" ? Failure::Kind::kHost : Failure::Kind::kRank;
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failure, kind, cause, end, exit_code, signal, reason, on_purpose,
                                    at)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, store, master)
