@@ -17,7 +17,7 @@ def declarations():
     """{(namespace, name)} of what stands at the beginning of a line in a header's namespace."""
     found = set()
     for header in sorted((ROOT / "paceline").rglob("*.h")):
-        if header.relative_to(ROOT).parts[2] in INNER:
+        if INNER.intersection(header.relative_to(ROOT).parts):
             continue
         space = None
         for line in header.read_text().splitlines():
