@@ -66,13 +66,18 @@ double resident_megabytes() {
 
 // --- agents ---
 
-launcher::Joining joining(int number, int count) {
-  const Endpoint somewhere{"10.0.0.1", static_cast<std::uint16_t>(1 + number % 60000)};
+launcher::JobTerms terms_of(int count) {
   return {.version = "1",
           .run_id = "job",
-          .host = fmt::format("host{}", number),
+          .num_nodes = count,
           .min_nodes = count,
-          .max_nodes = count,
+          .restarts = {.max_restarts = 1000}};
+}
+
+launcher::Joining joining(int number, int count) {
+  const Endpoint somewhere{"10.0.0.1", static_cast<std::uint16_t>(1 + number % 60000)};
+  return {.terms = terms_of(count),
+          .host = fmt::format("host{}", number),
           .stand_in = somewhere,
           .offer = {somewhere, somewhere}};
 }
@@ -80,12 +85,7 @@ launcher::Joining joining(int number, int count) {
 // The coordinator with its own agent, on a thread: takes part in every generation.
 void lead(int count, Fd listener, const Secret& secret, std::stop_token stop) {
   launcher::EventLoop loop;
-  const launcher::CoordinatorSettings settings{.version = "1",
-                                               .run_id = "job",
-                                               .min_nodes = count,
-                                               .max_nodes = count,
-                                               .restarts = {.max_restarts = 1000},
-                                               .expected_nodes = count};
+  const launcher::CoordinatorSettings settings{.terms = terms_of(count), .expected_nodes = count};
   CoordinatorHost host(loop, settings, std::move(listener), secret, {});
   host.report(joining(0, count));
   while (!stop.stop_requested()) {

@@ -103,7 +103,6 @@ int main(int argc, char** argv) {
     }
     std::vector<float> sums(makes("other-count") && is_odd ? 2 : 1, loss_sum);
     group->all_reduce(std::span(sums));
-    if (checkpoints) checkpoints->save(epoch, {});
   }
   if (makes("extra-call") && group->rank() == 0) paceline::all_reduce_value(*group, loss_sum);
   if (group->rank() == 0) std::printf("two epochs\n");
