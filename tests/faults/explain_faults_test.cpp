@@ -111,7 +111,7 @@ TEST_P(ExplainFaultsTest, the_time_out_of_the_others_says_that_the_missing_rank_
     timed_out = true;
     EXPECT_THAT(
         results[rank].report,
-        testing::AllOf(Says("explain.never_entered", "rank 2",
+        testing::AllOf(Says("records.never_entered", "rank 2",
                             "all_reduce #2 (float32 x 1000, sum, group world)", "barrier #1"),
                        Says("explain.missing_rank_stopped", "barrier #1")));
   }

@@ -1,7 +1,7 @@
 #pragma once
 
 // EXPECT_THAT(text, Says("run.first_failure", 1, "exit code 3")): the text contains that message of
-// the table in messages.cpp. Each {} of the message stands for the next argument; once they are
+// the tables in messages/. Each {} of the message stands for the next argument; once they are
 // used up, for any text up to the end of the line. An unknown name is a failure.
 
 #include <string>
@@ -12,6 +12,11 @@
 #include <gmock/gmock.h>
 
 namespace paceline::harness {
+
+struct Message {
+  std::string_view name;
+  std::string_view text;
+};
 
 // The message, with its parts that stand between {}. Throws std::invalid_argument for a name that
 // the table lacks, or for more arguments than the message has {}.

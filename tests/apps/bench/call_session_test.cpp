@@ -183,20 +183,20 @@ INSTANTIATE_TEST_SUITE_P(
         RpcRefusal{{"--peer", "socket,"}, Says("option.not_one_of", "--peer", "")},
         RpcRefusal{{"--sizes", "8"}, Says("bench.message_size", "8 B", "16 B", "64 MiB")},
         RpcRefusal{{"--sizes", "128M"}, Says("bench.message_size", "128 MiB")},
-        RpcRefusal{{"--sizes", "4X"}, Says("option.refused", "--sizes", "4X", "a size")},
-        RpcRefusal{{"--sizes", ""}, Says("option.empty", "--sizes")},
+        RpcRefusal{{"--sizes", "4X"}, Says("cli.value_refused", "--sizes", "4X", "a size")},
+        RpcRefusal{{"--sizes", ""}, Says("cli.value_empty", "--sizes")},
         RpcRefusal{{"--transport", "shm"},
                    Says("option.not_one_of", "--transport", "shm", "unix, tcp")},
         RpcRefusal{{"--measure", "piplined"}, Says("option.did_you_mean", "pipelined")},
         RpcRefusal{{"--python", "/no/python"}, Says("bench.python_refused", "/no/python")},
-        RpcRefusal{{"--spin", "-1"}, Says("option.no_number", "--spin", -1, 0)},
-        RpcRefusal{{"--rounds", "0"}, Says("option.no_number", "--rounds", 0, 1)},
-        RpcRefusal{{"--timeout", "x"}, Says("option.no_number", "--timeout", "x", 1)},
+        RpcRefusal{{"--spin", "-1"}, Says("cli.not_whole", "--spin", -1, 0)},
+        RpcRefusal{{"--rounds", "0"}, Says("cli.not_whole", "--rounds", 0, 1)},
+        RpcRefusal{{"--timeout", "x"}, Says("cli.not_whole", "--timeout", "x", 1)},
         RpcRefusal{{"--json", "/no/such/folder/f"},
                    Says("option.file_refused", "--json", "/no/such/folder/f", "No such file")},
-        RpcRefusal{{"--np", "2"}, Says("option.unknown", "--np")},
-        RpcRefusal{{"--bussy"}, Says("option.unknown_near", "--bussy", "--busy")},
-        RpcRefusal{{"all_reduce"}, Says("option.word_not_expected", "all_reduce")}));
+        RpcRefusal{{"--np", "2"}, Says("cli.unknown_option", "--np")},
+        RpcRefusal{{"--bussy"}, Says("cli.option_meant", "--bussy", "--busy")},
+        RpcRefusal{{"all_reduce"}, Says("cli.not_expected", "all_reduce")}));
 
 TEST(BenchRpcWord, comes_first) {
   const Outcome outcome = run_paceline({"bench", "all_reduce,rpc"});

@@ -81,7 +81,7 @@ TEST_F(BenchPlanningTest, measures_again_where_a_calibration_cannot_be_read) {
   std::ofstream(costs_) << "nonsense";
   const Outcome outcome = bench({"--calibrate", "--np", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, Says("calibration.unreadable", costs_));
+  EXPECT_THAT(outcome.out, Says("doctor.calibration_unreadable", costs_));
   EXPECT_TRUE(load_calibration(costs_));
 }
 
@@ -96,7 +96,7 @@ TEST_F(BenchPlanningTest, says_when_a_calibration_cannot_be_read_or_written) {
   std::ofstream(costs_) << "nonsense";
   const Outcome unreadable = bench({"all_reduce", "--simulate", "hosts=2"});
   EXPECT_NE(unreadable.exit_code, 0);
-  EXPECT_THAT(unreadable.err, Says("calibration.unreadable", costs_));
+  EXPECT_THAT(unreadable.err, Says("doctor.calibration_unreadable", costs_));
   setenv("PACELINE_CALIBRATION", "/proc/none/costs.json", 1);
   const Outcome unwritable = bench({"--calibrate", "--np", "2"});
   EXPECT_NE(unwritable.exit_code, 0);

@@ -127,7 +127,7 @@ TEST_P(FlightTest, the_time_outs_error_says_who_never_entered_and_where_the_reco
     timed_out |= error->code() == ErrorCode::kTimeout;
     EXPECT_THAT(error->what(),
                 AllOf(Says("flight.by_the_records", "rank 2"),
-                      Says("explain.never_entered", "rank 2",
+                      Says("records.never_entered", "rank 2",
                            "all_reduce #2 (float32 x 1000, sum, group world)", "barrier #1 and ")));
   }
   EXPECT_TRUE(timed_out);
@@ -159,7 +159,7 @@ TEST_P(FlightTest, a_wait_that_ends_early_names_the_operation_and_the_missing_ra
                       AllOf(Says("call.not_complete", "rank 0", "all_reduce #2 (float32 x 10, sum)",
                                  "world", 200),
                             Says("flight.by_the_records", "rank 1"),
-                            Says("explain.never_entered", "rank 1",
+                            Says("records.never_entered", "rank 1",
                                  "all_reduce #2 (float32 x 10, sum, group world)", "barrier #1")));
         }
         early.arrive_and_wait();
@@ -210,7 +210,7 @@ TEST_P(FlightTest, an_abort_and_an_unanswered_receive_are_told_in_words) {
       options());
   EXPECT_THAT(
       explain(flights()).sentence,
-      AllOf(Says("explain.never_entered", "rank 1", "barrier #2 (group world)"),
+      AllOf(Says("records.never_entered", "rank 1", "barrier #2 (group world)"),
             Says("explain.missing_rank_failed", "barrier #1", "rank 1: the loss is not finite")));
   const auto results = run_ranks(
       2,

@@ -60,14 +60,14 @@ TEST_P(VisitTest, whose_body_throws_no_exception_of_the_standards_ends_everywher
         EXPECT_EQ(thrown, 42);
         EXPECT_EQ(group.rank(), 1);
       } catch (const Error& error) {
-        EXPECT_THAT(error.what(), Says("error.of_another_type", "int"));
+        EXPECT_THAT(error.what(), Says("error.not_an_exception", "int"));
       }
       group.barrier();
     });
     for (const auto& [error] : results) {
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(),
-                  AllOf(Says("visit.body_threw"), Says("error.of_another_type", "int")));
+                  AllOf(Says("visit.body_threw"), Says("error.not_an_exception", "int")));
     }
   }
 }

@@ -38,10 +38,10 @@ struct Written {
 };
 
 TEST(Endpoint, each_form_is_taken_or_refused_with_what_to_write) {
-  const auto no_host = Says("endpoint.no_host", "--flag");
+  const auto no_host = Says("usage.not_an_address", "--flag");
   const auto no_port = Says("endpoint.not_host_and_port", "--flag");
-  const auto brackets = Says("endpoint.without_brackets", "--flag");
-  const auto everyones = Says("endpoint.of_every_host", "--flag");
+  const auto brackets = Says("usage.ipv6_without_brackets", "--flag");
+  const auto everyones = Says("usage.any_address", "--flag");
   for (const Written& one : std::vector<Written>{{"head:29500", "head", 29500},
                                                  {"HEAD.Example.ORG:1", "HEAD.Example.ORG", 1},
                                                  {"head.example.org.:80", "head.example.org.", 80},
@@ -189,11 +189,11 @@ TEST(Endpoint, a_name_without_an_address_is_looked_up_again_until_the_deadline) 
     ADD_FAILURE() << "it was found";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-    EXPECT_THAT(error.what(), Says("socket.unresolved", "no-such-host.invalid"));
+    EXPECT_THAT(error.what(), Says("nodes.address_unknown", "no-such-host.invalid"));
   }
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_GE(std::chrono::steady_clock::now() - begun, 1s);
-  EXPECT_THAT(said, Says("socket.tries_again", "no-such-host.invalid"));
+  EXPECT_THAT(said, Says("nodes.address_tried_again", "no-such-host.invalid"));
 }
 
 }  // namespace

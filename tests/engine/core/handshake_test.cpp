@@ -156,7 +156,7 @@ TEST(ClientHandshake, proves_nothing_to_a_server_with_another_secret_or_context)
       ADD_FAILURE() << "it went on";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-      EXPECT_THAT(error.what(), Says("handshake.refused", "the server"));
+      EXPECT_THAT(error.what(), Says("nodes.secret_differs", "the server"));
     }
   }
 }

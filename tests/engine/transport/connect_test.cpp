@@ -70,7 +70,7 @@ TEST_P(ConnectTest, another_secret_or_generation_is_refused_and_the_group_forms_
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalid);
     EXPECT_EQ(error.ranks(), std::vector{0}) << error.what();
-    EXPECT_THAT(error.what(), Says("handshake.refused"));
+    EXPECT_THAT(error.what(), Says("nodes.secret_differs"));
   }
   auto second = join(1, 2);
   const auto one = first.get();

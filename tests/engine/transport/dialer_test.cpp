@@ -245,7 +245,7 @@ TEST_P(DialerTest, another_secret_is_refused_before_this_rank_identifies_itself)
   });
   const Error error = failure_of(*dialer);
   EXPECT_EQ(error.code(), ErrorCode::kInvalid);
-  EXPECT_THAT(error.what(), Says("handshake.refused"));
+  EXPECT_THAT(error.what(), Says("nodes.secret_differs"));
   dialer.reset();  // hangs up
   EXPECT_LE(answers.get(), 0);
 }

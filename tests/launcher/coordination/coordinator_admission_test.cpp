@@ -46,8 +46,8 @@ TEST(CoordinatorAdmission, refuses_a_node_that_does_not_fit_and_names_both_sides
     job.pass(3s);
     EXPECT_FALSE(job.take<StartOrder>(1)) << "a refused node counts";
   };
-  refused([](Joining& one) { one.terms.version = "2"; }, Says("node.other_version", 2, 1));
-  refused([](Joining& one) { one.terms.run_id = "x"; }, Says("node.other_job", "x", "job"));
+  refused([](Joining& one) { one.terms.version = "2"; }, Says("nodes.other_version", 2, 1));
+  refused([](Joining& one) { one.terms.run_id = "x"; }, Says("nodes.other_id", "x", "job"));
   refused([](Joining& one) { one.terms.num_nodes = 4; }, Says("node.other_nnodes", "2:4", "2:3"));
   refused([](Joining& one) { one.terms.logical_shards = 4; }, Says("node.other_shards", 4, 0));
   refused(
@@ -78,7 +78,7 @@ TEST(CoordinatorAdmission, a_spare_takes_the_place_of_a_lost_node_at_the_next_ge
     job.join(1);
     job.join(2);
     job.join(3);
-    EXPECT_THAT(job.take<WaitOrder>(3)->reason, Says("node.is_a_spare", "2 nodes", 60));
+    EXPECT_THAT(job.take<WaitOrder>(3)->reason, Says("nodes.waits_to_replace", "2 nodes", 60));
     job.pass(59s);
     job.lose(2);
     EXPECT_TRUE(job.take<StopOrder>(1));
@@ -203,7 +203,7 @@ TEST(CoordinatorAdmission, a_spare_ends_with_the_job) {
     const auto end = job.take<EndOrder>(3);
     ASSERT_TRUE(end);
     EXPECT_EQ(end->exit_code, exit_code);
-    EXPECT_THAT(end->reason, Says("node.not_needed"));
+    EXPECT_THAT(end->reason, Says("nodes.not_needed"));
   }
 }
 
@@ -233,7 +233,7 @@ TEST(CoordinatorAdmission,
   const auto end = twins.take<EndOrder>(2);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 2);
-  EXPECT_THAT(end->reason, Says("node.rank_taken", 1, "h1"));
+  EXPECT_THAT(end->reason, Says("nodes.rank_taken", 1, "h1"));
   EXPECT_FALSE(twins.take<StartOrder>(1)) << "a refused node counts";
 
   Job back(nodes(2, 2, 1));

@@ -54,7 +54,7 @@ TEST(Coordinator, ends_when_too_few_nodes_arrive) {
   const auto end = job.take<EndOrder>(1);
   ASSERT_TRUE(end);
   EXPECT_EQ(end->exit_code, 3);
-  EXPECT_THAT(end->reason, Says("coordinator.too_few_came", "1 node", 60, "2 are", "h1"));
+  EXPECT_THAT(end->reason, Says("nodes.too_few_came", "1 node", 60, "2 are", "h1"));
   EXPECT_TRUE(job.over());
 }
 
@@ -158,7 +158,7 @@ TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_th
   other.stopped(1, 0);
   other.stopped(2, 0);
   other.lose(3);
-  EXPECT_THAT(other.take<EndOrder>(1)->cause, Says("coordinator.host_lost", "h3"));
+  EXPECT_THAT(other.take<EndOrder>(1)->cause, Says("run.host_lost", "h3"));
 }
 
 TEST(Coordinator, the_failure_that_happened_first_counts_and_not_the_report_that_came_first) {
@@ -213,12 +213,12 @@ TEST(Coordinator, goes_on_with_fewer_nodes_at_once_and_takes_a_new_one_in) {
   job.join(1);
   job.join(2);
   job.lose(2);
-  EXPECT_THAT(job.take<StopOrder>(1)->reason, Says("coordinator.host_lost", "h2"));
+  EXPECT_THAT(job.take<StopOrder>(1)->reason, Says("run.host_lost", "h2"));
   job.stopped(1, 0);
   const auto alone = job.take<StartOrder>(1);
   ASSERT_TRUE(alone);
   EXPECT_EQ(place_of(*alone), (NodePlace{1, 0, 1, 0, 2, {{kNoRole, 2}}}));
-  EXPECT_THAT(alone->note, Says("coordinator.goes_on", "1 node"));
+  EXPECT_THAT(alone->note, Says("run.goes_on", "1 node"));
   job.join(3);
   EXPECT_THAT(job.take<StopOrder>(1)->reason, Says("coordinator.host_joins", "h3"));
   job.stopped(1, 1);

@@ -101,8 +101,8 @@ TEST(HostList, names_file_and_line_of_what_is_wrong) {
   EXPECT_THAT(message(std::string("a\0b\n", 4)),
               Says("hosts.not_a_host", "cluster.txt, line 1", "a\\x00b"));
   EXPECT_THAT(refusal([] { read_hostfile("/nowhere/hosts"); }),
-              Says("hosts.file_unreadable", "/nowhere/hosts", "No such file"));
-  EXPECT_THAT(refusal([] { read_hostfile("/tmp"); }), Says("hosts.file_unreadable", "/tmp"));
+              Says("hosts.file_not_opened", "/nowhere/hosts", "No such file"));
+  EXPECT_THAT(refusal([] { read_hostfile("/tmp"); }), Says("hosts.file_not_opened", "/tmp"));
 }
 
 // Whatever comes: hosts that are safe on a command line, or an error.

@@ -70,13 +70,13 @@ TEST_F(Agents, start_another_generation_and_tell_the_ranks_what_is_left) {
   EXPECT_EQ(run("[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo $TORCHELASTIC_MAX_RESTARTS"),
             0);
   EXPECT_EQ(text_of("out"), "1\n1\n");
-  EXPECT_THAT(text_of("err"), Says("agent.generation", 1, 1, 1));
+  EXPECT_THAT(text_of("err"), Says("run.restarts", 1, 1, 1));
 }
 
 TEST_F(Agents, stop_their_ranks_for_a_signal_of_the_supervisor) {
   signal(SIGTERM);
   EXPECT_EQ(run("exec sleep 60"), 128 + SIGTERM);
-  EXPECT_THAT(text_of("err"), Says("agent.stopped_by_signal", "SIGTERM"));
+  EXPECT_THAT(text_of("err"), Says("run.stopped", "SIGTERM"));
 }
 
 TEST_F(Agents, end_everything_once_the_supervisor_is_gone) {

@@ -65,7 +65,7 @@ TEST(MachineMap, cores_that_were_not_given_and_idle_cores_can_be_told_apart) {
   const Topology topology = restrict_topology(small_machine(), {0, 1, 2, 5});
   const Placement placement = plan_placement(topology, {.num_local_ranks = 2});
   const std::string text = draw_machine_text(topology, &placement);
-  EXPECT_THAT(text, Says("topo.given_cpus", "3 cores", "0-2,5"));
+  EXPECT_THAT(text, Says("topo.given", "3 cores", "0-2,5"));
   EXPECT_THAT(text, HasSubstr("      cpu      0   1\n               x   5\n"));
   EXPECT_THAT(text, HasSubstr("      rank     -   x\n"));
 }

@@ -116,7 +116,7 @@ TEST(PlacementWarnings, a_mask_of_an_outer_launcher_is_named_with_its_cure) {
 
 TEST(PlacementWarnings, a_map_that_gives_a_cpu_twice_is_named) {
   Job job{.binding = {.to = BindTo::kMap, .map = {{0, 1, 2}, {2}}}};
-  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.map_overlaps", 0, 1, 2)));
+  EXPECT_THAT(job.warnings(), ElementsAre(Says("placement.cpu_shared", 0, 1, 2)));
 }
 
 TEST(PlacementWarnings, another_job_counts_when_there_are_too_few_cores_for_both) {

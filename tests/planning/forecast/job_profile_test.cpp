@@ -65,7 +65,7 @@ TEST(JobProfile, needs_only_what_has_no_default) {
 TEST(JobProfile, counts_tied_parameters_once) { EXPECT_EQ(unusual_job().parameters(), 3000 - 7); }
 
 TEST(JobProfile, damaged_texts_are_refused_with_what_is_wrong) {
-  EXPECT_THAT(refusal_of("{"), Says("profile.unreadable"));
+  EXPECT_THAT(refusal_of("{"), Says("mesh.foreign_profile"));
   EXPECT_THAT(refusal_of(R"({"format":"paceline costs","version":1})"), Says("profile.other_file"));
   JobProfile profile = unusual_job();
   profile.layers[1].forward.sample_s = -1;
