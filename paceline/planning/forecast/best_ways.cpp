@@ -131,12 +131,13 @@ class Searcher {
   }
 
   [[noreturn]] void refuse() const {
-    fail(ErrorCode::kInvalid,
-         "{} ranks cannot divide a global batch of {} samples among them: about {} ranks would "
-         "have to share each replica (heads: {}, blocks: {}); choose a larger global batch or fewer "
-         "ranks",
-         machine_.world_size(), global_batch_, machine_.world_size() / global_batch_ + 1,
-         profile_.most_parts, profile_.num_blocks());
+    fail(
+        ErrorCode::kInvalid,
+        "{} ranks cannot divide a global batch of {} samples among them: about {} ranks would "
+        "have to share each replica (heads: {}, blocks: {}); choose a larger global batch or fewer "
+        "ranks",
+        machine_.world_size(), global_batch_, machine_.world_size() / global_batch_ + 1,
+        profile_.most_parts, profile_.num_blocks());
   }
 
   void sort() {

@@ -40,8 +40,8 @@ class SymmetricArena {
     const auto* const byte = static_cast<const std::byte*>(address);
     return byte >= area_.data() && byte < area_.data() + area_.bytes();
   }
-  // The arena's number: drawn at random and the same on all ranks of the group, so no other arena has
-  // it.
+  // The arena's number: drawn at random and the same on all ranks of the group, so no other arena
+  // has it.
   std::int64_t number() const { return number_; }
   std::size_t bytes() const { return area_.bytes(); }
   // Where this process sees the area of a rank, by its number in the world; null for ranks outside
