@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
 

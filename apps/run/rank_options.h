@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "paceline/launcher/job/launch_options.h"
+#include "paceline/launcher/ranks/launch_options.h"
 #include "paceline/launcher/placement/placement.h"
 
 #include "apps/cli/option_table.h"

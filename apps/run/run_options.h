@@ -8,7 +8,7 @@
 
 #include "paceline/engine/core/system/topology.h"
 #include "paceline/launcher/hosts/hosts_plan.h"
-#include "paceline/launcher/job/launch_options.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 #include "apps/cli/option_table.h"
 

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(sys.argv[1])
 PAGES = ("README.md", "docs/data.md", "docs/data_parallel.md", "docs/errors.md", "docs/images.md", "docs/model_parallelism.md",
          "docs/optimizers.md", "docs/pipeline.md", "docs/surviving.md", "docs/tutorial.md")
 # Inside the launcher and the engine; the pages mention some of their classes by names that are other things to users.
-INNER = {"coordination", "diagnosis", "hosts", "job", "messages", "output", "placement", "process", "job_timeline", "transport"}
+INNER = {"coordination", "diagnosis", "hosts", "job", "messages", "output", "placement", "process", "ranks", "job_timeline", "transport"}
 SPACES = ("data", "images", "models", "optim", "pipeline", "planning", "text", "train")
 
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A rank's half of the fork server; launcher/job/rank_seeds.h is the launcher's half.
+// A rank's half of the fork server; launcher/ranks/rank_seeds.h is the launcher's half.
 //
 // With it a program loads its libraries once a job instead of at each restart (0.3 s for a program
 // with LibTorch), like Python's forkserver and Android's zygote. A rank that the launcher may
@@ -26,7 +26,7 @@
 // (LoadedFiles), and refuses otherwise; the launcher checks the program's file.
 //
 // Values that a library read from the environment while it was loaded stay in effect, so the
-// launcher changes only variables that describe a rank's place (launcher/job/rank_seeds.h).
+// launcher changes only variables that describe a rank's place (launcher/ranks/rank_seeds.h).
 // /proc/PID/environ shows the variables of the first generation.
 //
 // Invariants:

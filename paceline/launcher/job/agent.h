@@ -18,12 +18,12 @@
 #include "paceline/launcher/job/generation.h"
 #include "paceline/launcher/job/job_membership.h"
 #include "paceline/launcher/job/job_watch.h"
-#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/job/run_tally.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/supervisor.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 namespace paceline::launcher {
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "paceline/engine/core/deadline.h"
-#include "paceline/launcher/job/chaos_plan.h"
 #include "paceline/launcher/job/job_flights.h"
 #include "paceline/launcher/output/console.h"
+#include "paceline/launcher/ranks/chaos_plan.h"
 
 namespace paceline::launcher {
 

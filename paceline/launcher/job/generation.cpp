@@ -13,11 +13,11 @@
 #include "paceline/engine/core/system/host.h"
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
-#include "paceline/launcher/job/job_services.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/process/descendants.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 namespace paceline::launcher {
 

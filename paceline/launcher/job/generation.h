@@ -34,17 +34,17 @@
 #include "paceline/launcher/diagnosis/failure_report.h"
 #include "paceline/launcher/diagnosis/thread_census.h"
 #include "paceline/launcher/job/job_flights.h"
-#include "paceline/launcher/job/job_services.h"
 #include "paceline/launcher/job/job_watch.h"
-#include "paceline/launcher/job/launch_options.h"
-#include "paceline/launcher/job/rank_process.h"
-#include "paceline/launcher/job/rank_seeds.h"
 #include "paceline/launcher/job_timeline/job_timeline.h"
 #include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/output/log_directory.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/ranks/job_services.h"
+#include "paceline/launcher/ranks/launch_options.h"
+#include "paceline/launcher/ranks/rank_process.h"
+#include "paceline/launcher/ranks/rank_seeds.h"
 
 namespace paceline::launcher {
 

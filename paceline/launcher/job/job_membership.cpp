@@ -8,7 +8,6 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/log.h"
 #include "paceline/engine/core/system/host.h"
-#include "paceline/engine/rendezvous/launch_environment.h"
 #include "paceline/launcher/coordination/job_control.h"
 
 namespace paceline::launcher {
@@ -38,17 +37,6 @@ std::string other_address() {
   return choose_address(wanted, interface_addresses(), false);
 }
 
-Secret require_secret(const LaunchOptions& options) {
-  if (options.part) return Secret::from_text(options.part->secret);
-  const auto secret = find_job_secret(process_environment());
-  check(secret.has_value(),
-        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
-        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
-        "launcher start all nodes: --hosts",
-        options.num_nodes);
-  return *secret;
-}
-
 }  // namespace
 
 CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& options)
@@ -56,7 +44,7 @@ CoordinatorSearch::CoordinatorSearch(EventLoop& loop, const LaunchOptions& optio
       options_(options),
       give_up_at_(Deadline::after(options.meeting.join_timeout)),
       say_at_(Deadline::after(kSilence)) {
-  if (options.several_nodes()) secret_ = require_secret(options);
+  if (options.several_nodes()) secret_ = require_job_secret(options);
 }
 
 CoordinatorSettings CoordinatorSearch::settings() const {

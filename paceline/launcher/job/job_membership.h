@@ -15,11 +15,11 @@
 #include "paceline/engine/core/system/socket.h"
 #include "paceline/launcher/coordination/coordinator.h"
 #include "paceline/launcher/coordination/job_control.h"
-#include "paceline/launcher/job/job_services.h"
-#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/output/console.h"
 #include "paceline/launcher/process/event_loop.h"
+#include "paceline/launcher/ranks/job_services.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 namespace paceline::launcher {
 

@@ -26,12 +26,12 @@
 #include "paceline/launcher/diagnosis/out_of_memory.h"
 #include "paceline/launcher/diagnosis/stack_reader.h"
 #include "paceline/launcher/diagnosis/straggler_watch.h"
-#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/messages/job_socket.h"
 #include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 namespace paceline::launcher {
 

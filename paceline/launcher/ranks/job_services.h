@@ -12,12 +12,12 @@
 #include "paceline/engine/rendezvous/arrival.h"
 #include "paceline/engine/store/tcp_store.h"
 #include "paceline/engine/store/tcp_store_server.h"
-#include "paceline/launcher/job/launch_options.h"
 #include "paceline/launcher/messages/agent_messages.h"
 #include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/rank_resources.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 namespace paceline::launcher {
 
@@ -42,6 +42,10 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
 // unless the user forces them.
 void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
                   int local_rank);
+
+// The secret of a job on several nodes: the one that --hosts sent, or that of PACELINE_SECRET_FILE.
+// Error(kInvalid) if there is none.
+Secret require_job_secret(const LaunchOptions& options);
 
 // The job's store, a port for programs that bring a store of their own, and the secret that only
 // this job knows.

@@ -1,4 +1,4 @@
-#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 #include <filesystem>
 
@@ -130,6 +130,17 @@ Secret choose_secret() {
 }
 
 }  // namespace
+
+Secret require_job_secret(const LaunchOptions& options) {
+  if (options.part) return Secret::from_text(options.part->secret);
+  const auto secret = find_job_secret(process_environment());
+  check(secret.has_value(),
+        "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE, the same file (mode 0600) "
+        "on every node; make one with: (umask 077; openssl rand -hex 32 > job.secret); or let one "
+        "launcher start all nodes: --hosts",
+        options.num_nodes);
+  return *secret;
+}
 
 JobServices::JobServices(const LaunchOptions& options) : secret_(choose_secret()) {
   claim("127.0.0.1", options.master_addr, options.master_port);

@@ -1,4 +1,4 @@
-#include "paceline/launcher/job/chaos_plan.h"
+#include "paceline/launcher/ranks/chaos_plan.h"
 
 #include <algorithm>
 #include <cmath>

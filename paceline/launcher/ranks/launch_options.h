@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "paceline/engine/core/system/socket.h"
-#include "paceline/launcher/job/chaos_plan.h"
 #include "paceline/launcher/messages/job_terms.h"
 #include "paceline/launcher/messages/keep_alive.h"
 #include "paceline/launcher/messages/remote_frames.h"
 #include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/ranks/chaos_plan.h"
 
 namespace paceline::launcher {
 

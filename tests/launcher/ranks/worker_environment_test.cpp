@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/launcher/job/job_services.h"
+#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/process/process.h"
 
 namespace paceline::launcher {

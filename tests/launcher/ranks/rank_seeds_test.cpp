@@ -1,7 +1,7 @@
 // Seeds without the command around them: what may differ from start to start, and what many
 // starts leave.
 
-#include "paceline/launcher/job/rank_seeds.h"
+#include "paceline/launcher/ranks/rank_seeds.h"
 
 #include <csignal>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "paceline/launcher/job/rank_process.h"
+#include "paceline/launcher/ranks/rank_process.h"
 
 #include <algorithm>
 #include <cerrno>

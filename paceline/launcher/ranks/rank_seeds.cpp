@@ -1,4 +1,4 @@
-#include "paceline/launcher/job/rank_seeds.h"
+#include "paceline/launcher/ranks/rank_seeds.h"
 
 #include <algorithm>
 #include <array>
