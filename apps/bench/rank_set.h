@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "paceline/engine/core/error.h"
-#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 #include "apps/bench/catalog.h"
 #include "apps/bench/messages.h"

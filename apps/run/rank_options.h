@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "paceline/launcher/ranks/launch_options.h"
 #include "paceline/launcher/placement/placement.h"
+#include "paceline/launcher/ranks/launch_options.h"
 
 #include "apps/cli/option_table.h"
 

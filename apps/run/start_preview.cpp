@@ -11,9 +11,9 @@
 #include "paceline/engine/core/check.h"
 #include "paceline/engine/core/option_text.h"
 #include "paceline/engine/rendezvous/fork_server.h"
-#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/placement/placement_warnings.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 #include "apps/cli/flag_file.h"
 #include "apps/cli/own_program.h"

@@ -175,8 +175,8 @@ void check_agreement(const Row& first, const Row& second) {
         first.who.launcher, second.evidence, second.who.launcher, corrected_command(first, second));
 }
 
-// `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So a launcher
-// that a rank finds was started between the two, and each rank would become several.
+// `paceline run` hides its own launcher from its ranks (launcher/ranks/job_services.h). So a
+// launcher that a rank finds was started between the two, and each rank would become several.
 void refuse_launcher_between(const Row& row, const GetVariable& variable) {
   if (row.who.launcher != "paceline") return;
   std::string between;

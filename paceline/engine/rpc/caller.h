@@ -203,8 +203,8 @@ class Caller final : public Pool::Source,
     Payload payload;
     PendingPointer call{};
   };
-  std::mutex receiving_;                 // the thread that reads the socket holds it
-  std::vector<Reply> replies_;           // belongs to that thread, which takes them together
+  std::mutex receiving_;        // guards replies_: the thread that reads the socket holds it
+  std::vector<Reply> replies_;  // that thread takes them together
   std::atomic<bool> has_missed_{false};  // an event arrived while another thread was reading
 
   mutable std::mutex mutex_;  // guards all members below

@@ -23,12 +23,12 @@
 #include "paceline/engine/core/system/thread.h"
 #include "paceline/engine/store/memory_store.h"
 #include "paceline/launcher/diagnosis/failure_report.h"
-#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/output/rank_output.h"
 #include "paceline/launcher/placement/placement.h"
 #include "paceline/launcher/process/event_loop.h"
 #include "paceline/launcher/process/process.h"
 #include "paceline/launcher/process/process_end.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 namespace paceline {
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "paceline/launcher/ranks/job_services.h"
 #include "paceline/launcher/process/process.h"
+#include "paceline/launcher/ranks/job_services.h"
 
 namespace paceline::launcher {
 namespace {
