@@ -94,7 +94,7 @@ bool Work::is_queued() const {
 void Work::throw_error() const {
   if (!error_) return;
   if (recorder_) throw with_flight_records(*recorder_, *error_);
-  throw Error(error_->code(), std::string(error_->what()));
+  throw error_->reworded(std::string(error_->what()));
 }
 
 // Drops the recorder, except after a failure, which still needs it.

@@ -36,10 +36,11 @@ class Deadline {
   Clock::time_point moment() const { return moment_; }
   // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
   Clock::time_point set_at() const { return set_at_; }
-  // The time that it gave, to within 20 ms; none for never().
+  // The timeout that it was made of, in whole milliseconds; none for never().
   std::optional<std::chrono::milliseconds> timeout() const {
     if (moment_ == Clock::time_point::max()) return {};
-    return std::chrono::round<std::chrono::milliseconds>(moment_ - set_at_);
+    const auto given = moment_ - set_at_;
+    return std::chrono::round<std::chrono::milliseconds>(given < kCoarse ? given : given - kTick);
   }
 
   // The time left, never negative.

@@ -291,7 +291,7 @@ TEST(HostsMissing, a_time_out_names_the_missing_rank) {
         [](ProcessGroup& group) {
           group.barrier();
           if (group.rank() == 5) {
-            EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
+            EXPECT_THROW(group.recv(std::span<float>(), 0, 0, {.timeout = 60s}), Error);
             return;
           }
           std::vector<float> data(1000);

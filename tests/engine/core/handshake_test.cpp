@@ -181,7 +181,7 @@ TEST(ClientHandshake, refuses_another_protocol_and_version_at_their_first_wrong_
     newer.feed(std::array{std::byte{9}});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "the server speaks protocol version 9, this build speaks 2");
+    EXPECT_STREQ(error.what(), "the server speaks protocol version 9, this build speaks 3");
   }
 }
 

@@ -205,12 +205,12 @@ TEST(Mesh, only_the_first_cause_stays_and_is_told) {
   raw.mesh.reset();  // a failed group says no goodbye
   char buffer[kMaxNoticeBytes];
   const ssize_t got = ::recv(raw.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
-  EXPECT_EQ(got, static_cast<ssize_t>(3 + 5));
+  EXPECT_EQ(got, static_cast<ssize_t>(4 + 5));
 }
 
 TEST(Mesh, bytes_that_are_not_a_notice_end_the_group_and_nothing_else) {
   for (const std::string& text :
-       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02\xff\xff"),
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\x02\xff\xff\x00", 4),
         std::string("\x63\x01\x00x", 4), std::string(5000, '\x01')}) {
     auto raw = make_raw_mesh();
     raw.send(Channel::kControl, text.data(), text.size());

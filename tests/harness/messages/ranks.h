@@ -253,7 +253,8 @@ inline constexpr Message kRankMessages[] = {
     {"shards.not_divisible",
      "rank {}: {} logical shards cannot be divided among {} ranks with equal bits: every rank must "
      "have 1, 2, 4, 8, ... of them. Start {} ranks, or choose another number of shards"},
-    {"topology.too_large", "topology: {} is larger than {} MiB, which is not a file of lstopo"},
+    {"topology.too_large", "topology: {} is larger than {} MiB, so it is not an lstopo file"},
+    {"explain.never_entered_any", "{} never entered {}; it had finished nothing before; "},
     {"topology.not_a_file", "topology: {} is not a file"},
     {"topology.neither",
      "topology: '{}' is neither an lstopo file (FILE.xml) nor a description like \"package:2 "

@@ -204,7 +204,7 @@ inline constexpr Message kRunMessages[] = {
     {"tally.generations", "  generations           {}"},
     {"tally.steps", "  steps                 {}, with those made again"},
     {"tally.steps_lost", "  steps                 {}, {} of them lost and made again"},
-    {"tally.goodput", "  goodput               {}% of "},
+    {"tally.goodput", "  goodput               {}% of that without restarts; of the time {}%\n"},
     // Jobs that stand still.
     {"run.no_progress", "paceline: no progress for {} s: {}"},
     {"run.goes_on_by_itself", "paceline: the job goes on, after {} s"},
@@ -213,7 +213,7 @@ inline constexpr Message kRunMessages[] = {
     {"hang.idle", "{} idle outside of any operation: steps have stopped, and {}"},
     {"hang.without_records",
      "{} of its {} ranks {} no records here (another machine, or it left in order)"},
-    {"hang.host_silent", "did not answer within {} s"},
+    {"hang.host_silent", "; the launcher on {} did not answer within {} s"},
     {"hang.nothing_ended",
      "  nothing is ended; paceline stacks {}{} shows every thread, --hang-action kill would end "
      "the job"},

@@ -64,7 +64,7 @@ TEST(HostListRefuses, what_is_not_a_host) {
     EXPECT_THAT(refusal_of(text), Says("hosts.not_a_host", "--hosts", "")) << text;
   for (const std::string& text :
        {std::string("a\nb"), std::string("h\xc3\xb6st"), std::string(254, 'a')})
-    EXPECT_THAT(refusal_of(text), Says("hosts.not_a_host", "--hosts"));
+    EXPECT_THAT(refusal_of(text), Says("hosts.not_a_host", "--hosts", text));
   for (const char* text : {"[fe80::1", "x[::1]", "\x1b[31m"})
     EXPECT_THAT(refusal_of(text), Says("hosts.not_in_brackets", "--hosts")) << text;
 }
