@@ -170,7 +170,7 @@ inline constexpr Message kRunMessages[] = {
     {"cause.killed_by_chaos", "  cause: killed by --chaos"},
     {"cause.cgroup_limit",
      "  cause: out of memory: the kernel killed it at the cgroup's limit of {} ({}); the rank used "
-     "{} at its peak"},
+     "{}"},
     {"cause.ended_while_hanging",
      "  cause: ended by paceline after {} s without progress (--hang-action kill)"},
     {"hint.memory_error",
@@ -329,7 +329,7 @@ inline constexpr Message kRunMessages[] = {
     {"limits.files",
      "{} ranks need {} open files, the hard limit is {}; raise it (ulimit -Hn {}) or start fewer "
      "ranks"},
-    {"limits.processes", "starting a process (see ulimit -u and the pids cgroup)"},
+    {"limits.processes", "(see ulimit -u and the pids cgroup)"},
     {"limits.port_taken",
      "--master-port {} cannot be used (who holds it: ss -ltnp 'sport = :{}'; without the flag a "
      "free port is taken)"},
