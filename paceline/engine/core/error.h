@@ -32,11 +32,12 @@ const char* to_string(ErrorCode code);
 
 // What an error is about. A field that does not apply is empty.
 struct ErrorContext {
-  std::string operation;   // the call that failed: "all_reduce", "recv", a method of rpc
-  std::string group;       // the group's name: "world"
-  std::vector<int> ranks;  // the ranks that caused it, as numbers of the world: those that did not
-                           // arrive, were lost, made another call, or aborted the group
-  std::optional<std::chrono::milliseconds> deadline;  // the timeout that passed
+  std::string operation = {};  // the call that failed: "all_reduce", "recv", a method of rpc
+  std::string group = {};      // the group's name: "world"
+  // The ranks that caused it, as numbers of the world: those that did not arrive, were lost, made
+  // another call, or aborted the group.
+  std::vector<int> ranks = {};
+  std::optional<std::chrono::milliseconds> deadline = {};  // the timeout that passed
 };
 
 // Copies share the context, so copying does not throw. Thread safety: as std::runtime_error.

@@ -31,6 +31,7 @@ using harness::RankResult;
 using harness::run_ranks;
 using harness::run_ranks_ok;
 using harness::Says;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kLowestMantissaBit = 0, kHighestExponentBit = 30;
@@ -135,7 +136,7 @@ bool flip_state(const optim::Optimizer& optimizer, const std::string& kind, int 
 void expect_noticed(const RankResult& result, const std::string& name, const std::string& row) {
   ASSERT_TRUE(result.error) << row << ": not noticed";
   EXPECT_EQ(result.error->code(), ErrorCode::kCorrupt) << row << result.error->what();
-  EXPECT_THAT(result.error->what(), Says("memory.changed", name, 3)) << row;
+  EXPECT_THAT(result.error->what(), AllOf(HasSubstr(name), Says("memory.changed", "", 3))) << row;
 }
 
 // In a small unit, rank 0 updates the first parameter; the other rank's bits are a copy of it, but

@@ -254,7 +254,7 @@ TEST(TwoModules, called_in_different_orders_are_an_error_that_says_so) {
     ASSERT_TRUE(results[rank].error);
     EXPECT_EQ(results[rank].error->code(), ErrorCode::kInvalid);
     EXPECT_THAT(results[rank].error->what(),
-                Says("module.order_differs", rank, 1 - rank, fmt::format("rank {}", 1 - rank)));
+                Says("module.order_differs", rank == 1 ? 1 : 0, rank == 1 ? 0 : 1));
   }
 }
 

@@ -518,7 +518,11 @@ void MessageQueues::let_go(PointToPointCall& call) {
 
 void MessageQueues::fail_all(const Error& error) {
   if (is_pending()) streams_.cancel();
-  const auto cause = std::make_exception_ptr(error);
+  const auto cause_of = [&](const char* operation) {
+    return std::make_exception_ptr(error.with({.operation = operation, .group = mesh_.name()}));
+  };
+  const auto send_cause = cause_of("send");
+  const auto receive_cause = cause_of("recv");
   const auto end = [&](auto& message, const std::exception_ptr& why) {
     message.work->complete(why);
     let_go(message.call);
@@ -526,14 +530,14 @@ void MessageQueues::fail_all(const Error& error) {
   for (auto& queue : sends_) {
     for (Outgoing& message : queue) {
       if (message.head.header.is_offer()) streams_.withdraw(message.call.peer);
-      end(message, cause);
+      end(message, send_cause);
     }
     queue.clear();
   }
-  for (Posted& posted : receives_) end(posted, cause);
+  for (Posted& posted : receives_) end(posted, receive_cause);
   receives_.clear();
   for (Incoming& incoming : incoming_) {
-    if (incoming.receive) end(*incoming.receive, cause);
+    if (incoming.receive) end(*incoming.receive, receive_cause);
     incoming = {};
   }
 }
