@@ -247,7 +247,8 @@ inline constexpr Message kRankMessages[] = {
     {"rpc.nobody", "no worker is named '{}'"},
     {"rpc.did_you_mean", "; did you mean '{}'?"},
     {"rpc.forked",
-     "{}: a call to {} in a process forked from the worker's (process {}); join() there"},
+     "{}: a call to {} in a process that was forked from the worker's (process {}); call join() "
+     "there"},
     {"simulator.waits_forever",
      "simulating: rank {} waits forever at step {} of {}, with {} messages under way"},
     {"shards.not_divisible",

@@ -62,9 +62,9 @@ TEST(HostListRefuses, what_is_not_a_host) {
   }
   for (const char* text : {"a,,b", "", "a,"})
     EXPECT_THAT(refusal_of(text), Says("hosts.not_a_host", "--hosts", "")) << text;
-  for (const std::string& text :
-       {std::string("a\nb"), std::string("h\xc3\xb6st"), std::string(254, 'a')})
+  for (const std::string& text : {std::string("a\nb"), std::string("h\xc3\xb6st")})
     EXPECT_THAT(refusal_of(text), Says("hosts.not_a_host", "--hosts", text));
+  EXPECT_THAT(refusal_of(std::string(254, 'a')), Says("hosts.not_a_host", "--hosts"));
   for (const char* text : {"[fe80::1", "x[::1]", "\x1b[31m"})
     EXPECT_THAT(refusal_of(text), Says("hosts.not_in_brackets", "--hosts")) << text;
 }
