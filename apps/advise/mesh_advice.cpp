@@ -35,8 +35,8 @@ constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
 constexpr int kMostTurns = 4;  // ranks that take turns on a core
 
-// What links cost here: those between ranks of a host, measured now, and the network, as `paceline
-// bench --calibrate` left it.
+// The costs of links: those between ranks of this host, measured now, and those of the network, as
+// `paceline bench --calibrate` stored them.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;

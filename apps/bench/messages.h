@@ -1,7 +1,7 @@
 #pragma once
 
-// What the coordinator and the ranks of a contestant say to each other, as JSON behind a length, on
-// a Unix socket. The order is fixed:
+// The messages between the coordinator and the ranks of a contestant: a length and then JSON, over
+// a Unix socket. Their order is fixed:
 //
 //   rank          Hello                who I am; nothing of the library has been touched yet
 //   coordinator   Setup                where to run

@@ -1,6 +1,6 @@
 #pragma once
 
-// What can be measured, sizes as people type them, and the figures that follow from a time. The
+// The operations that can be measured, sizes as people type them, and figures made of a time. The
 // words and formulas are those of nccl-tests (doc/PERFORMANCE.md): bytes are those of the largest
 // buffer that one rank holds; algorithm bandwidth = bytes / time; bus bandwidth = algorithm
 // bandwidth x a factor for the operation and the number of ranks, so that it can be compared with
@@ -20,7 +20,7 @@
 
 namespace paceline::bench {
 
-// What is measured: a collective; all_reduce of many buffers in one call; or a message to the next
+// A measured operation: a collective, all_reduce of many buffers in one call, or a send to the next
 // rank (Op::kSend, "send_recv").
 struct Operation {
   Op op = Op::kAllReduce;

@@ -13,7 +13,7 @@
 // Call start() of every set first: open_store() starts a thread, and after that this process should
 // not fork.
 //
-// What the ranks write to stdout and stderr is kept and becomes part of the message when they fail.
+// The set keeps the ranks' stdout and stderr, which become part of the message when they fail.
 // The ranks end with their set, and with the thread that made it.
 //
 // Thread safety: none; the main thread, because the kernel ends the ranks with the thread that

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the two kinds of sessions measured, as values, and the forms of a report: aligned text and
-// JSON of both; of collectives also CSV and an HTML page. Times are microseconds, bandwidths 10^9
+// The results of the two kinds of sessions as values, and the forms of a report: aligned text and
+// JSON for both, and CSV and an HTML page for collectives. Times are microseconds, bandwidths 10^9
 // bytes a second.
 //
 // Thread safety: pure functions.
@@ -84,7 +84,7 @@ struct Participant {
   std::string name, title, version;
 };
 
-// What reports of every kind begin with.
+// The beginning of every kind of report.
 struct ReportHead {
   std::string date;       // UTC, ISO 8601
   std::string command;    // as typed

@@ -1,7 +1,6 @@
 #pragma once
 
-// What a measurement of collectives and one of calls have in common: their contestants start
-// together and take turns.
+// Contestants start together and take turns, in measurements of collectives and of calls alike.
 //
 // Order: point by point, round by round, every contestant once. So what else the machine does hits
 // all of them alike, and ratios are taken within a round. Only the contestant on turn computes; the

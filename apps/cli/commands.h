@@ -1,7 +1,7 @@
 #pragma once
 
-// What all commands of `paceline` share: their declarations, say(), and guarded(), which turns what
-// a command throws into a message and an exit code.
+// The declarations of all commands of `paceline`, and the two functions that they share: say(), and
+// guarded(), which turns an exception of a command into a message and an exit code.
 
 #include <cstdio>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 
-// What `paceline doctor` finds, one finding a line, as text or JSON. Each check looks at one thing,
+// The findings of `paceline doctor`, one a line, as text or JSON. Each check looks at one thing,
 // changes nothing and takes milliseconds.
 
 #include <string>

@@ -81,7 +81,7 @@ void require_place_of(const Option& timeline) {
   throw UsageError(fmt::format("{}: {}: {}", timeline.source, timeline.text, obstacle));
 }
 
-// What one call of `paceline run` goes through: options, then this machine or several hosts.
+// One call of `paceline run`: it reads the options, then runs on this machine or on several hosts.
 class Run {
  public:
   // `part`: this process runs one host's part of a job that a launcher on another host started. Its

@@ -9,7 +9,7 @@
 
 namespace paceline::apps {
 
-// What jobs of both schedulers have in common.
+// The request for a job, the same for both schedulers.
 struct SubmitRequest {
   std::string job_name = "paceline";
   int num_nodes = 1;

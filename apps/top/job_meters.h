@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ranks of a job do between two looks: cpu, memory, steps, operations, waiting. Everything
+// Meters of a job's ranks between two looks: cpu, memory, steps, operations, waiting. Everything
 // is read from outside, from /proc, the ranks' gauges and their flight records; the ranks notice
 // nothing.
 

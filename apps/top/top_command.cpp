@@ -149,7 +149,7 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks,
   return json_text(json) + "\n";
 }
 
-// What ends the wait for the next look.
+// The event that ends the wait for the next look.
 enum class Wake { kLook, kResize, kEnd };
 
 // Asks again, because the ranks change when the job restarts. Empty when the job is over.
