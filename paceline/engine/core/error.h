@@ -30,7 +30,7 @@ enum class ErrorCode {
 // "invalid", "timeout", ...: the code as it is printed.
 const char* to_string(ErrorCode code);
 
-// What an error is about. A field that does not apply is empty.
+// The subject of an error. A field that does not apply is empty.
 struct ErrorContext {
   std::string operation = {};  // the call that failed: "all_reduce", "recv", a method of rpc
   std::string group = {};      // the group's name: "world"

@@ -24,7 +24,7 @@
 
 namespace paceline::rpc {
 
-// What a handler can find out about the call that it answers.
+// The call that a handler answers, as the handler sees it.
 //
 // Thread safety: every method may be called from any thread.
 class Context {

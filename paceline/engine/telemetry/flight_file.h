@@ -186,7 +186,7 @@ Flight parse_flight(std::span<const std::byte> bytes, const std::string& name);
 // Error(kSystem).
 Flight read_flight(const std::string& path);
 
-// What this process can find out about another one.
+// The state of another process, as far as this one can see it.
 struct ProcessSight {
   FlightProcess process = FlightProcess::kUnknown;
   std::uint64_t now = 0;  // the monotonic clock; 0: another machine, or unknown

@@ -29,7 +29,7 @@ struct SharedPlace {
   std::uint64_t offset = 0;
 };
 
-// What a rank announces about the collective that it enters.
+// A rank's announcement of the collective that it enters.
 struct Announcement {
   Fingerprint fingerprint;
   SharedPlace input;
