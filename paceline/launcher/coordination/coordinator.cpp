@@ -34,8 +34,8 @@ Coordinator::Coordinator(CoordinatorSettings settings, Moment now)
       gather_until_(now + settings_.join_timeout),
       remind_at_(now + kFirstReminder),
       stand_ins_(settings_.stand_ins) {
-  // The loss of the last coordinator counts like that of any other node: as a restart where too few
-  // are left.
+  // The loss of the previous coordinator counts like the loss of any other node: it uses up a
+  // restart if too few nodes are left.
   const bool takes_over = settings_.first_generation > 0;
   if (takes_over && settings_.expected_nodes < terms().min_nodes) policy_.count_restart(now);
 }
@@ -90,7 +90,8 @@ void Coordinator::finish(Agent from, const Finished& finished) {
   end_if_finished();
 }
 
-// Ranks that serve have nothing more to do once no node has ranks left that the job waits for.
+// Orders all nodes to end their serving ranks once the ranks that the job waits for have ended on
+// every node.
 void Coordinator::finish_work(Agent from, const WorkDone& done) {
   if (done.generation != generation_ || phase_ != Phase::kRunning) return;
   members_.at(from).work_done = true;
@@ -104,7 +105,8 @@ void Coordinator::finish_work(Agent from, const WorkDone& done) {
   }
 }
 
-// A node that arrived too late to take part does not hold up the end.
+// Ends the job if the ranks of all nodes have finished. A node that arrived too late to take part
+// (kReady) does not delay the end.
 void Coordinator::end_if_finished() {
   const bool all_finished = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.stage == Stage::kFinished || entry.second.stage == Stage::kReady;
@@ -122,7 +124,8 @@ void Coordinator::stopped(Agent from, const Stopped& report, Moment now) {
   if (phase_ == Phase::kStopping) settle(now);
 }
 
-// A host that is taken away leaves a job that can do without it; any other job ends.
+// When a host is taken away, a job that still has enough nodes continues without it; any other job
+// ends.
 void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
   const std::string host = members_.at(from).joining.host;
   if (num_members() - 1 < terms().min_nodes) {
@@ -135,7 +138,7 @@ void Coordinator::leave(Agent from, const Leaving& leaving, Moment now) {
     admit_spares();
     return start_if_possible(now);
   }
-  // It stays a member until its ranks have ended and its connection with them.
+  // The node stays a member until its ranks have ended and its connection has closed.
   members_.at(from).stage = Stage::kLeaving;
   change(fmt::format("host {} leaves ({})", host, signal_name(leaving.signal)), from, now);
 }
@@ -178,13 +181,14 @@ void Coordinator::stop_all(Agent except, const StopOrder& order, Moment now) {
   }
 }
 
-// From then on this failure stays the first, whatever comes to light.
+// Orders the agent of the first failure to show it. From then on, no other failure can replace it.
 void Coordinator::show_first_failure() {
   if (!first_failure_ || std::exchange(shown_, true)) return;
   send(first_failure_->agent, FirstFailureOrder{generation_});
 }
 
-// Gives up nodes with ranks that not even SIGKILL ends, as when a file system does not answer.
+// Gives up nodes with ranks that not even SIGKILL ends, for example because a file system does not
+// answer.
 void Coordinator::lose_the_stuck(Moment now) {
   std::vector<Agent> stuck;
   for (const auto& [agent, member] : members_) {
@@ -202,7 +206,7 @@ void Coordinator::lose_the_stuck(Moment now) {
   }
 }
 
-// Decides, once nothing runs any more, whether there is another generation.
+// Decides whether another generation follows, once no rank runs any more.
 void Coordinator::settle(Moment now) {
   const bool all_ready = std::all_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.stage == Stage::kReady;
@@ -214,7 +218,7 @@ void Coordinator::settle(Moment now) {
   const std::string cause = failure ? failure->cause : change_;
   if (members_.empty()) return end_all({kExitEnvironment, cause, ""});
   const bool progressed = steps_ ? *steps_ > 0 : lived_ >= RestartPolicy::kLongLife;
-  // A job of MIN:MAX nodes loses and gains hosts without using up a restart.
+  // A job of MIN:MAX nodes loses and gains hosts without using up a restart, if MIN are left.
   const bool elastic = terms().min_nodes < terms().num_nodes;
   const bool for_free = !failure || (lost_host_ && elastic && num_members() >= terms().min_nodes);
   if (for_free) {
@@ -249,7 +253,8 @@ void Coordinator::start_if_possible(Moment now) {
   const int count = num_members();
   if (phase_ != Phase::kGathering || !has_enough()) return;
   if (pause_until_ && now < *pause_until_) return;
-  // Before the first generation hosts arrive one after the other; later no more are expected.
+  // Before the first generation, hosts arrive one after the other; before later generations, no
+  // more hosts are expected.
   if (count < settings_.expected_nodes && generation_ == settings_.first_generation) {
     if (!last_call_) last_call_ = now + settings_.last_call_timeout;
     if (now < *last_call_) return;
@@ -269,9 +274,10 @@ void Coordinator::start_if_possible(Moment now) {
   if (num_members() == terms().num_nodes) end_all({kExitUsage, "", missing()});
 }
 
-// The members in the order of their node ranks: the ranks that users gave, then those of the last
-// generation, then in the order of arrival. A given rank that is too high for a smaller world only
-// orders.
+// The members in the order of their node ranks. A node whose user gave it a rank below the number
+// of nodes gets that rank. The other nodes get the remaining ranks, in the order of the rank that
+// the user gave (too high) or that the node had in the last generation, and new nodes at the end in
+// the order of arrival.
 std::vector<Coordinator::Agent> Coordinator::seats() const {
   const auto count = members_.size();
   std::vector<Agent> seats(count, -1);
@@ -377,8 +383,8 @@ void Coordinator::tick(Moment now) {
   remind(now);
 }
 
-// Tells waiting nodes what they wait for, so that a job that cannot begin is not taken for a slow
-// one.
+// Tells waiting nodes what they wait for, so that a job that cannot begin is not mistaken for a
+// slow one.
 void Coordinator::remind(Moment now) {
   if (now < remind_at_) return;
   remind_at_ = now + kNextReminder;

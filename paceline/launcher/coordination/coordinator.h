@@ -1,37 +1,39 @@
 #pragma once
 
-// Leads a job across its generations: decides which nodes belong to it, which ranks each gets, when
-// a generation starts, when it has to stop, whether there is another one, and how the job ends. One
-// of the agents' processes holds it; the agents report to it and carry out its orders. It talks to
-// them by messages alone (launcher/messages/agent_messages.h) and knows nothing of sockets or
-// processes.
+// The coordinator leads a job across its generations. It decides which nodes belong to the job,
+// which ranks each node gets, when a generation starts, when it must stop, whether another one
+// follows, and how the job ends. It lives in the process of one of the agents; the agents report to
+// it and carry out its orders. It exchanges only messages with them
+// (launcher/messages/agent_messages.h) and knows nothing of sockets or processes.
 //
-//   gathering ──all there──▶ running ──failure, loss, newcomer──▶ stopping ──all stopped──▶ gathering
-//                               │                                    │
-//                               └─all ranks ended in order─▶ over ◀──┘ no restart left
+//   gathering ──all here──▶ running ──failure, loss, joining──▶ stopping ──all stopped──▶ gathering
+//                              │                                   │
+//                              └─all ranks ended normally─▶ over ◀─┘ no restart left
 //
 // Rules:
 //
-//   1. Nothing of one generation reaches another. Reports of an older one are dropped, and a
-//      generation starts only when every member has reported that nothing of the one before it is
-//      left (Stage::kReady).
-//   2. A node that finds its place taken waits as a spare while it may still be needed: a node too
-//      many, until a node is lost or join_timeout is over; a node with another's node rank, as long
-//      as the loss of that one may go unnoticed.
-//   3. In a job of logical shards (engine/core/logical_shards.h) a generation has the most nodes
-//      whose ranks divide them; the others wait as spares without a limit.
-//   4. The cause of an end is the loss of a host, if there was one, otherwise the first failure of
-//      a rank (launcher/diagnosis/failure_report.h). All reports until the last rank has ended
-//      count for the cause. But the rank whose report is shown is chosen as soon as all reports
-//      have arrived that were on their way at the first one.
-//   5. A gap in the network may leave the job with two coordinators, each with some of its nodes.
-//      One with fewer nodes than it needs asks the agents that may lead the job elsewhere
-//      (others_to_ask), and gives way to a coordinator that has enough, or more nodes, or as many
-//      and the lower endpoint. The one that was asked decides, so both never give way.
-//   6. An agent that has been in a generation and gives this coordinator up is a deserter. Enough
-//      deserters for a job of their own mean that the job goes on elsewhere.
+//   1. No message of one generation affects another. Reports of an older generation are dropped,
+//      and a generation starts only when every member has reported that none of its ranks of the
+//      previous generation is left (Stage::kReady).
+//   2. A node that cannot join now waits as a spare. If the job already has all its nodes, the
+//      spare waits until a node is lost or join_timeout has passed. If another node has the same
+//      node rank, the spare waits for as long as the loss of that other node may go unnoticed.
+//   3. In a job of logical shards (engine/core/logical_shards.h) a generation takes as many nodes
+//      as possible such that their ranks together divide the shards. The other nodes wait as spares
+//      without a limit.
+//   4. The cause of an end is the loss of a host, if one is lost before the last rank has ended,
+//      and otherwise the first failure of a rank (launcher/diagnosis/failure_report.h). Which
+//      failure was the first is decided when all reports that were under way when the first report
+//      came have arrived, or earlier if the last rank has ended.
+//   5. After a gap in the network the job may have two coordinators, each with some of its nodes. A
+//      coordinator with fewer nodes than it needs asks the agents that may lead the job elsewhere
+//      (others_to_ask). It gives way to a coordinator that has enough nodes, or more nodes than it
+//      has itself, or as many nodes and the lower endpoint. The coordinator that is asked decides,
+//      so the two never both give way.
+//   6. A deserter is an agent that has been in a generation and gives up on this coordinator. Once
+//      the deserters are enough for a job of their own, the job continues elsewhere.
 //
-// Thread safety: none. Time comes in as an argument, from this host's monotonic clock.
+// Thread safety: none. Callers pass the time, which they read from this host's monotonic clock.
 
 #include <chrono>
 #include <cstdint>
@@ -52,18 +54,18 @@ namespace paceline::launcher {
 
 struct CoordinatorSettings {
   JobTerms terms;
-  // How long enough agents may take to arrive, and how long a job of MIN:MAX nodes waits for more
-  // once MIN are there, the first time.
+  // join_timeout: how long the agents that the job needs may take to arrive. last_call_timeout: how
+  // long a job of MIN:MAX nodes waits for more nodes when MIN have arrived for the first time.
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
   // How long the ranks of a node may take to end, SIGKILL included; then it is lost to the job.
   std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
   // For how long the loss of a node may go unnoticed.
   std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
-  // With so many nodes the first generation starts without a last call.
+  // When this many nodes have joined, the first generation starts without a last call.
   int expected_nodes = 1;
-  Endpoint leader;  // where agents of other nodes reach it
-  // After a take-over: the number of the first generation, why there is one, and where agents that
+  Endpoint leader;  // where agents of other nodes reach this coordinator
+  // After a take-over: the number of the first generation, why it is started, and where agents that
   // do not report here may lead the job.
   int first_generation = 0;
   std::string first_note;
@@ -80,27 +82,27 @@ class Coordinator {
 
   // Error(kCorrupt) when the contents of a report make no sense.
   void receive(Agent from, const Report& report, Moment now);
-  // How long a report may be on its way, from any agent. At first: no time.
+  // Sets how long a report of any agent may take to arrive; 0 before the first call.
   void expect_reports_within(std::chrono::nanoseconds time) { report_time_ = time; }
-  // The agent has been silent for too long, or its connection has ended; `cause` says how that was
-  // noticed.
+  // Call when an agent has been silent for too long, or when its connection has ended; `cause`
+  // describes how that was noticed.
   void lose(Agent agent, const std::string& cause, Moment now);
   // Call when next_deadline() has passed.
   void tick(Moment now);
   Moment next_deadline() const;
 
   // The host of an agent that has been in a generation, and so knows which agent to follow instead
-  // of this coordinator. Nothing for other agents, and once the job is over.
+  // of this coordinator. nullopt for other agents, and when the job is over.
   std::optional<std::string> follower(Agent agent) const;
-  // Notes a deserter. True when since the last generation began so many agents have deserted that
-  // they make a job of their own: then this is not the job's coordinator any more.
+  // Records `agent` as a deserter. Returns whether the deserters since the last generation began
+  // are enough for a job of their own: then this coordinator no longer leads the job.
   bool has_lost_its_job_with(Agent agent);
 
   // The agents that may lead the job elsewhere, while too few nodes are here; usually none.
   std::vector<Endpoint> others_to_ask() const;
   Looking question_to(const Endpoint& other) const;
-  // Acts on the answer that the job goes on at `leader`: sends all agents there, unless enough
-  // nodes have arrived here meanwhile.
+  // Call when another coordinator has answered that the job continues at `leader`. Sends all agents
+  // there, unless enough nodes have arrived here meanwhile.
   void follow(const Endpoint& leader, Moment now);
 
   // Orders since the last call, to be delivered in this order.
@@ -112,42 +114,43 @@ class Coordinator {
 
  private:
   enum class Phase { kGathering, kRunning, kStopping, kOver };
-  //   ready ──start──▶ running ──all ranks in order──▶ finished
+  //   ready ──start──▶ running ──all ranks finished──▶ finished
   //     ▲ └──────stopped─────┴─────────stopped─────────────┘   running ──taken away──▶ leaving
   enum class Stage {
-    kReady,     // no rank runs there, so a generation can start
-    kRunning,   // its ranks run
-    kFinished,  // its ranks have ended in order
-    kLeaving,   // its ranks are being stopped; then the node leaves the job
+    kReady,     // no rank runs on the node, so a generation can start
+    kRunning,   // the node's ranks run
+    kFinished,  // all ranks of the node have ended without a failure
+    kLeaving,   // the node's ranks are being stopped; then the node leaves the job
   };
   struct Member {
     Joining joining;
     Stage stage = Stage::kReady;
     std::int64_t arrival = 0;
     int node_rank = -1;      // in the last generation
-    bool work_done = false;  // in this generation only ranks that serve still run
+    bool work_done = false;  // only ranks that serve still run on the node in this generation
   };
-  // A node that waits, because another node has its place.
+  // A node that waits because it cannot join now.
   struct Spare {
     Joining joining;
-    Moment until;
+    Moment until;  // when the node is refused
   };
   // The first failure of a rank in this generation, as far as is known.
   struct FirstFailure {
     Agent agent;
     Failure failure;
-    Moment decided_at;  // from then on it counts as the first
+    Moment decided_at;  // when no earlier failure can replace it any more
   };
 
   void join(Agent from, const Joining& joining, Moment now);
   void answer(Agent from, const Looking& looking, Moment now);
   const JobTerms& terms() const { return settings_.terms; }
   bool has_enough() const { return num_members() >= terms().min_nodes; }
-  // Why a node is never admitted, and why it is not admitted now; nothing when it is.
+  // Why a node is never admitted, and why it is not admitted now; nullopt if it is admitted.
   std::optional<std::string> refusal_of(const Joining& joining) const;
   std::optional<std::string> obstacle_to(const Joining& joining) const;
   bool rank_is_taken(const Joining& joining) const;
-  // Before the job begins a lost node is replaced, afterwards where the job can go on.
+  // Whether a lost node may be replaced: always while nodes gather, later only if the job may
+  // restart.
   bool may_need_spares() const { return phase_ == Phase::kGathering || terms().may_restart(); }
   bool ending() const;
   void admit(Agent agent, const Joining& joining);
@@ -191,28 +194,29 @@ class Coordinator {
   std::map<Agent, Member> members_;
   std::map<Agent, Spare> spares_;  // in the order of arrival, in which agents are numbered
   std::vector<Mail> mail_;         // orders that wait for take_mail()
-  HangInquiry inquiry_;            // about the generation that runs, as the next one
-  StragglerInquiry stragglers_;
+  HangInquiry inquiry_;            // about hangs of the running generation
+  StragglerInquiry stragglers_;    // about stragglers of the running generation
   std::int64_t num_arrivals_ = 0;
-  int generation_ = 0;               // the one that runs or stops; while gathering, the next one
-  std::string note_;                 // why the next generation is made
-  Moment gather_until_;              // join_timeout
-  Moment remind_at_;                 // when to print which nodes are missing
-  Moment stop_until_;                // stop_timeout, while stopping
-  std::optional<Moment> last_call_;  // in the first gathering, once enough nodes are there
+  int generation_ = 0;   // number of the running or stopping generation, or of the next one
+  std::string note_;     // why the next generation is started
+  Moment gather_until_;  // when join_timeout ends
+  Moment remind_at_;     // when to print which nodes are missing
+  Moment stop_until_;    // when stop_timeout ends, while stopping
+  // When last_call_timeout ends; set before the first generation, once enough nodes have joined.
+  std::optional<Moment> last_call_;
   std::optional<Moment> pause_until_;
   std::chrono::nanoseconds report_time_{};
   // Why this generation is being stopped: the failure of a rank, the loss of a host, or neither.
   std::optional<FirstFailure> first_failure_;
   std::optional<Failure> lost_host_;
   std::string change_;                  // which node joined or left, if neither
-  bool shown_ = false;                  // the first failure has been chosen for show
-  std::chrono::milliseconds lived_{};   // how long the generation that stops has lived
-  std::optional<std::uint64_t> steps_;  // how many it made, where that is counted
-  bool stopped_as_agreed_ = false;      // ranks of this generation have, by themselves
-  std::vector<Endpoint> stand_ins_;     // of the last generation's nodes
-  std::set<Agent> deserters_;           // since the last generation began
-  Moment called_until_{};               // by when the agents of a coordinator that gives way arrive
+  bool shown_ = false;                  // an agent has been ordered to show the first failure
+  std::chrono::milliseconds lived_{};   // how long the stopping generation lived
+  std::optional<std::uint64_t> steps_;  // how many steps it made, if its ranks count them
+  bool stopped_as_agreed_ = false;      // ranks of this generation ended by an agreed stop
+  std::vector<Endpoint> stand_ins_;     // where the agents of the last generation may lead the job
+  std::set<Agent> deserters_;           // agents that deserted since the last generation began
+  Moment called_until_{};  // until then, agents of a coordinator that gave way may arrive
 };
 
 }  // namespace paceline::launcher

@@ -1,5 +1,6 @@
-// Which nodes the coordinator admits: nodes of this job for which there is a place. Nodes that
-// arrive before there is one wait as spares. And which of two coordinators gives way.
+// The rules by which the coordinator admits nodes: it admits a node of this job if the job has a
+// place for it, and keeps other nodes of the job as spares. Also decides which of two coordinators
+// gives way.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +19,7 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr int kMostRanks = 4096;  // of one node, as --nproc-per-node
+constexpr int kMostRanks = 4096;  // of one node; --nproc-per-node has the same limit
 
 // "trainer=2,observer=4 until trainer".
 std::string text_of(const Roles& roles) {
@@ -88,7 +89,8 @@ void Coordinator::refuse(Agent agent, const std::string& reason) {
                 .alone = true});
 }
 
-// A job that is ending is not begun again.
+// Whether the ranks of a node have finished. Then the job is ending, and no generation is started
+// to take in another node.
 bool Coordinator::ending() const {
   return std::any_of(members_.begin(), members_.end(),
                      [](const auto& entry) { return entry.second.stage == Stage::kFinished; });
@@ -120,7 +122,7 @@ void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::
                                     obstacle, std::chrono::duration<double>(patience).count())});
 }
 
-// Spares that fit now that a node has gone, in the order of their arrival.
+// Admits the spares that fit now that a node has left, in the order of their arrival.
 void Coordinator::admit_spares() {
   if (phase_ == Phase::kOver || ending()) return;
   for (auto next = spares_.begin(); next != spares_.end();) {
@@ -131,8 +133,8 @@ void Coordinator::admit_spares() {
   }
 }
 
-// The largest number of first nodes whose ranks together divide the logical shards; 0 when there is
-// none.
+// The largest n such that the ranks of the first n nodes together divide the logical shards; 0 if
+// there is none.
 std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) const {
   if (terms().logical_shards == 0) return ranks_of_nodes.size();
   std::size_t fitting = 0;
@@ -144,7 +146,7 @@ std::size_t Coordinator::num_fitting(const std::vector<int>& ranks_of_nodes) con
   return fitting;
 }
 
-// Whether a generation with this node and the spares would have more nodes than the one that runs.
+// Whether a generation with this node and the spares would have more nodes than the running one.
 bool Coordinator::makes_it_larger(const Joining& joining) const {
   std::vector<int> ranks;
   for (const auto& [agent, member] : members_) ranks.push_back(member.joining.num_ranks);
@@ -154,7 +156,8 @@ bool Coordinator::makes_it_larger(const Joining& joining) const {
   return num_fitting(ranks) > members_.size();
 }
 
-// Keeps the members of the next generation; the others become spares. False when too few fit.
+// Keeps the members that the next generation can have; the others become spares. Returns false if
+// too few nodes fit.
 bool Coordinator::take_those_that_fit() {
   if (terms().logical_shards == 0) return true;
   admit_spares();
@@ -164,7 +167,7 @@ bool Coordinator::take_those_that_fit() {
   const std::size_t fitting = num_fitting(ranks);
   if (fitting < static_cast<std::size_t>(terms().min_nodes)) return false;
   if (fitting < order.size() && !note_.empty()) {
-    note_ += fmt::format(", of which {} wait: {} logical shards are divided among {} ranks",
+    note_ += fmt::format(", {} of them waiting: {} logical shards can be divided among {} ranks",
                          order.size() - fitting, terms().logical_shards,
                          ranks_that_fit(terms().logical_shards));
   }
@@ -193,7 +196,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The time within which agents that were told to come arrive.
+// The time that agents of another coordinator may take to arrive after it was told to give way.
 constexpr auto kComing = 5s;
 
 auto order_of(const Endpoint& leader) { return std::tie(leader.host, leader.port); }
@@ -229,7 +232,7 @@ Looking Coordinator::question_to(const Endpoint& other) const {
           .asked = other};
 }
 
-// Answers only if the other coordinator is to give way. Otherwise that one asks again.
+// Answers only if the other coordinator has to give way. Without an answer, it asks again.
 void Coordinator::answer(Agent from, const Looking& looking, Moment now) {
   if (phase_ == Phase::kOver || looking.version != terms().version ||
       looking.run_id != terms().run_id) {

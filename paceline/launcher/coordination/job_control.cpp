@@ -86,8 +86,8 @@ void CoordinatorLink::tend() {
   });
 }
 
-// Makes one more call each time, more often than signs of life are due, because earlier calls may
-// be lost in the gap.
+// Makes a new call each time, more often than signs of life are due, because earlier calls may have
+// been lost in a gap in the network.
 void CoordinatorLink::call_if_silent() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   if (link_->standstill() <= 2 * keep_alive_.interval) return;
@@ -104,14 +104,15 @@ Deadline CoordinatorLink::next_deadline() const {
 namespace {
 
 constexpr int kAcceptsAtOnce = 64;
-// For connections that have not proved the secret yet.
+// Limits for connections that have not proved the secret yet.
 constexpr std::chrono::seconds kHandshakeTimeout{3};
 constexpr std::size_t kMostStrangers = 256;
 constexpr std::chrono::milliseconds kListenerPause{50};
 constexpr std::chrono::seconds kComplaintInterval{1};
-// The longest time for which the coordinator waits for reports that may be on their way.
+// The longest time for which the coordinator waits for reports that may be under way.
 constexpr std::chrono::nanoseconds kLongestWay = std::chrono::seconds(2);
-// How many of the agents that may lead the job are asked at once, and for how long.
+// How many of the agents that may lead the job are asked at once, and how long each may take to
+// answer.
 constexpr std::size_t kMostCalls = 32;
 constexpr std::chrono::seconds kCallPatience{1};
 
@@ -197,7 +198,7 @@ void CoordinatorHost::admit(Fd socket) {
   loop_.watch(fd, [this, agent] { serve(agent); });
 }
 
-// False when there is no stranger.
+// Returns false if there is no stranger to drop.
 bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
   const auto oldest = std::find_if(remotes_.begin(), remotes_.end(), [](const auto& entry) {
     return !entry.second.link->authenticated();
@@ -207,7 +208,8 @@ bool CoordinatorHost::drop_oldest_stranger(const std::string& cause) {
   return true;
 }
 
-// The listener stays readable as long as a connection waits there.
+// Ignores the listener for a while: it stays readable as long as a connection waits there, and
+// would wake the loop in every turn.
 void CoordinatorHost::pause_listener() {
   loop_.change(listener_.get(), 0);
   resume_at_ = now() + kListenerPause;
@@ -262,8 +264,8 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
       *host, giving_up->silence.count() / 1000.0);
 }
 
-// An agent calls over a connection of its own, because its first one is silent for as long as TCP
-// waits after a gap.
+// The agent makes this call over an additional connection, because the first one stays silent while
+// TCP waits after a gap in the network.
 void CoordinatorHost::hear(Agent caller, const Alive& alive) {
   const auto found = std::find_if(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
     return entry.second.stand_in == alive.stand_in;
@@ -376,7 +378,7 @@ void CoordinatorHost::check_signs_of_life() {
   ask_others();
 }
 
-// Asks the agents in turn, in a large job not all at once.
+// Asks the agents that may lead the job, at most kMostCalls at a time, in turn.
 void CoordinatorHost::ask_others() {
   std::erase_if(calls_, [](const auto& call) { return call->over(); });
   const std::vector<Endpoint> others = coordinator_.others_to_ask();
@@ -400,8 +402,8 @@ void CoordinatorHost::take_answers() {
   }
 }
 
-// A generation that is ending anyway does not wait for a silent agent as long as one that would end
-// because of it.
+// While a generation is being stopped anyway, a silent agent is given up after the default limit if
+// that is shorter: its loss ends no work.
 KeepAlive CoordinatorHost::patience() const {
   const bool usual = !coordinator_.stopping() || keep_alive_.limit() <= KeepAlive{}.limit();
   return usual ? keep_alive_ : KeepAlive{};

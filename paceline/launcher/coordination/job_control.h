@@ -1,7 +1,8 @@
 #pragma once
 
-// An agent's way to the coordinator of its job, to which it reports and from which it gets its
-// orders: in this process (CoordinatorHost) or in that of another node's agent (CoordinatorLink).
+// The interface through which an agent reports to the coordinator of its job and receives orders.
+// The coordinator runs in this process (CoordinatorHost) or in the process of another node's agent
+// (CoordinatorLink).
 //
 // Thread safety: none.
 
@@ -29,28 +30,29 @@ class JobControl {
   virtual void report(const Report& report) = 0;
   // The orders since the last call.
   virtual std::vector<Order> take_orders() = 0;
-  // To be called after each turn of the loop, and when next_deadline() has passed.
+  // Call this after each turn of the loop, and when next_deadline() has passed.
   virtual void tend() = 0;
   virtual Deadline next_deadline() const = 0;
-  // Why the coordinator is gone; empty while it is there.
+  // Why the coordinator is lost; empty while it is not.
   virtual std::string lost() const = 0;
-  // Whether everything that was sent has left this process.
+  // Whether all messages that were sent have left this process.
   virtual bool flushed() const = 0;
 };
 
 // The coordinator in another process.
 //
-// The silence of a coordinator must not be confused with the silence of TCP, which after a gap in
-// the network sends again only when as much time has passed once more. So an agent that hears
-// nothing for a while also calls the coordinator over new connections, and each end takes those for
-// signs of life.
+// After a gap in the network, TCP may stay silent for as long again as the gap lasted, before it
+// retransmits. That silence must not be mistaken for a silent coordinator. So an agent that has
+// heard nothing for a while also calls the coordinator over new connections, and each end accepts
+// these calls as signs of life.
 //
 // Thread safety: none.
 class CoordinatorLink final : public JobControl {
  public:
-  // `secret` must outlive it. Connects by the deadline, and proves the secret, which may take 3 s
-  // more. Error(kTimeout) when no agent answers, Error(kInvalid) when the address does not resolve
-  // or the other end has another secret, Error(kPeerLost) when it hung up meanwhile.
+  // `secret` must outlive the link. Connects by the deadline, and proves the secret, which may take
+  // 3 s more. Error(kTimeout) when no agent answers, Error(kInvalid) when the address does not
+  // resolve or the other end has another secret, Error(kPeerLost) when the other end closes the
+  // connection meanwhile.
   CoordinatorLink(EventLoop& loop, const Endpoint& endpoint, const Secret& secret,
                   const KeepAlive& keep_alive, Deadline deadline);
   ~CoordinatorLink() override;
@@ -62,7 +64,7 @@ class CoordinatorLink final : public JobControl {
   std::string lost() const override { return lost_; }
   bool flushed() const override { return !lost_.empty() || !link_->has_output(); }
 
-  // This host's address on the way there: where others reach it.
+  // The address of this host on the route to the coordinator, at which other hosts can reach it.
   const std::string& local_address() const { return local_address_; }
   // The coordinator's address and port, numeric.
   const Endpoint& peer() const { return peer_; }
@@ -78,8 +80,8 @@ class CoordinatorLink final : public JobControl {
   const Secret& secret_;
   const KeepAlive keep_alive_;
   std::unique_ptr<AgentLink> link_;
-  Endpoint peer_;      // the coordinator's, numeric
-  Endpoint stand_in_;  // this agent's, once it has joined
+  Endpoint peer_;      // the coordinator's address and port, numeric
+  Endpoint stand_in_;  // where this agent may lead the job; set once it has joined
   std::vector<std::unique_ptr<AgentCall>> calls_;
   std::string local_address_;
   bool wants_room_ = false;
@@ -88,28 +90,29 @@ class CoordinatorLink final : public JobControl {
   std::string lost_;
 };
 
-// The coordinator in this process, with the connections of the agents that report to it: agents of
-// other nodes come over sockets, this process's own agent speaks to it directly. A job on one node
-// has no sockets.
+// The coordinator in this process, with the connections of the agents that report to it. Agents of
+// other nodes connect through sockets; this process's own agent calls the coordinator directly. A
+// job on one node has no sockets.
 //
-//   1. A stranger, which has not proved the secret, has 3 s. All strangers together have at most a
-//      quarter of the descriptors and one line of log a second; when none is left, the oldest
-//      stranger goes. So strangers never shut an agent out.
+//   1. A stranger is a connection that has not proved the secret; it has 3 s to do so. All
+//      strangers together have at most a quarter of the process's descriptors, and cause at most
+//      one line in the log per second. When no descriptor is left for a new connection, the oldest
+//      stranger is dropped. So strangers never keep an agent out.
 //   2. An agent is lost when its connection breaks, which the kernel reports at once when the
-//      process dies, and when it gives no sign of life, as when its host has vanished
-//      (launcher/messages/keep_alive.h).
-//   3. The clocks of the agents are compared with this one's from time to time, so that the moments
-//      of failures on different hosts can be compared.
-//   4. The coordinator itself is lost (lost()) when enough agents for a job of their own gave it
-//      up, as happens to one that was frozen. By then the job goes on elsewhere, and this one
-//      orders nothing any more.
+//      process dies. An agent is also lost when it gives no sign of life, for example because its
+//      host has crashed (launcher/messages/keep_alive.h).
+//   3. The clocks of the agents are compared with this process's clock from time to time, so that
+//      the moments of failures on different hosts can be compared.
+//   4. This coordinator itself is lost (lost()) when so many agents have given up on it that they
+//      can run the job on their own, for example because its process was frozen. The job then
+//      continues under another coordinator, and this one gives no more orders.
 //
 // Thread safety: none.
 class CoordinatorHost final : public JobControl {
  public:
-  // One node: without a listener.
+  // For a job on one node, which needs no listener.
   CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings);
-  // Several: `listener` is made non-blocking.
+  // For a job on several nodes. `listener` is made non-blocking.
   CoordinatorHost(EventLoop& loop, const CoordinatorSettings& settings, Fd listener,
                   const Secret& secret, const KeepAlive& keep_alive);
   ~CoordinatorHost() override;
@@ -128,7 +131,7 @@ class CoordinatorHost final : public JobControl {
   struct Remote {
     std::unique_ptr<AgentLink> link;
     bool wants_room = false;
-    Endpoint stand_in;  // once the agent has joined
+    Endpoint stand_in;  // where the agent may lead the job; set once it has joined
   };
 
   void accept_some();
@@ -155,10 +158,10 @@ class CoordinatorHost final : public JobControl {
   Coordinator coordinator_;
   std::vector<Order> own_orders_;
   Fd listener_;
-  Moment resume_at_ = Moment::max();  // the listener, when it is paused
+  Moment resume_at_ = Moment::max();  // when to watch the listener again, if it is paused
   std::size_t max_strangers_ = 0;
   Moment last_complaint_{};
-  int num_unsaid_ = 0;  // complaints since then
+  int num_unsaid_ = 0;  // complaints since then that were not logged
   std::optional<Secret> secret_;
   KeepAlive keep_alive_;
   Moment next_signs_ = Moment::max();

@@ -1,22 +1,24 @@
 #pragma once
 
-// Decides whether a job goes on after a failure: a pure function of the ends so far.
+// Decides whether a job is restarted after a failure. The decision depends only on the ends of the
+// generations so far.
 //
-//   - At most max_restarts restarts within `window`; older ones no longer count.
+//   - A job restarts at most max_restarts times within `window`; older restarts do not count.
 //   - The same end, kCrashLoop times in a row and each time before any progress, is a crash loop:
-//     one more attempt would end in the same way, whatever is left of the budget.
+//     one more attempt would end in the same way, so the job ends, whatever is left of the budget.
 //   - An error of use (engine/core/error.h) before any progress ends the job, because the next
 //     attempt would make the same call.
-//   - A failure that the program has no part in (--chaos, a lost host) uses up a restart, but is
+//   - A failure that the program did not cause (--chaos, a lost host) uses up a restart, but is
 //     neither part of a crash loop nor a reason to pause.
-//   - Ranks whose state was damaged (engine/core/error.h) are started again like others, unless
-//     the user wants the job to stop then.
-//   - Progress ends every series, whichever generation made it, also one that ended only because
-//     a node came or left (note_progress).
-//   - A generation that died young without progress is followed by a pause, except the first time:
-//     100 ms, doubling up to 5 s. So a program that cannot start does not keep the machine busy.
+//   - If the state of a rank was damaged (engine/core/error.h), the job restarts as after any other
+//     failure, unless the user chose --on-damage stop.
+//   - Progress of any generation ends a series of equal ends or of early ends, even if the
+//     generation ended only because a node joined or left (note_progress).
+//   - A generation that failed within 1 s, without progress, is followed by a pause, except the
+//     first one in a row: 100 ms, doubling up to 5 s. So a program that cannot start does not keep
+//     the machine busy.
 //
-// Thread safety: none. Time comes in as an argument, from a monotonic clock.
+// Thread safety: none. Callers pass the time, which they read from a monotonic clock.
 
 #include <chrono>
 #include <string>
@@ -28,17 +30,17 @@
 
 namespace paceline::launcher {
 
-// How a generation ended that failed.
+// How a failed generation ended.
 struct GenerationEnd {
   Failure failure;
-  bool progressed = false;  // it made a step; where these are not counted: it lived for kLongLife
+  bool progressed = false;  // it made a step or, if steps are not counted, lived for kLongLife
   std::chrono::nanoseconds lived{};
 };
 
 struct RestartDecision {
   bool restart = false;
-  std::chrono::nanoseconds pause{};  // before it
-  std::string reason;                // of a refusal, for people
+  std::chrono::nanoseconds pause{};  // before the restart
+  std::string reason;                // why the job is not restarted, for users
 };
 
 class RestartPolicy {
@@ -47,14 +49,14 @@ class RestartPolicy {
   static constexpr int kCrashLoop = 3;
   static constexpr std::chrono::seconds kLongLife{10};
 
-  // Goes on with a budget of which some may have been used by `now`.
+  // Continues with a budget, of which a part may have been used up before `now`.
   explicit RestartPolicy(RestartBudget budget, Moment now = Moment())
       : budget_(std::move(budget)), as_of_(now) {}
 
   RestartDecision after(const GenerationEnd& end, Moment now);
-  // Counts a restart that was decided elsewhere.
+  // Counts a restart that this object did not decide.
   void count_restart(Moment now);
-  // A generation made progress. Not needed for one that after() learns of.
+  // Call when a generation made progress and after() is not called for its end.
   void note_progress() { budget_.num_alike = budget_.num_young = 0; }
   RestartBudget budget(Moment now) const { return budget_.after(now - as_of_); }
 
@@ -62,7 +64,7 @@ class RestartPolicy {
   std::chrono::nanoseconds pause_after(const GenerationEnd& end);
 
   RestartBudget budget_;
-  Moment as_of_;  // when its ages were right
+  Moment as_of_;  // the moment to which the ages in budget_ refer
 };
 
 // "2 restarts used up within 3600 s (--max-restarts 2)".

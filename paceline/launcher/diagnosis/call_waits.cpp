@@ -14,14 +14,15 @@ const std::vector<OpenCall>& open_at(const CallReading& reading, CallSide side) 
   return reading.open[static_cast<std::size_t>(side)];
 }
 
-// Now, by the clock of a process that runs; for another one, the moment of its last look.
+// The present moment on the clock of the process's machine, if the process has not ended; otherwise
+// the moment when its open calls were last recorded.
 std::uint64_t last_moment(const CallReading& reading) {
   const bool runs =
       reading.process == FlightProcess::kRunning || reading.process == FlightProcess::kStopped;
   return runs && reading.now != 0 ? reading.now : reading.looked;
 }
 
-// A process may be several workers, of which its gauge names the first.
+// A process may contain several workers; its gauge names only the first of them.
 const CallReading* reading_of(const std::vector<CallReading>& readings, const std::string& worker) {
   const auto found = std::find_if(readings.begin(), readings.end(), [&](const auto& reading) {
     const auto& open = open_at(reading, CallSide::kCallee);
@@ -40,7 +41,8 @@ const OpenCall* same_call(const CallReading& callee, const OpenCall& call) {
   return found == open.end() ? nullptr : &*found;
 }
 
-// If both processes are gone, the job is over, and the last state of the callee counts.
+// If both processes have ended, the job is over, and the state that the callee recorded last is
+// used.
 void look_at_callee(const CallReading& caller, const CallReading* callee, const OpenCall& call,
                     CallWait& wait) {
   if (callee == nullptr) return;
@@ -79,13 +81,13 @@ std::string words_for(const CallWait& wait) {
   return wait.callee + " has no record here";
 }
 
-// Whether operations explain nothing, so that calls may.
+// Whether the operations explain nothing, so that the calls are used for the explanation.
 bool says_nothing(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler || verdict == Verdict::kUndecided;
 }
 
-// Requires: `way` ends with a worker that occurs in it before.
+// Requires: the last worker in `way` also occurs earlier in it.
 std::string describe_circle(const std::vector<std::string>& way, const CallWait& last) {
   const auto begin = std::find(way.begin(), way.end(), way.back());
   return fmt::format("workers wait for each other's calls: {}; {}",

@@ -1,7 +1,7 @@
 #pragma once
 
-// For which call a worker has been waiting, and what the called worker does with it, as the call
-// gauges of both ends show (engine/telemetry/call_gauge_file.h). Pure functions.
+// Finds out from the call gauges of both ends (engine/telemetry/call_gauge_file.h) for which call a
+// worker has been waiting, and what the called worker does with that call. Pure functions.
 
 #include <optional>
 #include <string>
@@ -15,11 +15,11 @@ namespace paceline::launcher {
 enum class CalleeState {
   kRunning,   // the handler runs
   kQueued,    // the call waits for a handler, or for its object
-  kNotTaken,  // the callee lives and has not taken the call up
+  kNotTaken,  // the callee lives, and the call is not among its open calls
   kNotSent,   // the caller has no connection
   kStopped,   // the callee's process is stopped (SIGSTOP)
-  kGone,      // it has ended
-  kUnknown,   // it has left no record in this folder
+  kGone,      // the callee's process has ended
+  kUnknown,   // the callee has no record in this folder
 };
 // "running", "queued", "not taken", "not sent", "stopped", "gone", "unknown".
 const char* name_of(CalleeState state);
@@ -30,21 +30,22 @@ struct CallWait {
   std::optional<int> callee_rank;
   double seconds = 0;  // since the call was made
   CalleeState state = CalleeState::kUnknown;
-  double state_seconds = 0;  // for how long it has been kRunning or kQueued
+  double state_seconds = 0;  // how long the call has been kRunning or kQueued
   // "trainer0 (rank 0) has been waiting for 12.3 s for ask of observer1 (rank 3): its handler has
   // been running there for 12.3 s".
   std::string sentence;
 };
 
-// The calls that have been open for long, the longest first.
+// All calls that a caller still waits for, the longest wait first.
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
-// The sentence of the wait that explains the others, or those of `rank`: follows callees that wait
-// in turn; a circle is described as one. "" without waits.
+// The sentence of the wait that causes the longest one or, with `rank`, the longest one of that
+// rank. If a callee waits for a call itself, that call is looked at next; if this leads back to a
+// worker that was looked at before, the sentence describes the circle. "" if there are no waits.
 std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank = {});
 
-// Adds calls to an explanation by operations: the call for which a blamed rank waits; or, where
-// operations explain nothing, the call that explains the others.
+// Adds calls to an explanation that was made from operations: the call for which a blamed rank
+// waits or, if the operations explain nothing, the call for which the other calls wait.
 Explanation with_calls(Explanation explanation, const std::vector<CallWait>& waits);
 
 }  // namespace paceline::launcher

@@ -22,8 +22,8 @@ constexpr std::chrono::nanoseconds kDeathOfOne = std::chrono::seconds(1);
 
 bool was_killed(const Failure& failure) { return failure.signal != 0 && failure.signal != SIGABRT; }
 
-// Reads the rank in the world, 3, from words that begin with "3: ..." or with "1 (rank 3 of the
-// world, box): ..." (engine/core/error.h).
+// Reads the rank in the world, here 3, from a text that begins with "3: ..." or with "1 (rank 3 of
+// the world, box): ..." (engine/core/error.h).
 std::optional<AccusedRank> accused(std::string_view words, bool has_aborted) {
   constexpr std::string_view kInWorld = " (rank ";
   const auto end = std::min(words.find_first_not_of("0123456789"), words.size());
@@ -57,7 +57,7 @@ std::optional<AccusedRank> accused_rank(std::string_view words) {
   const auto at = words.rfind(kAborted);
   if (at == std::string_view::npos) return {};
   words.remove_prefix(at + kAborted.size());
-  // "1 (box): rank 2: why": rank 1 passed on what rank 2 said.
+  // "1 (box): rank 2: why" means that rank 1 passed on an error of rank 2.
   constexpr std::string_view kSaid = "): rank ";
   const auto said = words.substr(0, words.find('\n')).find(kSaid);
   return accused(said == std::string_view::npos ? words : words.substr(said + kSaid.size()), true);
@@ -107,7 +107,7 @@ std::string hint_for(const RankEnd& end) {
 
 namespace {
 
-// Leaves out the cause, which stands above these lines already.
+// Leaves out the line with the cause, because the report has already shown it.
 std::string without_cause(const std::string& lines, const std::string& cause) {
   const auto at = cause.empty() ? std::string::npos : lines.rfind(cause + "\n");
   if (at == std::string::npos) return lines;
@@ -116,7 +116,7 @@ std::string without_cause(const std::string& lines, const std::string& cause) {
   return lines.substr(0, begin) + lines.substr(at + cause.size() + 1);
 }
 
-// Leaves out the folder of the records, which the end of the report names.
+// Leaves out the folder of the flight records, because the end of the report names it.
 std::string without_records(std::string cause) {
   const auto begin = cause.find("; flight records: ");
   if (begin != std::string::npos) cause.erase(begin, cause.find(')', begin) + 1 - begin);
@@ -196,7 +196,7 @@ namespace {
 
 constexpr std::string_view kLinePrefix = "  | ";
 constexpr int kKilledChild = 128 + SIGKILL;
-// A /dev/shm with less room than a large page, or than a hundredth of it, is full.
+// /dev/shm counts as full if its free room is at most this (a large page) or 1% of its size.
 constexpr std::uint64_t kNearlyNothing = 2 << 20;
 
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -291,7 +291,8 @@ std::string cause_by_loader(std::string_view line) {
   return "";
 }
 
-// An uncaught exception: the C++ library writes two lines, Python a list and one line.
+// Reads the report of an uncaught exception. The C++ library writes two lines, Python a list of
+// calls and one line.
 std::string cause_by_exception(const std::vector<std::string_view>& lines, std::size_t at) {
   constexpr std::string_view kThrown = "terminate called after throwing an instance of '";
   if (const auto type = between(lines[at], kThrown, "'")) {
@@ -316,8 +317,8 @@ std::string cause_by_exception(const std::vector<std::string_view>& lines, std::
   return "";
 }
 
-// Reads the last line of a program that knows why it ends (engine/telemetry/crash_reporter.h), or
-// of a launcher inside a rank.
+// Reads the last line of a program that reports why it ends (engine/telemetry/crash_reporter.h), or
+// of a launcher that runs as a rank.
 std::string cause_by_program(std::string_view line) {
   for (const std::string_view verdict : {"error: ", "paceline run: "}) {
     if (line.starts_with(verdict)) return std::string(line.substr(verdict.size()));
@@ -330,7 +331,7 @@ std::string cause_by_assertion(std::string_view line) {
   return text ? fmt::format("a failed assertion: {}", *text) : "";
 }
 
-// Reads the words of the C library when it ends a program whose memory it finds damaged.
+// Reads the message with which the C library ends a program whose memory is damaged.
 std::string cause_by_c_library(std::string_view line) {
   constexpr std::string_view kWords[] = {"double free or corruption",
                                          "free(): ",
@@ -352,7 +353,7 @@ std::string cause_by_c_library(std::string_view line) {
       line);
 }
 
-// The newest line that explains the end.
+// The cause according to the newest line that explains the end.
 std::string cause_by_lines(const EndEvidence& evidence) {
   const auto lines = lines_of(evidence.last_lines);
   for (std::size_t at = lines.size(); at-- > 0;) {

@@ -50,7 +50,7 @@ std::vector<const FlightOperation*> telling_operations(const Flight& flight) {
     }
   }
   if (!flight.operations.empty()) chosen.insert(&flight.operations.back());
-  return {chosen.begin(), chosen.end()};  // they are of one array
+  return {chosen.begin(), chosen.end()};  // by address, which is their order in the array
 }
 
 Json to_json(const FlightOperation& operation, std::uint64_t now) {
@@ -86,7 +86,7 @@ Json to_json(const Flight& flight) {
   return json;
 }
 
-// Error(kCorrupt) unless it is from `least` to `most`.
+// Reads a number; Error(kCorrupt) unless it is from `least` to `most`.
 template <class T>
 T number_in(const Json& json, std::int64_t least, std::int64_t most) {
   const auto number = json.get<std::int64_t>();
@@ -130,7 +130,7 @@ Flight flight_of(const Json& json, std::uint64_t now, std::int64_t wall) {
   flight.process = number_in<FlightProcess>(json.at("process"), 0, 3);
   flight.num_begun = json.at("begun");
   flight.now = now;
-  flight.boot = boot_id();  // whose clock the times are on
+  flight.boot = boot_id();  // the times refer to the clock of this boot of this machine
   for (const Json& group : json.at("groups")) {
     flight.groups.push_back(
         {group.at(0), group.at(1), group.at(2), group.at(3), group.at(4), group.at(5)});
@@ -171,7 +171,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kTimeToAnswer = 2s;
 
-// Seconds since any rank began an operation; nothing when none did.
+// Seconds since the last moment when a rank began an operation; nullopt if no rank began one.
 std::optional<double> still_for(const std::vector<Flight>& flights) {
   std::optional<double> shortest;
   for (const Flight& flight : flights) {
@@ -199,7 +199,7 @@ int longest_waiting(const std::vector<Flight>& flights, const std::vector<int>& 
   return rank;
 }
 
-// Whether no rank waits for another, or none does any more.
+// Whether the verdict means that no rank waits for another (any more).
 bool is_calm(Verdict verdict) {
   return verdict == Verdict::kNothing || verdict == Verdict::kFinished ||
          verdict == Verdict::kStraggler;
@@ -227,7 +227,7 @@ void HangInquiry::take(Agent from, const Whereabouts& report, Moment now) {
   if (report.round == 0 && !round_is_open_) {
     const auto said = said_of_.find(from);
     const bool known = said != said_of_.end() && said->second == answer.progress;
-    if (known && decided_) return;  // this report was on its way when the verdict was given
+    if (known && decided_) return;  // this report was under way when the verdict was given
     open(from, report.limit, now);
   } else if (!round_is_open_ || (report.round != 0 && report.round != round_)) {
     return;
@@ -286,7 +286,8 @@ std::optional<HangInquiry::Judgement> HangInquiry::judge_records(
   if (!still || *still < limit_) return {};
   const Explanation found = explain(flights);
   if (is_calm(found.verdict)) return {};
-  // Without all records, the rank that is named in a wait for a message is the one that waits.
+  // If records are missing, a verdict about a message names the rank that waits for it, and that
+  // rank is not to blame.
   const bool whole = static_cast<int>(flights.size()) >= flights.front().world_size;
   const bool names =
       found.verdict != Verdict::kUndecided && (whole || found.verdict != Verdict::kMessage);
@@ -337,7 +338,8 @@ std::optional<HangInquiry::Judgement> HangInquiry::judge_signs() const {
   return judgement;
 }
 
-// Names the missing ranks; where they have ended, the waiting ones, which alone can be ended.
+// Names the missing ranks or, if these have ended, the waiting ranks: only those can still be
+// ended.
 HangInquiry::Judgement HangInquiry::missing_in_meeting(const Standstill& signs) const {
   Judgement judgement;
   HangOrder& order = judgement.order;
@@ -368,7 +370,7 @@ HangInquiry::Judgement HangInquiry::idle_ranks(const Standstill& signs) const {
   return judgement;
 }
 
-// Whether a report was made and no rank that answered has moved since.
+// Whether a report was made and the ranks of all agents that answered have made no progress since.
 bool HangInquiry::is_said_of(const std::map<Agent, std::uint64_t>& progress) const {
   return !said_of_.empty() && std::all_of(progress.begin(), progress.end(), [&](const auto& entry) {
     const auto said = said_of_.find(entry.first);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Finds out together with all hosts which ranks block a job that hangs, from digests of their
-// flight records (engine/telemetry/flight_file.h).
+// Finds out which ranks block a job that hangs, from digests of the flight records of all hosts
+// (engine/telemetry/flight_file.h).
 
 #include <cstdint>
 #include <map>
@@ -16,46 +16,52 @@
 
 namespace paceline::launcher {
 
-// A digest is the part of its ranks' flight records that an agent sends to other hosts: of each its
-// groups, the last operation that it finished in each, and the operations that it has not finished.
-// That is enough for explain() to say which rank is where; not enough to find a straggler.
+// A digest is the part of its ranks' flight records that an agent sends to other hosts: for each
+// rank, its groups, the last operation that it finished in each group, and its unfinished
+// operations. From digests explain() can determine where each rank is; they are not sufficient to
+// find a straggler.
 //
-// No clock reading travels, only how long ago each event was. The reader gets times on its own
-// clocks, late by as long as the text was on its way.
+// A digest contains no clock readings, only how long ago each event was. The times that the reader
+// computes on its own clocks are late by the time that the text took to arrive.
 //
-// Leaves out ranks beyond 384 KiB of text; a reader sees that their records are missing.
+// Leaves out the ranks whose records do not fit in 384 KiB of text; a reader notices that their
+// records are missing.
 std::string encode_digest(std::span<const Flight> flights);
-// Error(kCorrupt) when the text is no digest.
+// Error(kCorrupt) when the text is not a digest.
 std::vector<Flight> decode_digest(const std::string& text);
 
-// "paceline: no progress for 3.1 s: rank 1 never entered ...", a line; empty without a sentence.
+// The line "paceline: no progress for 3.1 s: rank 1 never entered ..."; empty if the order has no
+// sentence.
 std::string hang_text(const HangOrder& hang);
 
-// Explains a hang of the whole job. One agent sees its ranks wait; the rank that blocks them may be
-// on another host, where no rank waits. So every agent is asked once where its ranks are, and their
-// answers together name the rank that is missing. The job's coordinator holds it
-// (launcher/coordination/coordinator.h); in a job on one node it asks the only agent.
+// Explains a hang of the whole job. One agent notices that its ranks wait; the rank that blocks
+// them may be on another host, where no rank waits. So every agent is asked once where its ranks
+// are, and the answers together show which rank is missing. The inquiry belongs to the job's
+// coordinator (launcher/coordination/coordinator.h); in a job on one node it asks the only agent.
 //
 //   agent that sees a standstill ──Whereabouts──▶ inquiry ──LookOrder──▶ every other agent
 //   every agent ◀──HangOrder── inquiry ◀──Whereabouts── every other agent
 //
-// Where no record names a rank, other signs do (QuietRanks in hang_watch.h): ranks that are missing
-// in the first meeting, that are stopped, or that all stand still without computing after they made
-// steps.
+// If the records show no blocking rank, other signs are used (QuietRanks in hang_watch.h): ranks
+// that have not arrived at the first rendezvous, ranks that are stopped, or ranks that have all
+// been idle since they made steps.
 //
-// An agent that does not answer within 2 s is named, and no rank is blamed whom its ranks might
-// excuse. If any rank began an operation within the time that the first agent waited, the job
-// moves, and nothing is reported. Each standstill is decided once, however many agents report it.
+// The report names an agent that does not answer within 2 s. A rank is not blamed if the missing
+// answer might show that another rank blocks it. If any rank began an operation within the hang
+// limit (Whereabouts::limit), the job makes progress, and nothing is reported. Each standstill is
+// decided once, however many agents report it.
 //
-// Cost: nothing while the job moves. In a standstill one answer of at most 384 KiB from each agent.
+// Cost: nothing while the job makes progress. In a standstill, one answer of at most 384 KiB from
+// each agent.
 //
-// Thread safety: none. Time comes in as an argument.
+// Thread safety: none. Callers pass the time.
 class HangInquiry {
  public:
   using Agent = int;
   using Moment = AwakeClock::time_point;
 
-  // The agents of a generation that begins, by the names of their hosts. Forgets all others.
+  // Call when a generation begins, with its agents and the names of their hosts. Forgets all other
+  // agents.
   void begin(int generation, std::map<Agent, std::string> agents);
   // Error(kCorrupt) when the report makes no sense.
   void take(Agent from, const Whereabouts& report, Moment now);
@@ -70,7 +76,7 @@ class HangInquiry {
   struct Answer {
     std::vector<Flight> flights;
     Standstill standstill;
-    std::uint64_t progress = 0;  // of all its ranks together; the same as long as none moves
+    std::uint64_t progress = 0;  // operations and steps of all its ranks; constant in a standstill
   };
 
   void open(Agent from, double limit, Moment now);
@@ -96,7 +102,8 @@ class HangInquiry {
   double limit_ = 0;  // seconds
   Moment until_;
   std::map<Agent, Answer> answers_;
-  // The standstill of the last report (Answer::progress), and whether that named a rank.
+  // Each agent's Answer::progress at the time of the last report, and whether that report named a
+  // rank.
   std::map<Agent, std::uint64_t> said_of_;
   bool decided_ = false;
 };

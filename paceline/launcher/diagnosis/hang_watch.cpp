@@ -15,10 +15,10 @@ namespace paceline::launcher {
 
 namespace {
 
-// The share of a cpu that an idle process may use, for threads that look around.
+// The share of a cpu that an idle rank may use, for threads that wake up now and then.
 constexpr double kIdleShare = 0.02;
-constexpr long kIdleTicks = 2;        // at least, also in a short window
-constexpr int kLooksForTheFirst = 4;  // in the limit, until a rank has arrived at the meeting
+constexpr long kIdleTicks = 2;        // always allowed, even in a short window
+constexpr int kLooksForTheFirst = 4;  // looks per limit until a rank has arrived at the rendezvous
 
 bool is_stopped(pid_t pid) {
   const auto status = process_status(pid);
@@ -104,7 +104,7 @@ namespace {
 using namespace std::chrono_literals;
 using Seconds = std::chrono::duration<double>;
 
-// Looks per timeout, so that a hang is reported at most this share of it late.
+// Looks per timeout: a hang is reported at most 1/20 of the timeout too late.
 constexpr int kLooks = 20;
 constexpr int kReports = 4;  // per timeout
 
@@ -182,7 +182,7 @@ void HangWatch::tell(bool settled) {
 
 std::optional<double> HangWatch::take_recovery() { return std::exchange(recovered_, {}); }
 
-// Idle ranks count only once the ranks of this host have made steps.
+// Idle ranks are suspicious only if the ranks of this host have made steps before.
 bool HangWatch::is_suspicious(const Ranks& ranks) const {
   const bool steps = std::any_of(progress_.begin(), progress_.end(),
                                  [](const auto& entry) { return entry.second.steps > 0; });
@@ -190,12 +190,13 @@ bool HangWatch::is_suspicious(const Ranks& ranks) const {
          !quiet_.meeting().missing.empty() || is_waited_long(ranks);
 }
 
-// The wait began with the last operation, just before the standstill was first seen.
+// A wait for the whole timeout is always complete here: it began with the last operation, just
+// before the standstill was first seen.
 bool HangWatch::is_waited_long(const Ranks& ranks) const {
   try {
     return longest_wait(read_flights(directory_).flights, ranks) >= Seconds(timeout_).count();
   } catch (const Error&) {
-    return false;  // no records, or not yet
+    return false;  // there are no records (yet)
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Notices on one host that ranks stand still: no progress, idle, stopped, or missing in the first
-// meeting.
+// Notices on one host that the ranks make no progress, and why: they wait in an operation, are idle
+// or stopped, or wait in the first rendezvous for missing ranks.
 
 #include <chrono>
 #include <cstdint>
@@ -21,28 +21,30 @@
 
 namespace paceline::launcher {
 
-// The signs by which a launcher knows that its ranks stand still where no operation shows it:
+// The signs that the ranks make no progress although no flight record shows it:
 //
-//   idle     no rank has used its cpu in the second half of the limit. Counts only for ranks that
-//            made steps before, because a rank that evaluates or loads computes.
-//   stopped  a process of a rank was stopped (state T, not by a debugger) at both ends of that time
-//   missing  ranks have waited for others in the first meeting of all for the limit
+//   idle     no rank used its cpu between the last two looks, which are at least half of the limit
+//            apart. HangWatch uses this sign only after steps were made. Ranks that evaluate or
+//            load data do not show it, because they compute.
+//   stopped  a process of a rank was stopped (state T, not by a debugger) at both of these looks
+//   missing  ranks have waited for other ranks in the first rendezvous for as long as the limit
 //
-// Looks only while ranks stand still, a few times in the limit. Thread safety: none.
+// Looks only while the ranks make no progress, a few times within the limit. Thread safety: none.
 class QuietRanks {
  public:
   using Clock = AwakeClock;
   using Ranks = std::map<int, pid_t>;
   using Meeting = std::function<Absence()>;
 
-  // `meeting` may be empty, where nothing is known of it.
+  // `meeting` reads which ranks wait in the first rendezvous and which are missing; it may be empty
+  // if this agent cannot know that.
   QuietRanks(std::chrono::nanoseconds limit, Meeting meeting)
       : limit_(limit), meeting_(std::move(meeting)) {}
 
-  // To be called when a rank has moved.
+  // Call this when a rank has made progress.
   void forget();
-  // To be called while all ranks have stood still for longer than half of the limit. `recorded`:
-  // the ranks that have begun an operation or made a step; only these can be stopped ranks.
+  // Call this while no rank has made progress for at least half of the limit. `recorded`: the ranks
+  // that have begun an operation or made a step; only these can be reported as stopped.
   void look(const Ranks& ranks, const std::vector<int>& recorded, Clock::time_point now);
 
   bool idle() const { return idle_; }
@@ -73,15 +75,15 @@ class QuietRanks {
   Absence absence_;
 };
 
-// Notices that the ranks of this machine stand still: for the limit none has begun an operation or
-// made a step, and it is not a pause, because a rank has waited in an operation for all that time,
-// or QuietRanks shows a sign. A rank that only computes is no hang as long as no rank waits for it
-// for so long. Whether the job hangs, and which rank blocks it, is found together with the other
-// hosts (hang_inquiry.h).
+// Notices that the ranks of this machine make no progress: within the timeout no rank has begun an
+// operation or made a step, and this is not merely a pause, because a rank has waited in an
+// operation for all that time, or QuietRanks shows a sign. A rank that only computes is not a hang,
+// unless another rank has waited for it for as long as the timeout. Whether the job hangs, and
+// which rank blocks it, is decided together with the other hosts (hang_inquiry.h).
 //
-// Progress is read from outside, from the flight records and step gauges: sixteen bytes of each
-// rank's files. The ranks notice nothing. Programs that make no group and count no steps are never
-// reported as hanging.
+// The agent reads the progress from the flight records and step gauges, sixteen bytes of each
+// rank's files; the ranks are not disturbed. Programs that create no group and count no steps are
+// never reported as hanging.
 //
 // Thread safety: none.
 class HangWatch {
@@ -89,19 +91,21 @@ class HangWatch {
   using Clock = AwakeClock;
   using Ranks = QuietRanks::Ranks;
 
-  // `directory` has the records; `meeting` may be empty.
+  // `directory` has the flight records; `meeting` may be empty.
   HangWatch(std::chrono::nanoseconds timeout, std::string directory, QuietRanks::Meeting meeting);
 
   // How often to look.
   std::chrono::nanoseconds interval() const;
-  // Whether these ranks stand still: true once, and again every quarter of the timeout until it is
-  // settled or there is progress.
+  // Returns true when these ranks make no progress, and again after every quarter of the timeout,
+  // until the standstill is settled or there is progress.
   bool look(const Ranks& ranks, Clock::time_point now = Clock::now());
-  // The signs besides their records, as of the last look.
+  // The signs that are not in the flight records, as of the last look.
   Standstill standstill(const Ranks& ranks, Clock::time_point now = Clock::now()) const;
-  // This standstill has been reported; `settled`: with all that can be known of it.
+  // Call this when the standstill has been reported. `settled`: the report is complete, so look()
+  // does not return true for this standstill again.
   void tell(bool settled);
-  // The seconds that a standstill took that was reported, once, when there is progress again.
+  // Returns, once, the length in seconds of a reported standstill after which there is progress
+  // again.
   std::optional<double> take_recovery();
 
  private:

@@ -18,7 +18,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kLongestRecord = 8192;
-constexpr int kMostRecords = 100'000;  // a log that is written faster than it is read
+constexpr int kMostRecords = 100'000;  // a bound, in case the log is written faster than it is read
 
 std::uint64_t kilobytes_behind(const std::string& text, const char* name) {
   const auto at = text.find(name);
@@ -58,7 +58,7 @@ std::optional<KernelKill> KernelLog::find(pid_t pid) {
 
 namespace {
 
-// The number behind `key` in a file.
+// The number that follows `key` in a file.
 std::optional<std::uint64_t> number_of(const std::string& path, const std::string& key) {
   const auto numbers = numbers_in_file(path);
   const auto found = numbers.find(key);

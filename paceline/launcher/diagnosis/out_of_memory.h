@@ -1,7 +1,7 @@
 #pragma once
 
-// Whether the kernel killed a rank for lack of memory: the counters of its cgroup and of the
-// machine, and the kernel's own log.
+// Finds out whether the kernel killed a rank because memory ran out, from the counters of its
+// cgroup and of the machine, and from the kernel's log.
 
 #include <cstdint>
 #include <optional>
@@ -13,20 +13,20 @@
 
 namespace paceline::launcher {
 
-// A kill for lack of memory, as the kernel logs it.
+// An out-of-memory kill, as the kernel logs it.
 struct KernelKill {
-  pid_t pid = -1;                // in the first pid namespace: a container's numbers differ
-  std::uint64_t used_bytes = 0;  // resident memory at that moment
-  bool in_cgroup = false;        // a cgroup had reached its limit, not the machine
+  pid_t pid = -1;                // in the first pid namespace: pids inside a container differ
+  std::uint64_t used_bytes = 0;  // resident memory at the time of the kill
+  bool in_cgroup = false;        // a cgroup's limit was reached; the machine had memory left
 };
 
-// Reads one record of /dev/kmsg; nothing when it is about no such kill.
+// Reads one record of /dev/kmsg; nullopt if it is not about an out-of-memory kill.
 std::optional<KernelKill> parse_kernel_kill(const std::string& record);
 
-// The kernel's log, /dev/kmsg. Root may always read it, others where kernel.dmesg_restrict is 0.
+// The kernel's log, /dev/kmsg. Root may always read it, other users if kernel.dmesg_restrict is 0.
 class KernelLog {
  public:
-  // Reads from now on; where the log cannot be read, find() finds nothing.
+  // Ignores the records that exist already. If the log cannot be read, find() returns nullopt.
   explicit KernelLog(const char* path = "/dev/kmsg");
 
   // Whether the kernel killed `pid` since the last call.
@@ -36,21 +36,22 @@ class KernelLog {
   Fd file_;
 };
 
-// How often the kernel has killed for lack of memory, and how much memory there is. Read when ranks
-// start and when one is killed, they tell an out-of-memory kill from any other SIGKILL.
+// The number of out-of-memory kills so far, and the amount of memory. The counters at the start of
+// the ranks and after a kill, compared, distinguish an out-of-memory kill from any other SIGKILL.
 struct MemoryCounters {
-  // Processes killed for lack of memory: in this process's cgroup, and on the whole machine.
-  // Nothing: not readable.
+  // The out-of-memory kills in this process's cgroup, and on the whole machine; nullopt if the
+  // counter cannot be read.
   std::optional<std::uint64_t> cgroup_kills, machine_kills;
-  // The smallest limit on the way up from this process's cgroup, in bytes; nothing: no limit.
+  // The smallest limit of this process's cgroup and its parents, in bytes; nullopt: no limit.
   std::optional<std::uint64_t> limit;
-  std::string limit_source;         // the file of that limit
-  std::uint64_t machine_bytes = 0;  // of the whole machine; 0: not known
+  std::string limit_source;         // the file that contains that limit
+  std::uint64_t machine_bytes = 0;  // memory of the whole machine; 0: not known
   bool operator==(const MemoryCounters&) const = default;
 };
 
-// Knows cgroup v2 (memory.events, memory.max) and v1 (memory.oom_control, memory.limit_in_bytes).
-// `cgroups` is where the cgroup file systems are mounted, `proc` the proc file system.
+// Supports cgroup v2 (memory.events, memory.max) and v1 (memory.oom_control,
+// memory.limit_in_bytes). `cgroups` is where the cgroup file systems are mounted, `proc` where the
+// proc file system is mounted.
 MemoryCounters read_memory_counters(const std::string& cgroups = "/sys/fs/cgroup",
                                     const std::string& proc = "/proc");
 

@@ -111,10 +111,10 @@ namespace {
 
 constexpr std::size_t kAtOnce = 4;
 
-// Threads with the same frames: which ranks have how many under which name.
+// Threads with the same frames.
 struct Group {
   std::vector<std::string> frames;
-  std::map<std::string, std::map<int, int>> threads;  // by name, by rank: how many
+  std::map<std::string, std::map<int, int>> threads;  // their number, by name and rank
 };
 
 std::vector<Group> group_equal(const RankStacks& stacks) {
@@ -176,7 +176,8 @@ StackSurvey::StackSurvey(EventLoop& loop, std::string helper,
   }
 }
 
-// Also called from within the loop, which an exception about one rank must not end.
+// Does not throw if one rank fails, because the event loop also calls it, and an exception would
+// end the loop.
 void StackSurvey::start_more() {
   while (!waiting_.empty() && reading_.size() < kAtOnce) {
     const auto [rank, target] = *waiting_.begin();

@@ -1,11 +1,12 @@
 #pragma once
 
-// Reads the stacks of processes by a helper, the command paceline run as `HELPER stacks --pid PID
-// --json`: of one process, and of several ranks as one text. The helper is a process of its own, so
-// the launcher does not wait, and does not crash when the memory that is read is corrupt.
+// Reads the stack of one process, or the stacks of several ranks, and formats them as text. A
+// helper reads the stacks: the program paceline, started as `HELPER stacks --pid PID --json`. The
+// helper is a separate process, so the launcher does not wait, and does not crash if the memory
+// that is read is corrupt.
 //
-// The helper needs the right to trace the process. Ranks name the launcher to Yama
-// (PR_SET_PTRACER), which also allows its descendants, such as the helper.
+// The helper needs permission to trace the process. Ranks name the launcher to Yama
+// (PR_SET_PTRACER), which also permits the launcher's descendants, such as the helper.
 
 #include <functional>
 #include <map>
@@ -28,13 +29,15 @@ struct ThreadFrames {
 
 struct ProcessStacks {
   std::vector<ThreadFrames> threads;
-  std::string problem;  // why there are none; empty when there are
+  std::string problem;  // why there are no threads; empty if there are some
 };
 
-// Reads the output of `paceline stacks --pid PID --json`; any other text is a problem.
+// Reads the output of `paceline stacks --pid PID --json`. For any other text the result has a
+// problem.
 ProcessStacks parse_stacks(const std::string& json);
 
-// A thread's frames as numbered lines behind `indent`, without the outermost ones beyond 32.
+// The 32 innermost frames of a thread as numbered lines that begin with `indent`, and the number of
+// the other frames.
 std::string frames_text(const std::vector<std::string>& frames, const std::string& indent);
 
 class StackReader {
@@ -42,13 +45,13 @@ class StackReader {
   struct Target {
     pid_t pid = -1;
     std::vector<pid_t> threads;  // empty: all
-    bool crashed = false;        // inside a signal's handler
+    bool crashed = false;        // it crashed, and is inside the handler of the signal
   };
   using Handler = std::function<void(ProcessStacks)>;
 
-  // `helper` is a path; a helper that cannot be started becomes the problem of the stacks. `held`
-  // is the descriptor on which the process waits until its stack is read. `handler` is called once,
-  // when all is read or the helper has failed; the reader may be destroyed in it.
+  // `helper` is a path. If it is not an executable file, the stacks that are read have a problem.
+  // `held` is the descriptor on which the process waits until its stack has been read. `handler` is
+  // called once, when all has been read or the helper has failed; it may destroy the reader.
   StackReader(EventLoop& loop, const std::string& helper, const Target& target, Fd held,
               Handler handler);
   StackReader(const StackReader&) = delete;
@@ -68,8 +71,8 @@ class StackReader {
 
 using RankStacks = std::map<int, ProcessStacks>;
 
-// "  ranks 0, 2, thread main:\n      #0 ...": threads with equal frames stand together, in the
-// order of ranks; then the ranks that could not be looked at, and why.
+// "  ranks 0, 2, thread main:\n      #0 ...": threads with equal frames are shown once, in the
+// order of ranks. The ranks whose stacks could not be read follow, with the problem.
 std::string stacks_text(const RankStacks& stacks);
 
 // Reads the stacks of several ranks, a few helpers at a time.
@@ -77,9 +80,9 @@ class StackSurvey {
  public:
   using Handler = std::function<void(const RankStacks&)>;
 
-  // `helper` as for StackReader. `handler` is called once, never from within the constructor; the
-  // survey may be destroyed in it. Error(kSystem) when no rank can be looked at; a single rank that
-  // cannot has its problem among the stacks.
+  // `helper`: as for StackReader. `handler` is called once, never from within the constructor; it
+  // may destroy the survey. Error(kSystem) if no helper can be started. If the stack of a single
+  // rank cannot be read, the result has a problem for that rank.
   StackSurvey(EventLoop& loop, std::string helper, std::map<int, StackReader::Target> targets,
               Handler handler);
   StackSurvey(const StackSurvey&) = delete;

@@ -29,7 +29,7 @@ std::optional<double> counter_in(const std::string& path, const std::string& key
   return {};
 }
 
-// The straggler of the largest group: the world, or the part of it that works.
+// The straggler of the largest group in the records, which is usually the world.
 std::optional<flight::Straggler> find_in(const std::vector<Flight>& flights) {
   const auto groups = flight::find_positions(flights);
   const auto largest = std::max_element(
@@ -127,7 +127,7 @@ std::optional<std::string> StragglerWatch::look(const std::map<int, pid_t>& rank
   try {
     flights = read_flights(directory_).flights;
   } catch (const Error&) {
-    return {};  // no records, or not yet
+    return {};  // there are no records (yet)
   }
   for (Flight& flight : flights) keep_since(flight, Seconds(patience_).count());
   const auto found = find_in(flights);
@@ -177,7 +177,7 @@ std::vector<RankShare> StragglerReport::look(std::vector<Flight> flights,
 std::string StragglerReport::text(const StragglerOrder& order, pid_t pid,
                                   Clock::time_point now) const {
   const auto found = before_last_.counters.find(order.rank);
-  if (found == before_last_.counters.end()) return "";  // it was started meanwhile
+  if (found == before_last_.counters.end()) return "";  // the rank was started after that look
   const ActivityCounters& before = found->second;
   const ActivityCounters after = activity_of(pid);
   const double span = std::chrono::duration<double>(now - before_last_.when).count();
@@ -195,8 +195,8 @@ std::string StragglerReport::text(const StragglerOrder& order, pid_t pid,
 namespace {
 
 constexpr int kFewestOperations = 20;
-constexpr double kLeastGap = 0.1;         // of the time
-constexpr double kMostOfTheOthers = 0.5;  // of the next lowest share
+constexpr double kLeastGap = 0.1;         // below the next lowest share, as a share of the time
+constexpr double kMostOfTheOthers = 0.5;  // a straggler's share, relative to the next lowest share
 
 struct Candidate {
   double inside;

@@ -1,12 +1,12 @@
 #pragma once
 
-// Finds a rank that keeps the others waiting, on one host (StragglerWatch) or together with others
-// (StragglerReport at each host, StragglerInquiry at the coordinator), and the probable cause: a
-// quota throttles it, other load runs on its cpus, it waits for something such as data, or it
-// simply computes longer.
+// Finds a rank that keeps the others waiting, in a job on one host (StragglerWatch) or on several
+// hosts (StragglerReport on each host, StragglerInquiry at the coordinator). Also finds the
+// probable cause: a quota throttles the rank, other load runs on its cpus, it waits for something
+// such as data, or it simply computes longer.
 //
-// Everything is read from outside: flight records show how long ranks wait for each other, and
-// /proc shows what each rank did meanwhile.
+// The ranks do nothing for this: the launcher reads from their flight records how long they wait
+// for each other, and from /proc what each rank does meanwhile.
 
 #include <chrono>
 #include <map>
@@ -23,47 +23,49 @@
 
 namespace paceline::launcher {
 
-// How a rank spent the time between two looks, in seconds. All its threads count together, so the
-// parts may add up to more than the span.
+// How a rank spent the time between two looks, in seconds. The times of all its threads are added
+// up, so the parts may be more than the span.
 struct RankActivity {
   double span = 0;
   double on_cpu = 0;
-  double ready = 0;          // could run, and no cpu was free for it
+  double ready = 0;          // it could run, and no cpu was free for it
   double in_operations = 0;  // inside collectives and messages
-  double throttled = 0;      // the quota of its cgroup, all processes together, was used up
+  double throttled = 0;      // the cpu quota of its whole cgroup was used up
 };
 
 // "it was ready to run and got no cpu 45% of the time: other load on its cpus". A pure function.
 std::string straggler_cause(const RankActivity& activity);
 
-// The seconds that /proc and the cgroup have counted so far.
+// The seconds that /proc and the cgroup have counted so far for a process and its descendants.
 struct ActivityCounters {
   double on_cpu = 0, ready = 0, throttled = 0;
 };
 ActivityCounters activity_of(pid_t pid);
-// Reads cpu.stat of cgroup v2 (throttled_usec) or v1 (throttled_time).
+// Reads cpu.stat of cgroup v2 (throttled_usec) or v1 (throttled_time); 0 if it cannot be read.
+// `membership` is the text of /proc/PID/cgroup.
 double throttled_seconds(const std::string& cgroups, const std::string& membership);
 
-// Removes all operations but those that the rank finished in the last seconds.
+// Removes all operations except those that the rank began and finished in the last `seconds`.
 void keep_since(Flight& flight, double seconds);
-// The share of the time inside operations, from the first to the last one in the record.
+// The share of time inside operations, between the beginning of the first operation in the record
+// and the end of the last one.
 double share_inside(const Flight& flight);
 
-// Finds a straggler among the ranks of one host, whose records share a clock: the rank that comes
-// last and causes at least half of all waiting and a tenth of the time
-// (engine/collectives/flight/verdicts.h).
+// Finds a straggler among the ranks of one host, whose records use the same clock: a rank that
+// causes at least half of all waiting, and waiting of at least a tenth of the time, because it
+// arrives last (engine/collectives/flight/verdicts.h).
 //
 // Thread safety: none.
 class StragglerWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kLooks = 3;  // within the patience
+  static constexpr int kLooks = 3;  // looks within `patience`
 
-  // A rank is reported as one after `patience`. `directory` has the records.
+  // Reports a rank that has been a straggler for `patience`. `directory` has the flight records.
   StragglerWatch(std::chrono::nanoseconds patience, std::string directory);
 
-  // To be called every kLooks-th part of the patience. Returns "rank 1 keeps the others waiting:
-  // ..." once each time that a rank becomes a straggler.
+  // Call this kLooks times within `patience`, at equal intervals. Returns "rank 1 keeps the others
+  // waiting: ..." once each time that a rank becomes a straggler.
   std::optional<std::string> look(const std::map<int, pid_t>& ranks,
                                   Clock::time_point now = Clock::now());
 
@@ -73,28 +75,30 @@ class StragglerWatch {
   const std::chrono::nanoseconds patience_;
   const std::string directory_;
   int rank_ = -1;  // the straggler at the last look; -1: none
-  int times_ = 0;  // how often in a row
+  int times_ = 0;  // the number of looks in a row that found this rank
   bool told_ = false;
-  Clock::time_point since_;
-  ActivityCounters before_;  // of that rank
+  Clock::time_point since_;  // the first of these looks
+  ActivityCounters before_;  // counters of rank_ at the first of these looks
 };
 
-// One host's part in finding a straggler among the ranks of several hosts: how long its ranks are
-// inside operations, and the probable cause once one of them is found.
+// The part of one host in finding a straggler among the ranks of several hosts: measures how long
+// the host's ranks are inside operations, and finds the probable cause if one of them is the
+// straggler.
 //
 // Thread safety: none.
 class StragglerReport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Looks at the last `patience` of the ranks.
+  // Each look considers the operations of the last `patience`.
   explicit StragglerReport(std::chrono::nanoseconds patience) : patience_(patience) {}
 
-  // The shares of the ranks that run, from their records.
+  // The shares of time that the ranks in `ranks` spent inside operations, from their flight
+  // records.
   std::vector<RankShare> look(std::vector<Flight> flights, const std::map<int, pid_t>& ranks,
                               Clock::time_point now = Clock::now());
-  // "rank 1 keeps the others waiting: ...", with the cause since the last look but one; empty for a
-  // rank that was not looked at twice.
+  // "rank 1 keeps the others waiting: ...", with the cause during the time since the look before
+  // the last one; empty if that look did not include the rank.
   std::string text(const StragglerOrder& order, pid_t pid,
                    Clock::time_point now = Clock::now()) const;
 
@@ -104,23 +108,25 @@ class StragglerReport {
     Clock::time_point when;
     std::map<int, ActivityCounters> counters;  // of each rank
   };
-  Look last_, before_last_;  // an order may follow the last look at once
+  // An order may come immediately after the last look; then only the look before covers enough
+  // time.
+  Look last_, before_last_;
 };
 
-// Finds the straggler of a job on several hosts. Every agent reports now and then the share of the
-// time that each of its ranks spent inside operations, that is working together or waiting for the
-// others. A straggler waits for no rank itself, so its share is the lowest by far: at least a tenth
-// of the time below the next one, and at most half of it, four reports in a row. Shares need no
-// common clock.
+// Finds the straggler of a job on several hosts. Every agent regularly reports the share of time
+// that each of its ranks spent inside operations, that is, working together or waiting for other
+// ranks. A straggler does not wait for other ranks, so its share is by far the lowest: at least a
+// tenth of the time below the next lowest share, and at most half of that share, in four reports in
+// a row. Shares need no common clock.
 //
-// The job's coordinator holds it, as the inquiry about a hang (hang_inquiry.h).
+// Like HangInquiry (hang_inquiry.h), it belongs to the job's coordinator.
 //
-// Thread safety: none. Pure.
+// Thread safety: none. Does no I/O.
 class StragglerInquiry {
  public:
   using Agent = int;
 
-  // The agents of a generation that begins. Forgets all others.
+  // Call when a generation begins, with its agents. Forgets all other agents.
   void begin(int generation, std::set<Agent> agents);
   void take(Agent from, const Shares& report);
   void lose(Agent agent);
@@ -135,7 +141,7 @@ class StragglerInquiry {
   std::set<Agent> agents_;
   std::map<Agent, Shares> reports_;  // since the last judgement
   int rank_ = -1;                    // the straggler of the last judgement; -1: none
-  int times_ = 0;                    // how often in a row
+  int times_ = 0;                    // the number of judgements in a row that found this rank
   Outbox outbox_;
 };
 

@@ -37,8 +37,8 @@ long ticks_of(pid_t pid, pid_t thread) {
   std::ifstream file(fmt::format("/proc/{}/task/{}/stat", pid, thread));
   std::string line;
   std::getline(file, line);
-  // The name may hold anything; after its last parenthesis user and system time are the 12th and
-  // 13th word.
+  // The thread's name is in parentheses and may contain any character. After the last parenthesis,
+  // user and system time are the 12th and 13th words.
   const auto end = line.rfind(')');
   if (end == std::string::npos) return 0;
   std::istringstream words(line.substr(end + 1));
@@ -116,7 +116,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The pauses before the first look and between the looks, which make two windows of 2 s.
+// The pauses before each look. Looks 1 and 2 enclose one window of 2 s, looks 3 and 4 another one.
 constexpr std::array<std::chrono::nanoseconds, 4> kPauses = {3s, 2s, 15s, 2s};
 
 }  // namespace
@@ -166,7 +166,7 @@ std::vector<Warning> RankWatch::judge(int busy) {
                           "apt-get install libopenblas0-pthread"});
     }
   }
-  // Loader, communication and progress threads are expected beside those that compute.
+  // Loader, communication and progress threads are expected besides the threads that compute.
   const int expected = 2 * placement_.num_threads + 1;
   const int cpus = static_cast<int>(placement_.cpus.size());
   if (!said_threads_ && busy > std::max(expected, cpus)) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The threads, cpu time and memory of a rank's processes, and a look at a rank soon after its
-// start: which of its threads are busy, and which BLAS it has loaded. A number of threads in a
-// variable is only a wish; some libraries ignore it.
+// The threads, cpu time and memory of a rank's processes, and a check of a rank soon after its
+// start: how many of its threads are busy, and whether it has loaded a slow BLAS. The check is
+// necessary because some libraries ignore variables that set the number of threads.
 
 #include <chrono>
 #include <cstdint>
@@ -18,37 +18,38 @@
 
 namespace paceline::launcher {
 
-// The process first, then all its descendants.
+// The process and all its descendants; the process comes first.
 std::vector<pid_t> family_of(pid_t pid);
 
-// The memory of all these processes; counts pages that several of them share once.
+// The memory of all these processes together. A page that only they share counts once.
 std::uint64_t memory_of(const std::vector<pid_t>& processes);
 
-// Cpu time of each thread of a process and its descendants, in clock ticks, by thread id. Empty
-// when the process is gone.
+// Cpu time of each thread of a process and its descendants, in clock ticks, by thread id. Empty if
+// the process has ended.
 using ThreadTimes = std::map<pid_t, long>;
 ThreadTimes thread_times(pid_t pid);
 
-// The threads that ran for at least a fiftieth of the `seconds` between two looks.
+// The number of threads that ran for at least 2% of the `seconds` between two looks.
 int busy_threads(const ThreadTimes& before, const ThreadTimes& after, double seconds);
 
-// True for the path of the reference BLAS, which computes with one thread and without vector units.
+// Whether `path` is a library file of the reference BLAS, which computes with one thread and
+// without vector units.
 bool is_reference_blas(const std::string& path);
-// The reference BLAS's path when the process or one of its descendants has it loaded.
+// The path of the reference BLAS if the process or one of its descendants has loaded it.
 std::optional<std::string> loaded_reference_blas(pid_t pid);
 
-// Looks at one rank a few seconds after its start, and once more later, for problems that show only
-// then: a BLAS that computes with one slow thread, a library that starts more threads than it was
-// told. Its timer belongs into the agent's loop.
+// Checks one rank a few seconds after its start, and once more later, for problems that cannot be
+// found earlier: a BLAS that computes with one slow thread, or a library that uses more threads
+// than it was told to. The agent's event loop watches the timer.
 //
-// Cost: two or four looks at /proc, a millisecond each.
+// Cost: four looks at /proc, a millisecond each.
 class RankWatch {
  public:
   // Error(kSystem) when no timer can be made.
   RankWatch(int rank, pid_t pid, RankPlacement placement);
 
   int timer() const { return timer_.get(); }
-  // To be called when the timer is readable. Returns each warning once.
+  // Call this when the timer is readable. Returns each warning once.
   std::vector<Warning> look();
 
  private:

@@ -213,7 +213,7 @@ inline constexpr Message kCommandMessages[] = {
      "--node-rank {} is taken by host {}: give every node its own, or none; waiting for up to {} "
      "s"},
     {"shards.some_nodes_wait",
-     "; going on with {}, of which {} wait: {} logical shards are divided among {} ranks"},
+     "; going on with {}, {} of them waiting: {} logical shards can be divided among {} ranks"},
     {"shards.node_waits",
      "{} logical shards cannot be divided among the ranks of all {} nodes; waiting until they can"},
     {"shards.newcomer_waits",
