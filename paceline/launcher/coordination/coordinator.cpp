@@ -412,8 +412,8 @@ std::string Coordinator::missing() const {
         ranks_that_fit(terms().logical_shards));
   }
   return fmt::format(
-      "{} came within {:g} s, {} needed; here: {}. Is the same command started on the others, and "
-      "do they reach the endpoint?",
+      "{} arrived within {:g} s, {} needed; here: {}. Is the same command started on the others, "
+      "and do they reach the endpoint?",
       counted(num_members(), "node"), std::chrono::duration<double>(settings_.join_timeout).count(),
       terms().min_nodes == 1 ? "1 is" : fmt::format("{} are", terms().min_nodes), hosts_here());
 }

@@ -110,7 +110,7 @@ bool Coordinator::rank_is_taken(const Joining& joining) const {
 void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::string& obstacle,
                                 Moment now) {
   if (!may_need_spares()) {
-    return refuse(agent, obstacle + "; of a fixed number without --max-restarts none is replaced");
+    return refuse(agent, obstacle + "; without --max-restarts, a lost node is not replaced");
   }
   if (num_members() < terms().num_nodes && !rank_is_taken(joining)) {  // does not fit the shards
     spares_.emplace(agent, Spare{joining, Moment::max()});

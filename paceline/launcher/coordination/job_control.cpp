@@ -223,7 +223,7 @@ void CoordinatorHost::complain(const std::string& what) {
   last_complaint_ = now();
   const int unsaid = std::exchange(num_unsaid_, 0);
   log::warning(fmt::format("the job's coordinator {}{}", what,
-                           unsaid == 0 ? "" : fmt::format(" (and {} like it before)", unsaid)));
+                           unsaid == 0 ? "" : fmt::format(" (and {} similar before)", unsaid)));
 }
 
 void CoordinatorHost::serve(Agent agent) {

@@ -36,7 +36,8 @@ struct CallWait {
   std::string sentence;
 };
 
-// All calls that a caller still waits for, the longest wait first.
+// The waits of callers for open calls, the longest first. A gauge shows a call as open once it has
+// been open for 0.5 s (CallGauge::kLong).
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
 // The sentence of the wait that causes the longest one or, with `rank`, the longest one of that

@@ -151,8 +151,8 @@ HostLink::Taken HostLink::read_err() {
   return Taken::kSome;
 }
 
-// The last output of the process is still in the pipes. Its group ends with it, because a script in
-// ssh's place may have left children.
+// Reads the last output of the process, which is still in the pipes. Kills the rest of its process
+// group, because a script that stands in for ssh may have left children.
 void HostLink::on_process_end() {
   loop_.forget(process_.pidfd.get());
   kill(-process_.pid, SIGKILL);
@@ -174,7 +174,7 @@ std::string HostLink::words() const {
   std::string text;
   std::istringstream lines(reader_.skipped() + err_text_);
   for (std::string line; std::getline(lines, line);) {
-    while (line.ends_with('\r')) line.pop_back();  // ssh ends its own lines so
+    while (line.ends_with('\r')) line.pop_back();  // ssh ends its own lines with \r\n
     if (!line.empty()) text += "  | " + neutralise(line) + "\n";
   }
   return text;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The connection to one host of a job, and the input of rank 0 that goes over it.
+// The connection to one host of a job, and the input of rank 0 that is sent through it.
 //
 // Thread safety: none. Everything happens in handlers of the loop.
 
@@ -25,17 +25,17 @@ namespace paceline::launcher {
 
 // How to reach a host.
 struct HostRoute {
-  std::string name;                  // as the user calls the host
+  std::string name;                  // the host as the user named it
   std::string program;               // the path of the connecting program: /usr/bin/ssh
-  std::vector<std::string> command;  // its argv
-  std::vector<std::string> unset;    // variables that it does not get
+  std::vector<std::string> command;  // argv of the connecting program
+  std::vector<std::string> unset;    // variables that the connecting program does not inherit
 };
 
-// The process that makes the connection (ssh, srun, or for this machine the launcher's own end
-// directly), the frames that go through its standard streams, and its words on stderr.
+// The process that makes the connection (ssh or srun; for this machine, the remote end itself), the
+// frames that are sent through its standard streams, and the text that it prints on stderr.
 //
-// It compares the host's clock with this one's by itself: some exchanges after the greeting, more
-// on request.
+// The link compares the clock of the host with the clock of this machine: a few times after the
+// greeting, and again on request.
 
 class HostLink {
  public:
@@ -45,7 +45,7 @@ class HostLink {
     std::function<void()> on_end;
   };
 
-  // Starts the process. `loop` outlives the link. Error(kSystem).
+  // Starts the process. `loop` must outlive the link. Error(kSystem).
   HostLink(EventLoop& loop, HostRoute route, Handlers handlers);
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
@@ -55,10 +55,10 @@ class HostLink {
   // Whether the other end's hello has arrived.
   bool greeted() const { return greeted_; }
   bool ended() const { return status_.has_value(); }
-  // As a shell reports it. Requires: ended().
+  // The end of the process as a shell reports it. Requires: ended().
   int status() const { return *status_; }
-  // For how long nothing has arrived: 0 while held, because nothing is read then; counts from 0
-  // again afterwards.
+  // How long nothing has arrived. 0 while output is held, because nothing is read then; afterwards
+  // it counts from 0 again.
   std::chrono::nanoseconds silence() const {
     return held_ ? std::chrono::nanoseconds(0) : silence_.lasted();
   }
@@ -66,13 +66,13 @@ class HostLink {
   // The last lines that the connecting process, or a shell on the host, printed; indented.
   std::string words() const;
 
-  // Drops the frame when the process has ended.
+  // Drops the frame if the process has ended.
   void send(FrameKind kind, std::string_view payload = {});
   // Starts one more exchange of clock readings.
   void compare_clocks();
-  // Reads no output while `held`, as when the console is full.
+  // While `held`, no output of the host is read, for example because the console is full.
   void hold(bool held);
-  // Ends the connection, and with it the other end.
+  // Kills the connecting process. The remote end then ends as well.
   void cut();
 
  private:
@@ -105,22 +105,23 @@ class HostLink {
   std::optional<int> status_;
 };
 
-// The input of rank 0 in a job of --hosts: the launcher's stdin, passed on to the first host and
-// read only as fast as rank 0 takes it.
+// The input of rank 0 in a job of --hosts: the launcher's stdin, which is passed on to the first
+// host and is read only as fast as rank 0 reads it.
 class RemoteInput {
  public:
   using Send = std::function<void(FrameKind kind, std::string_view payload)>;
 
-  // `stdin_fd` may be empty. Sends nothing before begin(). `loop` outlives it.
+  // `stdin_fd` may be empty. Sends nothing before begin(). `loop` must outlive this object.
   RemoteInput(EventLoop& loop, Fd stdin_fd, Send send);
   RemoteInput(const RemoteInput&) = delete;
   RemoteInput& operator=(const RemoteInput&) = delete;
   ~RemoteInput();
 
   void begin() { watch(); }
-  // Rank 0 has taken so many bytes.
+  // Call when rank 0 has taken this many more bytes.
   void taken(std::uint32_t bytes);
-  // To be called once a turn: a plain file is always ready, and no loop can wait for it.
+  // Call this once in each turn of the loop: the loop cannot wait for a plain file, which is always
+  // ready.
   void tend();
 
  private:

@@ -23,11 +23,11 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr std::size_t kMaxName = 253;  // of the domain name system
+constexpr std::size_t kMaxName = 253;  // the limit of the domain name system
 constexpr std::size_t kMaxFile = 16 << 20;
 constexpr std::size_t kShownText = 80;
 
-// The text in a form that may stand in a message.
+// The text for use in a message: shortened, and without control characters.
 std::string shown(const std::string& text) {
   const std::string start = neutralise(text.substr(0, kShownText));
   return text.size() > kShownText ? start + "..." : start;
@@ -60,8 +60,8 @@ Host parse_host(const std::string& text, const std::string& where) {
   }
   check(is_host_name(host.name) &&
             (host.name.find(':') == std::string::npos) == (bracket == std::string::npos),
-        "{}: '{}' is not a host: [user@]name of letters, digits, '.', '-' and '_', perhaps with "
-        ":SLOTS behind it",
+        "{}: '{}' is not a host: [user@]name of letters, digits, '.', '-' and '_', optionally "
+        "followed by :SLOTS",
         where, shown(text));
   if (colon != std::string::npos) host.slots = parse_count(text.substr(colon + 1), "slots", where);
   return host;
@@ -151,13 +151,13 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Null when the name does not resolve.
+// The addresses of `host`; null when the name does not resolve.
 AddressList resolve(const std::string& host) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;
-  // The port is only there so that a socket can be connected to the result.
+  // Any port will do: it is needed only to connect a socket to the result.
   const bool found = getaddrinfo(host.c_str(), "9", &hints, &list) == 0;
   return {found ? list : nullptr, &freeaddrinfo};
 }

@@ -107,8 +107,8 @@ void HostsAgent::on_control() {
     stop_signal_ = signal;
     stop_all(signal, plan_.shutdown_timeout);
   } else if (signal == SIGINT) {
-    stop_all(signal, 0s);                // the hosts know what a second one means
-    if (all_ended()) abandoned_ = true;  // there is no reader for what is left to print
+    stop_all(signal, 0s);                // a second SIGINT makes the hosts kill their ranks
+    if (all_ended()) abandoned_ = true;  // do not wait until the remaining output has been read
   }
 }
 
@@ -166,7 +166,8 @@ void HostsAgent::finish_timeline() {
   consoles_.say(timelines_.finish(hosts));
 }
 
-// When the job ends for want of a host, the words of the others only follow from that.
+// If the job ends because of one host, prints only the messages of that host's agent: those of the
+// other agents are consequences.
 void HostsAgent::on_words(std::size_t index, const Frame& frame) {
   if (culprit_ && *culprit_ != index) return;
   if (frame.kind == FrameKind::kAnnounce) return consoles_.say(frame.payload);
@@ -238,7 +239,7 @@ void HostsAgent::give_part(std::size_t index) {
   RemoteJob job = plan_.parts[index].job;
   if (index > 0) job.port = *port_;
   send_part(hosts_[index], job);
-  // Rank 0 may run there one day, and must find the end of its input.
+  // After a restart rank 0 may run on this host; it must then find the end of its input.
   if (index > 0) hosts_[index].link->send(FrameKind::kInputEnd);
 }
 
@@ -257,7 +258,7 @@ bool HostsAgent::may_begin_without_missing() const {
 
 void HostsAgent::on_late_start() {
   if (!may_begin_without_missing()) return fail_start();
-  start_by_ = Deadline::after(plan_.start_timeout);  // for the first host to report its port
+  start_by_ = Deadline::after(plan_.start_timeout);  // now the limit for host 0 to report its port
   const double limit = std::chrono::duration<double>(plan_.start_timeout).count();
   for (std::size_t i = 1; i < hosts_.size(); ++i) {
     if (hosts_[i].stage != Stage::kConnecting) continue;

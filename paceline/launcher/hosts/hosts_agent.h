@@ -1,7 +1,7 @@
 #pragma once
 
 // The agent (launcher/process/supervisor.h) of `paceline run --hosts`: starts a job on several
-// hosts and stays until it has ended everywhere.
+// hosts and runs until the job has ended on all of them.
 
 #include <array>
 #include <chrono>
@@ -23,26 +23,27 @@
 
 namespace paceline::launcher {
 
-// When to try again to start a lost host's part of a job: after 1 s, 2 s, 4 s, ... up to a minute,
-// up to `most_tries` times. A host that has been back for ten minutes has all its tries again.
-// Pure: time is an argument.
+// Decides when to try again to start a lost host's part of a job: after 1 s, 2 s, 4 s, ... up to a
+// minute, and at most `most_tries` times. A host that has been back for ten minutes gets all its
+// tries again. Callers pass the time.
 class HostReturn {
  public:
   using Moment = Deadline::Clock::time_point;
 
   explicit HostReturn(int most_tries) : most_tries_(most_tries), tries_left_(most_tries) {}
 
-  // The host is lost, or could not be reached again. False when no try is left.
+  // Call when the host is lost, or could not be reached again. Plans the next try; returns false if
+  // none is left.
   bool plan(Moment now);
-  // The host is not tried any more.
+  // Call when the host must not be tried any more.
   void give_up();
-  // Its part has begun again.
+  // Call when the host's part has begun again.
   void back(Moment now);
 
-  // The next try; nothing when none is planned.
+  // The moment of the next try; nullopt if none is planned.
   std::optional<Moment> next() const { return next_; }
   bool due(Moment now) const { return next_ && *next_ <= now; }
-  // Takes the try.
+  // Call when the planned try begins.
   void begin() { next_.reset(); }
 
  private:
@@ -55,27 +56,28 @@ class HostReturn {
   static constexpr std::chrono::minutes kLongLife{10};
 };
 
-// One thread, one event loop over the connections to the hosts.
+// Has one thread, with one event loop over the connections to the hosts.
 //
-// No host starts a rank before every host has answered. Host 0 gets its part first, holds the port
-// where the agents meet and reports it; then the others get their parts.
+// No host starts a rank before every host has answered or start_timeout has passed; then the job
+// begins without the missing hosts, if enough hosts have answered. Host 0 gets its part first,
+// reserves the port where the agents meet and reports it; then the other hosts get their parts.
 //
 // From then on the agents lead the job (launcher/coordination/coordinator.h) and report when it is
-// over, and with which exit code; this process prints their words. It decides only what no other
-// process knows: whether hosts can be started, and started again when they are lost. It ends a job
-// for which too few hosts are left (hosts_agent_end.cpp).
+// over, and with which exit code; this process prints their messages. It makes only the decisions
+// that no other process can make: whether hosts can be started, and whether lost hosts can be
+// started again. It ends a job for which too few hosts are left (hosts_agent_end.cpp).
 //
 // Thread safety: none.
 class HostsAgent {
  public:
-  // `plan` outlives it.
+  // `plan` must outlive the agent.
   HostsAgent(const HostsPlan& plan, AgentChannel channel);
   HostsAgent(const HostsAgent&) = delete;
   HostsAgent& operator=(const HostsAgent&) = delete;
 
-  // The exit code of the job: the one that its agents reported, kStoppedAsAgreed when all ranks of
-  // all hosts stopped so, 3 when too few hosts could be reached or were left, or 128 + N when
-  // signal N ended the launcher.
+  // Runs the job and returns its exit code: the one that its agents reported, kStoppedAsAgreed when
+  // the ranks of all hosts ended by an agreed stop, 3 when too few hosts could be reached or were
+  // left, or 128 + N when signal N ended the launcher.
   int run();
 
  private:
@@ -84,14 +86,14 @@ class HostsAgent {
   //                                             running ◀──its part── back ◀────────────────┘
   enum class Stage {
     kConnecting,
-    kReady,      // waits for the other hosts
-    kRunning,    // has its part, until it ends
-    kLost,       // the job goes on, or begins, without it
-    kReturning,  // lost, and being started again
-    kBack,       // it has answered, and waits for an agent that leads
+    kReady,      // has answered, and waits for the other hosts
+    kRunning,    // has got its part of the job
+    kLost,       // the job begins or continues without the host
+    kReturning,  // was lost, and is being started again
+    kBack,       // has answered again, and waits until an agent leads
   };
 
-  // How the hosts are being ended; push_harder() goes on to the next.
+  // How the hosts are being ended; push_harder() moves on to the next value.
   enum class Ending { kNot, kAsked, kKilled, kCut };
   static constexpr std::array kHarder = {Ending::kAsked, Ending::kKilled, Ending::kCut,
                                          Ending::kCut};
@@ -99,19 +101,19 @@ class HostsAgent {
   // One host as the job sees it.
   struct HostState {
     std::unique_ptr<HostLink> link;
-    std::optional<LineFormatter> lines[2];  // of stdout and stderr
-    LineFormatter words{""};                // of its agent
+    std::optional<LineFormatter> lines[2];  // for stdout and stderr
+    LineFormatter words{""};                // for the messages of its agent
     Stage stage = Stage::kConnecting;
     Deadline answer_by = Deadline::never();  // while returning
     HostReturn comeback{0};
     std::optional<int> exit_code;
-    std::optional<Endpoint> led_at;  // where its agent met the others when it led
+    std::optional<Endpoint> led_at;  // where its agent led the job
 
     bool lost() const { return stage >= Stage::kLost; }
     bool trying() const { return stage > Stage::kLost; }
   };
 
-  // With the hosts while they are there.
+  // While hosts are connected.
   void turn();
   Deadline next_deadline() const;
   void on_control();
@@ -121,7 +123,7 @@ class HostsAgent {
   void on_timeline(std::size_t index, const std::string& packed);
   void look_after_connections();
   void finish_timeline();
-  // Whether every host that is not lost has answered, and whether every one has its part.
+  // Whether every host that is not lost has answered, and whether each of them has its part.
   bool all_ready() const { return none_in(Stage::kConnecting); }
   bool begun() const { return all_ready() && none_in(Stage::kReady); }
   bool none_in(Stage stage) const;
@@ -155,7 +157,7 @@ class HostsAgent {
   void wait_for_timelines();
   int exit_code() const;
 
-  // When lost hosts come back.
+  // When lost hosts return.
   bool plan_return(std::size_t index);
   void tend_returns();
   void try_again(std::size_t index);
@@ -172,20 +174,20 @@ class HostsAgent {
   TimelineCollection timelines_;
   RemoteInput input_;
   std::vector<HostState> hosts_;
-  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once that has reported it
+  std::optional<std::uint16_t> port_;  // where the agents meet on host 0, once it has reported that
   Deadline start_by_;
   Deadline alive_at_ = Deadline::after(kAliveInterval);
-  bool abandoned_ = false;             // the supervisor is gone
+  bool abandoned_ = false;             // the supervisor has ended
   int stop_signal_ = 0;                // the first signal that ended the job
-  std::optional<int> over_;            // the exit code that the agents have reported
-  std::optional<Deadline> finish_by_;  // for all hosts, then
-  std::optional<std::size_t> leader_;  // of the agents, and where it meets them
-  Endpoint meeting_;
-  std::optional<std::size_t> culprit_;  // the host for which the job cannot go on
+  std::optional<int> over_;            // the exit code of the job, once the agents have reported it
+  std::optional<Deadline> finish_by_;  // by when all hosts must have ended; set with over_
+  std::optional<std::size_t> leader_;  // the host whose agent leads the job
+  Endpoint meeting_;                   // where that agent leads
+  std::optional<std::size_t> culprit_;  // the host because of which the job cannot continue
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;
-  bool at_rest_ = false;             // the user has stopped the ranks, also later ones
-  std::optional<Deadline> push_at_;  // while stopping(): when to end the remaining hosts harder
+  bool at_rest_ = false;             // the user has stopped the ranks, including those to come
+  std::optional<Deadline> push_at_;  // while stopping(): when to call push_harder()
 };
 
 }  // namespace paceline::launcher

@@ -1,5 +1,5 @@
-// How a job of --hosts ends, and how it loses hosts and gets them back: failures, lost connections,
-// stopping, the exit code, returns.
+// How a job of --hosts ends, and how it loses hosts and starts them again: failures, lost
+// connections, stopping, the exit code, returning hosts.
 
 #include <algorithm>
 #include <csignal>
@@ -34,7 +34,8 @@ void HostsAgent::on_end(std::size_t index) {
   }
   if (host.exit_code == 0 || host.exit_code == kStoppedAsAgreed || over_ || stopping()) return;
   if (host.lost()) return on_failed_return(index);
-  // A user who stops an agent on its host wants that host for something else.
+  // A user who stops the agent on a host needs that host for something else, so it is not started
+  // again.
   if (host.exit_code == 128 + SIGTERM || host.exit_code == 128 + SIGINT) host.comeback.give_up();
   lose(index, host.exit_code
                   ? fmt::format("{} ended with exit code {}", named(host), *host.exit_code)
@@ -50,7 +51,8 @@ void HostsAgent::on_over(int exit_code) {
   finish_by_ = Deadline::after(kLongestGraceOfHosts + kTimeOfHostsToAnswer);
 }
 
-// A host that is cut off from the others, but not from here, does not know that the job is over.
+// Stops the hosts that still run after the job is over. A host that can reach this process, but not
+// the other hosts, does not learn that the job is over.
 void HostsAgent::end_stragglers() {
   finish_by_.reset();
   if (consoles_.out().saturated() || consoles_.err().saturated()) {
@@ -60,7 +62,7 @@ void HostsAgent::end_stragglers() {
   }
 }
 
-// A job that has not begun cannot do without the host where it meets.
+// A job that has not begun needs host 0, because the agents meet there.
 void HostsAgent::lose(std::size_t index, const std::string& how) {
   HostState& host = hosts_[index];
   const bool needed = index == 0 && !begun();
@@ -96,7 +98,8 @@ std::string HostsAgent::end_of_connection(const HostState& host) const {
   return words.empty() ? text : text + "\n" + words.substr(0, words.size() - 1);
 }
 
-// Later failures follow from the first one, or from the signal that stops the job.
+// Ignores later failures: they are consequences of the first one, or of the signal that stops the
+// job.
 void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text) {
   if (culprit_ || stop_signal_ != 0) return;
   culprit_ = index;
@@ -105,7 +108,8 @@ void HostsAgent::fail(std::size_t index, int exit_code, const std::string& text)
   stop_all(SIGTERM, std::min(kLongestGraceOfHosts, plan_.shutdown_timeout));
 }
 
-// A scheduler may notice that a host has died, and end the job, before it counts as lost here.
+// Names the hosts that may have died. A scheduler may notice that a host has died, and stop the
+// job, before this process counts the host as lost.
 void HostsAgent::name_silent_hosts() {
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const HostState& host = hosts_[i];
@@ -132,7 +136,7 @@ void HostsAgent::stop_all(int signal, std::chrono::nanoseconds grace) {
   push_at_ = Deadline::after(grace + kTimeOfHostsToAnswer);
 }
 
-// A host that still sends a timeline gets more time.
+// Extends the deadlines, because a host that still sends timelines needs more time.
 void HostsAgent::wait_for_timelines() {
   const auto later = [](std::optional<Deadline>& when) {
     if (when && when->remaining() < kTimeOfHostsToAnswer)
@@ -142,8 +146,8 @@ void HostsAgent::wait_for_timelines() {
   if (ending_ < Ending::kKilled) later(push_at_);
 }
 
-// First the hosts are told to kill; then the connections are cut, which has the same effect on a
-// host that can still be reached.
+// First orders the hosts to kill their ranks. Then cuts the connections, which has the same effect
+// on a host that can still be reached.
 void HostsAgent::push_harder() {
   ending_ = kHarder[static_cast<std::size_t>(ending_)];
   const std::string payload(1, static_cast<char>(SIGKILL));
@@ -191,9 +195,9 @@ void HostReturn::back(Moment now) {
   next_.reset();
 }
 
-// --- Lost hosts come back into a job that goes on ---
+// --- Lost hosts return to a job that continues ---
 
-// False when no try is left.
+// Returns false if the host is not tried again: no try is left, or the job is being stopped.
 bool HostsAgent::plan_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kLost;
@@ -226,7 +230,8 @@ void HostsAgent::try_again(std::size_t index) {
   }
 }
 
-// Sends the host's agent to the place where the others meet now, unless none leads at the moment.
+// Sends the host its part of the job, with the endpoint where the agents meet now. If no agent
+// leads at the moment, the host waits.
 void HostsAgent::on_return(std::size_t index) {
   HostState& host = hosts_[index];
   host.stage = Stage::kBack;
@@ -240,7 +245,8 @@ void HostsAgent::on_return(std::size_t index) {
   consoles_.say(fmt::format("paceline: {} is back\n", named(host)));
 }
 
-// The agent that reports this may have given way to another agent, and then means that one.
+// The agent that reports this may have given way to another agent; `meeting` is then the endpoint
+// of that other agent.
 void HostsAgent::on_leads(std::size_t index, const Endpoint& meeting) {
   const auto other = std::find_if(hosts_.begin(), hosts_.end(),
                                   [&](const HostState& host) { return host.led_at == meeting; });

@@ -1,7 +1,7 @@
 #pragma once
 
-// The plan of `paceline run --hosts`, and the entry by which `paceline ps` and `stop` see the job
-// on the launcher's machine.
+// The plan of `paceline run --hosts`, and the entry through which `paceline ps` and `paceline stop`
+// find the job on the launcher's machine.
 
 #include <chrono>
 #include <cstdint>
@@ -22,12 +22,12 @@ namespace paceline::launcher {
 struct HostsJob {
   std::string run_id;
   std::vector<std::string> command;
-  std::vector<std::string> hosts;  // as the user calls them
+  std::vector<std::string> hosts;  // as the user named them
   int world_size = 1;
 };
 
-// The job's socket (launcher/messages/job_socket.h) on the machine of its launcher, which may have
-// no rank of it: `paceline ps` shows the job there, `paceline stop` ends it on all hosts.
+// The job's socket (launcher/messages/job_socket.h) on the machine of its launcher, even if no rank
+// runs there: `paceline ps` shows the job there, and `paceline stop` ends it on all hosts.
 //
 // Thread safety: none; everything happens in handlers of the loop.
 class HostsEntry {
@@ -45,20 +45,20 @@ class HostsEntry {
   JobSocket socket_;
 };
 
-// The plan of `paceline run --hosts`. A value.
+// The plan of `paceline run --hosts`.
 struct HostsPlan {
   struct Part {
     HostRoute route;
     RemoteJob job;
   };
   std::vector<Part> parts;    // in the order of hosts
-  HostsJob job;               // for the entry
+  HostsJob job;               // what HostsEntry shows
   std::string version;        // required on every host
   std::string program_hint;   // tells the user how to name paceline's path on the hosts
-  std::string timeline;       // the trace of all hosts' ranks to write here; empty: none
+  std::string timeline;       // path of the trace of all hosts' ranks; empty: none
   bool prefix_lines = false;  // output of ranks arrives as lines that name host and rank
-  int min_hosts = 1;          // the job goes on while so many hosts are left
-  int host_tries = 0;         // how often a lost host is started again
+  int min_hosts = 1;          // the job continues as long as this many hosts are left
+  int host_tries = 0;         // how many times a lost host is started again
   std::chrono::nanoseconds start_timeout = std::chrono::seconds(30);
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 };

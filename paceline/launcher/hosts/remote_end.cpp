@@ -30,14 +30,16 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kRemoteReadSize = 64 << 10;
-constexpr std::size_t kMostNotices = 8 << 20;  // bytes that wait for the connection
+// With more bytes waiting for the connection, the agent's messages are not read.
+constexpr std::size_t kMostNotices = 8 << 20;
 constexpr auto kEndOfRemoteDescendants = 5s;
-// An agent that lost its supervisor kills the ranks and removes its folder in milliseconds.
+// How long the agent may take to end after its supervisor was killed. It kills the ranks and
+// removes its folder, which takes milliseconds.
 constexpr auto kEndOfAgent = 500ms;
-// How long a launcher may take from the connection to the job: it waits for the other hosts.
+// How long the launcher may take to send the job after it has connected: it waits for all hosts.
 constexpr auto kJobDeadline = 10min;
 
-// The streams of the frames, between which no other bytes may come.
+// The streams that carry the frames. No other bytes may be written to them.
 struct FrameStreams {
   Fd in, out;
 };
@@ -103,10 +105,10 @@ class RemoteEnd {
   Fd pidfd_, pipes_[2], notices_, input_;
   std::string pending_input_;
   bool input_ends_ = false;
-  std::optional<int> status_;  // of the child
+  std::optional<int> status_;  // the child's, as a shell reports it
   Stage stage_ = Stage::kGreeting;
   bool watches_out_ = false, held_up_ = false;
-  bool notices_held_ = false;  // the agent's words are not read
+  bool notices_held_ = false;  // the agent's messages are not read
 };
 
 int RemoteEnd::serve(const std::string& version) {
@@ -180,7 +182,7 @@ void RemoteEnd::tell_time(const std::string& question) {
   send(FrameKind::kClock, encode(exchange));
 }
 
-// Does nothing without a child.
+// Sends a signal to the child; does nothing if there is none.
 void RemoteEnd::send_signal(int signal) const {
   if (child_ > 0 && !status_) kill(child_, signal);
 }
@@ -194,7 +196,8 @@ void RemoteEnd::on_signal() {
   }
 }
 
-// Holds the port where the agents are to meet, if there are several.
+// Reserves the port where the agents meet, if the job has several hosts and names no port, and
+// reports the port to the launcher.
 void RemoteEnd::hold_port(RemoteJob& job) {
   if (job.port == 0 && job.part.ranks_per_host.size() > 1) {
     held_ = reserve_port(0);
@@ -219,7 +222,7 @@ void RemoteEnd::start(RemoteJob job) {
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(128 + SIGKILL);
-    setpgid(0, 0);  // with a parent beside it, the kernel lets its launcher stop for SIGTSTP
+    setpgid(0, 0);  // the parent is in another group, so this group can be stopped by SIGTSTP
     be_part(job, std::move(ends));
   }
   stage_ = Stage::kServing;
@@ -256,7 +259,7 @@ void RemoteEnd::on_output(int stream) {
   send(stream == 0 ? FrameKind::kOut : FrameKind::kErr, {buffer, static_cast<std::size_t>(length)});
 }
 
-// The agent's words are frames already.
+// Passes on the agent's messages, which are already frames.
 void RemoteEnd::on_notices() {
   char buffer[kRemoteReadSize];
   const ssize_t length = read_some(notices_.get(), std::as_writable_bytes(std::span(buffer)));
@@ -276,8 +279,8 @@ void RemoteEnd::on_end() {
   end_all_descendants(Deadline::after(kEndOfRemoteDescendants));
 }
 
-// Rank 0 reads when it likes. Bytes that it does not take wait here, and the launcher sends no
-// more.
+// Passes on as many bytes as rank 0 takes now. The other bytes wait here, and the launcher limits
+// how many it sends before they are taken.
 void RemoteEnd::pass_input_on() {
   if (!input_) return;
   loop_.forget(input_.get());
@@ -305,8 +308,9 @@ void RemoteEnd::pass_input_on() {
   if (input_ends_) input_.reset();
 }
 
-// A full connection holds up the ranks, as a full console would. Much that still waits for it, such
-// as timelines, also holds up the agent's other words.
+// While the connection is full, the ranks' output is not read, so the ranks wait as they would for
+// a full console. If even more waits for the connection, such as timelines, the agent's messages
+// are not read either.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
     watches_out_ = !watches_out_;

@@ -1,15 +1,16 @@
 #pragma once
 
-// The end of a launcher on another host: the process that ssh (or srun) starts there as `paceline
-// remote-agent`. It takes the job from its stdin, starts a child that launches this host's ranks,
-// passes signals and rank 0's input on to it, and sends back the ranks' output, the child's words
-// and the exit code as frames.
+// The launcher's remote end: the process that ssh (or srun) starts on another host as `paceline
+// remote-agent`. It reads the job from its stdin, starts a child that launches this host's ranks,
+// passes signals and rank 0's input on to the child, and sends back the ranks' output, the child's
+// messages and the exit code, as frames.
 //
 //   paceline run --hosts a,b ─┬─ ssh a ┄ remote-agent ── supervisor ── agent ── ranks
 //                             └─ ssh b ┄ remote-agent ── supervisor ── agent ── ranks
 //
-// When its stdin ends, or nothing has arrived for kSilenceLimit, the launcher is gone or out of
-// reach, and every process of the job on this host is ended. kill -9 of this process does the same.
+// When its stdin ends, or nothing has arrived for kSilenceLimit, the launcher has ended or cannot
+// be reached, and every process of the job on this host is ended. Killing this process with SIGKILL
+// has the same effect.
 
 #include <chrono>
 #include <functional>
@@ -23,12 +24,13 @@ namespace paceline::launcher {
 inline constexpr std::chrono::seconds kAliveInterval{5};
 inline constexpr std::chrono::seconds kSilenceLimit{30};
 
-// Runs in a child, with stdin, stdout and stderr of its own and `notices_fd` for the launcher's
-// words (launcher/output/console.h); returns the exit code.
+// Runs in a child process that has its own stdin, stdout and stderr, and returns the exit code. The
+// launcher's own messages are written to `notices_fd` (launcher/output/console.h).
 using RunPart = std::function<int(const RemoteJob& job, int notices_fd)>;
 
-// Returns the exit code of the job's part, or 128 + SIGHUP when the launcher was lost. Sends
-// `version` first; the launcher refuses another version than its own. Requires: no other threads.
+// Runs the remote end. Returns the exit code of this host's part of the job, or 128 + SIGHUP if the
+// launcher was lost. Sends `version` first; the launcher refuses a version that differs from its
+// own. Requires: no other threads.
 int serve_remote_end(const std::string& version, const RunPart& run);
 
 }  // namespace paceline::launcher

@@ -20,10 +20,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kEndOfJobsDescendants = 5s;
-// How long ranks have when they are stopped because of a failure elsewhere, or of the loss of a
-// host, after which they only wait for a node that is gone.
+// How long ranks may take to end when they are stopped because a rank failed on another node, or
+// because a host was lost. After such a loss they could only wait for the lost node.
 constexpr std::chrono::nanoseconds kGraceOfOthers = 5s, kGraceAfterLoss = 500ms;
-// How long other agents have at the end to take their last orders.
+// How long other agents may take at the end to receive their last orders.
 constexpr auto kLastWords = 2s;
 
 double seconds() {
@@ -74,7 +74,7 @@ int Agent::run() {
   if (abandoned_) end_all_descendants(Deadline::after(kEndOfJobsDescendants));
   if (abandoned_ && !concluded_ && stop_signal_ == 0) {
     finish_timeline();
-    remove_records();  // no launcher is left to be told of the logs
+    remove_records();  // no supervisor is left that could tell the user of the logs
   }
   if (logs_may_go_ && consoles_.lost().empty()) logs_.remove_if_temporary();
   return exit_code();
@@ -117,13 +117,15 @@ void Agent::obey(const StartOrder& order) {
   generation_->when_failed([this] { on_failure(); });
   generation_->when_reported([this](const std::string& report) { say_of_failure(report); });
   tally_.started(seconds());
-  // A rank 0 that may be started again reads on where the last one stopped.
+  // Keeps the input open if the job may restart: a new rank 0 continues to read where the old one
+  // stopped.
   if (!plan_.options.may_restart()) channel_.stdin_fd.reset();
   membership_.services().start_store();
 }
 
-// Removes the records of an older generation, or of an older job in the same folder. Leaves those
-// of ranks that are now another node's, which may run already and record in the same folder.
+// Removes the flight records of an older generation, or of an older job in the same folder. Keeps
+// the records of ranks that now belong to another node: they may already run and record in the same
+// folder.
 void Agent::remove_old_flights(const NodePlace& place) const {
   std::vector<int> ranks;
   for (int i = 0; i < plan_.options.num_local_ranks; ++i) ranks.push_back(place.rank_of(i));
@@ -140,8 +142,8 @@ void Agent::obey(const StopOrder& order) {
   stopped_for_ = order.reason;
   if (stage_ == Stage::kFinished) return report_stopped();
   stage_ = Stage::kStopping;
-  generation_->look_for_deaths();  // the rank that was reported may only have noticed one of these
-  // A shared console shows the report of the rank that failed.
+  generation_->look_for_deaths();  // a death on this node may have made the reported rank fail
+  // On a shared console the user sees the report of the failed rank instead.
   const bool shown = shares_console() && order.failed == Failure::Kind::kRank;
   if (!generation_->culprit() && !shown) {
     say_of_job(fmt::format("paceline: {}; stopping the ranks of {}\n", order.reason,
@@ -165,7 +167,8 @@ void Agent::obey(const FirstFailureOrder& order) {
   say_held_back();
 }
 
-// No rank runs here then, because the coordinator that gives way was gathering nodes.
+// No rank runs here when this order arrives, because a coordinator gives way only while it gathers
+// nodes.
 void Agent::obey(const FollowOrder& order) {
   if (ending()) return;
   consoles_.say(fmt::format("paceline: the job goes on with more nodes at {}; joining them\n",
@@ -177,7 +180,7 @@ void Agent::obey(const WindUpOrder& order) {
   if (!running() || generation_->place().generation != order.generation || stops()) return;
   if (generation_->num_running() > 0) {
     say_of_job(
-        "paceline: the ranks that the job waits for have ended; stopping those that serve\n");
+        "paceline: the ranks that the job waits for have ended; stopping the ranks that serve\n");
   }
   generation_->wind_up(plan_.options.shutdown_timeout);
 }
@@ -194,8 +197,8 @@ void Agent::stop_others(std::chrono::nanoseconds grace) {
   generation_->stop(SIGTERM, std::min(grace, plan_.options.shutdown_timeout));
 }
 
-// The ranks of the coordinator's host are dead or on their own, so the successor begins a new
-// generation.
+// The ranks on the coordinator's host have ended or cannot be reached, so the successor begins a
+// new generation.
 void Agent::on_coordinator_lost() {
   const std::string cause = membership_.lose_coordinator();
   say_held_back();
@@ -216,13 +219,15 @@ void Agent::on_coordinator_lost() {
   consoles_.say(fmt::format("paceline: lost {}; looking for another one\n", cause));
 }
 
-// Words about all nodes are printed once, by the node that leads, or by all when none does.
+// Prints a message about the whole job. On a shared console only the node that leads prints it, or
+// every node if none leads.
 void Agent::say_of_job(const std::string& text) {
   const bool others_say_it = membership_.coordinator() != nullptr && !membership_.leads();
   if (!shares_console() || !others_say_it) consoles_.announce(text);
 }
 
-// Failures of other ranks mostly follow from the first.
+// Prints a message about a failure. On a shared console it is held back until the failure is known
+// to be the first of the job: the other failures are mostly consequences.
 void Agent::say_of_failure(const std::string& text) {
   if (!shares_console() || failed_first_) return consoles_.announce(text);
   held_back_ += text;
@@ -263,7 +268,7 @@ void Agent::on_failure() {
                                   .at = clock_reading(culprit.at)}});
 }
 
-// Reports so without waiting for the ranks that serve.
+// Reports that the work on this node is done, without waiting for the ranks that serve.
 void Agent::on_work_done() {
   work_done_ = true;
   membership_.report(WorkDone{generation_->place().generation});
@@ -375,15 +380,16 @@ void Agent::on_signal(int signal) {
     membership_.report(Leaving{signal});
   } else if (signal == SIGINT) {
     if (generation_) generation_->kill("before the second SIGINT");
-    // There is no reader for what is left to print.
+    // Do not wait until the remaining output has been read.
     if (!generation_ || generation_->num_running() == 0) abandoned_ = true;
   }
 }
 
-// A rank itself is left to its generation, which keeps the order of deaths.
+// Waits for orphans that have ended, but not for ranks: their generation does that, to keep the
+// order of deaths.
 void Agent::reap_orphans() {
   if (!orphans_.may_wait()) return;
-  seeds_.pids();  // a seed that has ended is known before it is waited for
+  seeds_.pids();  // lets seeds_ notice a seed that has ended before orphans_ waits for it
   orphans_.reap([this](pid_t pid) { return generation_ && generation_->owns(pid); });
 }
 
@@ -430,7 +436,8 @@ void Agent::conclude() {
   }
 }
 
-// The trace of a job of --hosts is made by its launcher.
+// Writes the trace. In a job of --hosts the launcher of the job writes it, so the timelines are
+// sent there.
 void Agent::finish_timeline() {
   consoles_.say(plan_.options.part ? timeline_.hand_over([this](const std::string& packed) {
     consoles_.tell_timeline(packed);
@@ -438,7 +445,7 @@ void Agent::finish_timeline() {
                                    : timeline_.finish());
 }
 
-// Prints where the time went, of a run that was disturbed or had faults on purpose.
+// Prints how the time was spent, if the run had more than one generation or faults of --chaos.
 void Agent::say_tally() {
   const std::string faults = chaos_.summary();
   if (tally_.num_generations() == 0 || (tally_.num_generations() == 1 && faults.empty())) return;
@@ -457,11 +464,11 @@ void Agent::explain_end() {
 
 void Agent::remove_records() {
   if (generation_) flights_.remove(generation_->ranks());
-  // The report of a failure names a log, so logs of a job that had one stay.
+  // Keeps the logs if the job had a failure, because the report of the failure names a log.
   if (!generation_ || generation_->place().generation == 0) logs_may_go_ = true;
 }
 
-// A job whose output was lost does not end with 0: its reader must not take half for the whole.
+// The exit code is not 0 if output was lost, so that incomplete output is not taken for complete.
 int Agent::exit_code() const {
   const int code = node_end().exit_code();
   return code == 0 && !consoles_.lost().empty() ? kExitEnvironment : code;

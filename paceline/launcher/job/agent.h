@@ -1,12 +1,12 @@
 #pragma once
 
-// The launcher's working process on one node: starts the ranks of each generation (generation.h) as
-// the job's coordinator orders (launcher/coordination/coordinator.h, which it may host itself),
-// reports what becomes of them, and stays until the job is over. One thread, one event loop over
-// the ranks, the other agents and the supervisor's control pipe. It never polls and never blocks on
-// a reader of its output.
+// The agent is the launcher's working process on one node. It starts the ranks of each generation
+// (generation.h) when the job's coordinator orders it (launcher/coordination/coordinator.h; this
+// process may contain the coordinator), reports how they end, and runs until the job is over. It
+// has one thread, with one event loop over the ranks, the other agents and the supervisor's control
+// pipe. It never polls, and never waits for a reader of its output.
 //
-// Thread safety: none. Requires, as RankSeeds: orphans become children of this process.
+// Thread safety: none. Requires, like RankSeeds, that orphans become children of this process.
 
 #include <chrono>
 #include <memory>
@@ -27,8 +27,9 @@
 
 namespace paceline::launcher {
 
-// The exit code of the job: 0, the last culprit's (128 + N for a signal), or 128 + N when signal N
-// ended the launcher. Error(kInvalid), Error(kTimeout), Error(kSystem) when the nodes do not meet.
+// Runs the agent and returns the exit code of the job: 0, the last culprit's (128 + N for a
+// signal), or 128 + N when signal N ended the launcher. Error(kInvalid), Error(kTimeout) or
+// Error(kSystem) when the nodes of the job do not find each other.
 int run_agent(const LaunchPlan& plan, AgentChannel channel);
 
 class Agent {
@@ -39,7 +40,7 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Once, as run_agent().
+  // Call this once. Returns and throws as run_agent() does.
   int run();
 
  private:
@@ -68,14 +69,15 @@ class Agent {
   void on_generation_over();
   bool running() const { return generation_ && !generation_->over(); }
 
-  // The stage of the newest generation; kFinished also before the first one.
-  //   running ──ordered, or a rank failed──▶ stopping ──over──▶ stopped
-  //      └──over, in order──▶ finished ──ordered──▶ stopped
+  // The stage of the newest generation; kFinished also before the first one. "order": StopOrder.
+  //   running ──order, or a rank failed──▶ stopping ──over──▶ stopped
+  //      └──over without a failure──▶ finished ──order──▶ stopped
   enum class Stage { kRunning, kStopping, kStopped, kFinished };
   bool stops() const { return stage_ == Stage::kStopping || stage_ == Stage::kStopped; }
   bool all_ended() const { return stage_ == Stage::kStopped || stage_ == Stage::kFinished; }
 
-  // Decide what is printed where. With --hosts all nodes share one console.
+  // These functions decide whether a node prints a message. With --hosts all nodes share one
+  // console.
   bool shares_console() const { return plan_.options.part.has_value(); }
   void say_of_job(const std::string& text);
   void say_of_failure(const std::string& text);
@@ -116,18 +118,19 @@ class Agent {
   Orphans orphans_;
   JobMembership membership_;
   std::unique_ptr<Generation> generation_;
-  std::string stopped_for_;    // why the coordinator had the last generation stopped
-  std::string own_cause_;      // the failure of this node's culprit, in the words of all agents
+  std::string stopped_for_;    // why the coordinator stopped the last generation
+  std::string own_cause_;      // the failure of this node's culprit, as the coordinator was told
   bool failed_first_ = false;  // a rank of this node was the first to fail in this generation
-  std::string held_back_;      // the words about its failure, until it is known to be the first
-  bool work_done_ = false;     // on this node, in this generation
+  std::string held_back_;      // messages about a failure, until it is known to be the first
+  bool work_done_ = false;     // on_work_done() was called in this generation
   Stage stage_ = Stage::kFinished;
   bool warned_about_logs_ = false, warned_about_terminals_ = false, warned_about_console_ = false;
-  bool abandoned_ = false;    // the supervisor is gone
-  bool logs_may_go_ = false;  // they may be removed, unless they are all that is left of the output
+  bool abandoned_ = false;    // the supervisor has ended
+  bool logs_may_go_ = false;  // logs may be removed, unless output was lost on the console
   int stop_signal_ = 0;       // the first signal that ended this launcher
   std::optional<EndOrder> end_;
-  std::optional<Deadline> concluded_;  // everything has been said; until when it may be on its way
+  // Set once everything has been reported: until when to wait for the other agents to receive it.
+  std::optional<Deadline> concluded_;
 };
 
 }  // namespace paceline::launcher

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often to look for the step that a fault waits for: no event announces it.
+// How often to check whether the step for which a fault waits was made: there is no event for it.
 constexpr std::chrono::nanoseconds kStepInterval = 10ms;
 
 }  // namespace

@@ -22,18 +22,19 @@ namespace paceline::launcher {
 
 class ChaosInjector {
  public:
-  // The ranks that run. Both functions return false for a rank that does not run on this node.
+  // Access to the ranks that run. Both functions return false for a rank that does not run on this
+  // node.
   struct Ranks {
     int world_size = 0;
     std::function<bool(int rank, int signal)> send;
-    std::function<bool(int rank, const std::string& because)> strike;  // kills it
+    std::function<bool(int rank, const std::string& because)> strike;  // kills the rank
   };
 
-  // Without faults it does nothing. The references must outlive it.
+  // Does nothing if `faults` is empty. The references must outlive the injector.
   ChaosInjector(const std::vector<Fault>& faults, std::uint64_t seed, Consoles& consoles,
                 const JobFlights& flights);
 
-  // To be called after each turn of the loop while ranks run. Faults that come due between two
+  // Call this after each turn of the loop while ranks run. Faults that are due between two
   // generations hit the ranks of the next one.
   void tend(const Ranks& ranks);
   Deadline next_deadline(bool running) const;
@@ -53,8 +54,8 @@ class ChaosInjector {
   const std::uint64_t seed_;
   const bool active_;
   ChaosPlan plan_;
-  std::optional<Clock::time_point> started_;  // with the first generation
-  std::map<std::string, int> faults_;         // how many on this node, by name
+  std::optional<Clock::time_point> started_;  // when the first generation started
+  std::map<std::string, int> faults_;         // the number on this node, by name
   std::set<int> named_;                       // ranks that faults name
   int largest_world_ = 0;
 };

@@ -25,17 +25,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// After a failure the others cannot do useful work any more, so they get less time than after a
-// Ctrl-C.
+// After a failure the other ranks cannot do useful work any more, so they get less time than after
+// a Ctrl-C.
 constexpr std::chrono::nanoseconds kLongestGraceAfterFailure = 5s;
 constexpr std::chrono::nanoseconds kEndOfDescendants = 5s, kSlice = 50ms;
-constexpr std::chrono::nanoseconds kDeath = 1s;  // from the first sign of it to the end
-// The time that a wrapper of a program, such as a script, has to end after it; and the time that a
-// rank which ended its group has to end itself, after the checkpoint that it is writing.
+constexpr std::chrono::nanoseconds kDeath = 1s;  // how long a signal may take to end a process
+// kWrapper: how long a wrapper of a program, such as a script, may take to end after the program.
+// kLastWork: how long a rank that aborted its group may take to exit, because it may be writing a
+// checkpoint.
 constexpr std::chrono::nanoseconds kWrapper = 500ms, kLastWork = 5s;
 constexpr int kShownLines = 20;
 
-// Whether the signal ended it, or a program that it ran, as a shell reports that.
+// Whether the signal ended the rank, or ended a program that the rank ran: a shell then exits with
+// 128 + signal.
 bool ended_by(const RankEnd& end, int signal) { return end.status() == 128 + signal; }
 bool ended_by_stop_signal(const RankEnd& end) {
   return std::ranges::any_of(kStopSignals, [&](int signal) { return ended_by(end, signal); });
@@ -122,7 +124,7 @@ void Generation::watch_rank(std::size_t index) {
   }
 }
 
-// The first rank of the first generation stands for all: they run the same program.
+// Watches only the first rank of the first generation, because all ranks run the same program.
 void Generation::watch_first_rank() {
   const RankProcess& first = *ranks_.front();
   watch_.emplace(first.rank(), first.process().pid, context_.plan.placement.ranks.front());
@@ -160,7 +162,7 @@ void Generation::on_end(std::size_t index) {
   const auto first = std::ranges::find_if(
       undecided_, [](const auto& undecided) { return ended_by_stop_signal(undecided.second); });
   if (first == undecided_.end()) return become_culprit(rank, end);
-  const auto [struck, its_end] = *first;  // by a signal that was for this rank alone
+  const auto [struck, its_end] = *first;  // its signal was meant for this rank alone
   undecided_.push_back({&rank, end});
   become_culprit(*struck, its_end);
 }
@@ -189,8 +191,9 @@ void Generation::look_for_deaths() {
   }
 }
 
-// Whether the rank accuses one of this node that still runs and may be about to end: then that one
-// is the culprit. Other nodes hear of the failure only after this wait.
+// Whether the rank accuses another rank of this node that still runs and may be about to end: then
+// the other rank would be the culprit, so the decision waits for its end. Other nodes learn of the
+// failure only after this wait.
 bool Generation::may_have_followed(const RankProcess& rank) {
   const auto accused = accused_by(rank);
   if (!accused || !is_running(accused->rank)) return false;
@@ -199,16 +202,17 @@ bool Generation::may_have_followed(const RankProcess& rank) {
   return true;
 }
 
-// systemd and batch systems may send a signal to every process of a job at once: a rank may die of
-// it before it reaches the launcher.
+// Whether the rank died of a signal that may be meant for the whole job. systemd and batch systems
+// may send a signal to every process of a job at once, and a rank may die before the launcher
+// receives the signal.
 bool Generation::may_belong_to_a_stop(const RankEnd& end) {
   if (!ended_by_stop_signal(end)) return false;
   if (undecided_.empty()) undecided_until_ = Deadline::after(kWrapper);
   return true;
 }
 
-// Once no accused rank can still end, or has ended soon enough, the first rank that ended is the
-// culprit.
+// Ends the wait for a decision: when it has lasted long enough, or nothing is left to wait for, the
+// first of the undecided ranks is the culprit.
 void Generation::decide() {
   if (undecided_.empty()) return;
   const bool waits = std::ranges::any_of(undecided_, [this](const auto& undecided) {
@@ -266,10 +270,10 @@ void Generation::drain(RankOutput& output) {
 
 void Generation::stop(int signal, std::chrono::nanoseconds grace) {
   context_.flights.read([this] { return ends_so_far(); },
-                        culprit_);  // before the ranks leave where they are
+                        culprit_);  // before the ranks leave their operations
   for (const auto& rank : ranks_) {
     rank->send(signal);
-    rank->send(SIGCONT);  // a stopped process acts on nothing but SIGKILL
+    rank->send(SIGCONT);  // a stopped process would handle no signal except SIGKILL
   }
   if (stopping_ != Stopping::kNo) return;
   std::erase_if(undecided_, [&](const auto& undecided) {
@@ -307,7 +311,8 @@ bool Generation::send_to(int rank, int signal) {
   return process.running();
 }
 
-// Includes the ends that the loop has yet to see, in no certain order.
+// The ranks that have ended, including ends that the loop has not handled yet; those are in no
+// particular order.
 std::vector<RankEnd> Generation::ends_so_far() const {
   std::vector<RankEnd> ends = ends_;
   for (const auto& rank : ranks_) {
@@ -350,14 +355,15 @@ bool Generation::owns(pid_t pid) const {
   });
 }
 
-// Ends also processes that left the ranks' groups, and with them the last holders of the pipes. The
-// generation is not over while a console still has to take something.
+// Ends the remaining descendants of the ranks, including processes that left the ranks' process
+// groups, so that no process holds a pipe open. Then closes the pipes. The generation is not over
+// while output waits for a console.
 void Generation::close_outputs() {
   if (!descendants_until_) {
     if (!ending()) leftovers_.look_for_strays(context_.seeds.pids());
     descendants_until_ = Deadline::after(kEndOfDescendants);
   }
-  // Works in slices, because other nodes wait for signs of life.
+  // Waits only for a slice of the time in each call, because other nodes need signs of life.
   const bool all_ended = end_all_descendants(Deadline::after(kSlice), context_.seeds.pids());
   if (!all_ended && !descendants_until_->expired()) return;
   bool all_closed = true;
@@ -377,7 +383,7 @@ void Generation::close_outputs() {
   over_ = all_closed;
 }
 
-// A rank whose console is full is not read.
+// Stops reading a rank's output while its console is full.
 void Generation::hold_back_or_resume() {
   for (const auto& rank : ranks_) {
     RankOutput& output = rank->output();

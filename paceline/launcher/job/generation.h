@@ -1,22 +1,24 @@
 #pragma once
 
-// One generation of this node's ranks: starts them, carries their output, stops them, and knows
-// which failed first. A job that restarts makes a new one each time.
+// One generation of this node's ranks. It starts the ranks, passes on their output, stops them, and
+// finds out which rank failed first. A job that restarts creates a new Generation each time.
 //
 // The first rank that fails is the culprit: the launcher reports it at once, sends SIGTERM to the
-// others, and SIGKILL after a grace time. Which rank was first:
+// other ranks, and SIGKILL after a grace time. These rules decide which rank was first:
 //
 //   1. The loop calls handlers in the order in which descriptors became ready, so by default the
-//      order of deaths is the order in which the handlers see them.
-//   2. A rank that a signal is still killing counts as first although another one noticed and
-//      exited earlier (look_for_deaths).
-//   3. A rank whose words accuse another rank of this node that still runs waits undecided for that
-//      one's end; if it ends in time, it counts as first (accused_rank in failure_report.h).
-//   4. A rank that died of a signal by which jobs are stopped waits undecided as well: the signal
-//      may be for the whole job and about to reach the launcher. When another rank fails
-//      meanwhile, it was for that rank alone, which then counts as first.
+//      order of deaths is the order of these calls.
+//   2. A rank that is being killed by a signal counts as first, even if another rank noticed that
+//      and exited earlier (look_for_deaths).
+//   3. If the output of a failed rank accuses another rank of this node that still runs, the
+//      decision waits for the end of that other rank. If the other rank ends in time, it counts as
+//      first (accused_rank in failure_report.h).
+//   4. If a rank died of a signal with which jobs are stopped, the decision waits as well: the
+//      signal may be meant for the whole job, and may be about to reach the launcher. If another
+//      rank fails meanwhile, the signal was meant for the first rank alone, which then counts as
+//      first.
 //
-// Thread safety: none. Everything happens in the handlers it gives to the loop, and in tend().
+// Thread safety: none. Everything happens in handlers that the loop calls, and in tend().
 
 #include <array>
 #include <chrono>
@@ -48,7 +50,7 @@
 
 namespace paceline::launcher {
 
-// The parts that all generations of a job on this node share. Each outlives them.
+// The objects that all generations of a job on this node share. They outlive the generations.
 struct GenerationContext {
   const LaunchPlan& plan;
   EventLoop& loop;
@@ -72,57 +74,61 @@ class Generation {
   ~Generation();
 
   const NodePlace& place() const { return place_; }
-  // Sets the function to call at the first failure, before the others are stopped, ...
+  // Sets the function to call at the first failure, before the other ranks are stopped.
   void when_failed(std::function<void()> handler) { when_failed_ = std::move(handler); }
-  // ... and the function to call with its report, in lines, once that is complete.
+  // Sets the function to call with the lines of the report of the first failure, once the report is
+  // complete.
   void when_reported(std::function<void(const std::string&)> handler) {
     when_reported_ = std::move(handler);
   }
 
-  // To be called when another node reports a failure: a rank that a signal is ending, or has ended,
-  // at this moment failed before that. Waits for the end of one that is on its way out.
+  // Call this when another node reports a failure. A rank of this node that a signal has killed, or
+  // is killing at this moment, failed before the reported rank. Waits for the end of such a rank.
   void look_for_deaths();
-  // Sends the signal to the ranks that still run, and SIGKILL when `grace` after the first call is
-  // over.
+  // Sends the signal to the ranks that still run, and SIGKILL when `grace` has passed since the
+  // first call.
   void stop(int signal, std::chrono::nanoseconds grace);
-  // Whether all ranks that the job waits for have ended in order; ranks of serving roles may run.
+  // Whether all ranks that the job waits for have ended without a failure; ranks of serving roles
+  // may still run.
   bool work_is_done() const;
-  // Stops those as stop() does, but the generation ends in order.
+  // Stops the ranks of serving roles as stop() does, but their ends are not failures.
   void wind_up(std::chrono::nanoseconds grace);
-  // Sends SIGKILL; `limit` says how long the ranks had, as in "before the second SIGINT".
+  // Sends SIGKILL. `limit` is the time that the ranks had, in words: "before the second SIGINT".
   void kill(const std::string& limit);
   void send(int signal);
-  // Signals one rank; false when it does not run, or not on this node.
+  // Signals one rank; returns false if the rank does not run on this node.
   bool send_to(int rank, int signal);
-  // Kills one rank on purpose; `because` is the cause of its end. False as above.
+  // Kills one rank on purpose; `because` is the cause of its end. Returns false as send_to() does.
   bool strike(int rank, const std::string& because);
   bool was_struck(int rank) const { return struck_.contains(rank); }
 
-  // To be called after each turn of the loop: acts on deadlines and on consoles that are full.
+  // Call this after each turn of the loop: acts on deadlines and on consoles that are full.
   void tend();
   // The time by which tend() must be called again.
   Deadline next_deadline() const;
 
   int num_running() const { return num_running_; }
-  // Whether the process is a rank that has not been waited for.
+  // Whether the process is a rank for which waitpid() has not been called.
   bool owns(pid_t pid) const;
-  // Whether all ranks have ended, nothing of them is left and their output has been taken.
+  // Whether all ranks and the processes that they started have ended, and no output waits for a
+  // console.
   bool over() const { return over_; }
-  // The rank that failed first, before stop() was called.
+  // The rank that failed first; nullopt if none failed before stop() was called.
   const std::optional<RankEnd>& culprit() const { return culprit_; }
   // Why the culprit ended; empty while that is not known.
   const std::string& cause() const { return cause_; }
-  // Whether ranks ended with kStoppedAsAgreed before wind_up(), and none failed; after stop(): all
-  // of them did.
+  // Whether ranks ended with kStoppedAsAgreed before wind_up(), and none failed. After stop(), this
+  // is true only if all ranks ended so.
   bool stopped_as_agreed() const;
   // The ranks that failed because the culprit did.
   const std::vector<RankEnd>& followers() const { return followers_; }
-  // Lines about the ranks beside the culprit, for when the generation is over; may be empty.
+  // Lines about the ranks other than the culprit, to print when the generation is over; may be
+  // empty.
   std::string closing_words() const;
   std::chrono::duration<double> age() const;
-  // Why a rank's log is incomplete; empty when all are whole.
+  // Why a rank's log is incomplete; empty when all logs are complete.
   std::string log_problem() const;
-  // Why a rank's stdout is a pipe; empty when all are terminals.
+  // Why a rank's stdout is a pipe; empty when the stdout of every rank is a terminal.
   const std::string& no_terminal_because() const { return no_terminal_because_; }
   std::vector<int> ranks() const;
 
@@ -130,8 +136,8 @@ class Generation {
   std::unique_ptr<RankProcess> start_rank(int local_rank, const JobServices& services,
                                           int stdin_fd);
   std::array<Console*, 2> console_of(int local_rank);
-  // Whether the first failure has been found, or stop() or kill() called, so that every later end
-  // follows from it.
+  // Whether the culprit has been found, or stop() or kill() has been called. Every later end is a
+  // consequence of that.
   bool ending() const { return culprit_ || stopping_ != Stopping::kNo; }
   void watch_rank(std::size_t index);
   void watch_first_rank();
@@ -160,22 +166,23 @@ class Generation {
   std::function<void()> when_failed_;
   std::function<void(const std::string&)> when_reported_;
   int num_running_ = 0;
-  std::size_t num_stopped_ = 0;  // as agreed
+  std::size_t num_stopped_ = 0;  // ranks that ended by an agreed stop
   bool winds_up_ = false;
   enum class Stopping { kNo, kAsked, kKilled } stopping_ = Stopping::kNo;
-  Deadline kill_at_ = Deadline::never();  // once asked
-  std::string grace_;                     // until then, in words: "within 10 s of SIGTERM"
-  std::vector<int> killed_;               // ranks that had not ended by then
-  std::string killed_limit_;              // as kill() has it
+  Deadline kill_at_ = Deadline::never();  // when to send SIGKILL, while kAsked
+  std::string grace_;                     // the time until kill_at_: "within 10 s of SIGTERM"
+  std::vector<int> killed_;               // ranks that still ran at the first kill()
+  std::string killed_limit_;              // the argument of the first kill()
   bool over_ = false;
-  std::optional<Deadline> descendants_until_;  // once all ranks have ended
+  std::optional<Deadline> descendants_until_;  // set once all ranks have ended
   std::vector<RankEnd> ends_;
   std::optional<RankEnd> culprit_;
   std::string cause_;
-  std::vector<int> finished_;                 // ended with exit code 0 before the culprit
-  RankProcess* unreported_ = nullptr;         // the culprit, while its stack is being read
-  std::vector<RankEnd> followers_, fellows_;  // failed because of the culprit, or beside it
-  // The ranks that failed and wait by rules 3 and 4; none once there is a culprit.
+  std::vector<int> finished_;          // ranks that ended with exit code 0 before the culprit
+  RankProcess* unreported_ = nullptr;  // the culprit, until its report is complete
+  // Ranks that failed because of the culprit, and ranks that may have failed independently of it.
+  std::vector<RankEnd> followers_, fellows_;
+  // The failed ranks for which the decision waits (rules 3 and 4); empty once there is a culprit.
   std::vector<std::pair<RankProcess*, RankEnd>> undecided_;
   Deadline undecided_until_ = Deadline::never();
   Leftovers leftovers_;

@@ -23,7 +23,8 @@ bool is_wait(Verdict verdict) {
          verdict == Verdict::kMessage || verdict == Verdict::kUndecided;
 }
 
-// Unknown for a program behind a shell script: the agent sees only the end of the script.
+// The exit code of the process that recorded the flight; nullopt if it is not known, for instance
+// for a program that a shell script started: the agent sees only the end of the script.
 std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>& ends) {
   const auto end = std::find_if(ends.begin(), ends.end(), [&](const RankEnd& one) {
     return one.rank == flight.rank && one.pid == flight.pid;
@@ -32,7 +33,8 @@ std::optional<int> exit_code_of(const Flight& flight, const std::vector<RankEnd>
   return end->exit_code;
 }
 
-// Where no rank waits for another, only an explanation that names the culprit is a reason.
+// Whether the explanation cannot be the reason for the culprit's failure: it is not about ranks
+// that wait for each other, and it does not name the culprit.
 bool contradicts(const Explanation& explanation, const RankEnd& culprit) {
   return explanation.group.empty() && explanation.verdict != Verdict::kMessage &&
          std::find(explanation.ranks.begin(), explanation.ranks.end(), culprit.rank) ==
@@ -46,7 +48,8 @@ JobFlights::JobFlights(const Environment& inherited, const std::string& log_dire
   const auto named = inherited.find(kVariable);
   if (named == inherited.end()) return;
   directory_ = named->second;
-  // Absolute for ranks that change their folder, and for commands that run in another.
+  // The path is absolute for ranks that change their folder, and for commands that the user runs in
+  // another folder.
   if (!directory_.empty()) directory_ = std::filesystem::absolute(directory_);
 }
 
@@ -84,7 +87,7 @@ Explanation JobFlights::explain_operations(
     for (Flight& flight : flights) flight.exit_code = exit_code_of(flight, ended);
     return explain(flights);
   } catch (const Error&) {
-    return {};  // a program that makes no group leaves no records
+    return {};  // a program that creates no group leaves no records
   }
 }
 
@@ -117,7 +120,7 @@ std::string JobFlights::failure_of(int rank) const {
       if (flight.rank == rank) return flight.failure;
     }
   } catch (const Error&) {
-    // A program that makes no group leaves no records.
+    // A program that creates no group leaves no records.
   }
   return "";
 }

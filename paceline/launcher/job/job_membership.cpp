@@ -17,11 +17,13 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kLookUpPause = 1s;
-constexpr auto kSilence = 5s;  // agents are seldom started in the same second
-// Added to the time in which ranks must end by themselves: for SIGKILL and what they leave running.
+// An agent that waits does not report that earlier: agents are seldom started in the same second.
+constexpr auto kSilence = 5s;
+// Added to the time in which ranks must end by themselves: for SIGKILL, and for the processes that
+// they leave running.
 constexpr auto kStopMargin = 30s;
 
-// Whether some process takes connections there.
+// Whether some process accepts connections at the endpoint.
 bool port_is_taken(const Endpoint& endpoint) {
   try {
     connect_tcp(endpoint, Deadline::after(CoordinatorSearch::kAttempt));
@@ -31,7 +33,8 @@ bool port_is_taken(const Endpoint& endpoint) {
   }
 }
 
-// An address of this host by which others reach it, where the way to the meeting shows none.
+// An address at which other hosts can reach this one, for a case in which the connection to the
+// coordinator does not show one.
 std::string other_address() {
   const std::string wanted = process_environment()("PACELINE_SOCKET_IFNAME").value_or("");
   return choose_address(wanted, interface_addresses(), false);
@@ -77,7 +80,7 @@ void CoordinatorSearch::give_up() const {
        to_string(options_.meeting.endpoint), cause_);
 }
 
-// Returns no listener when another agent is the host.
+// Returns an empty Fd if another agent must be the first coordinator.
 Fd CoordinatorSearch::listen_if_host() const {
   const auto& meeting = options_.meeting;
   if (meeting.is_host.value_or(options_.node_rank == 0)) return listen_for_the_others();
@@ -104,7 +107,7 @@ Fd CoordinatorSearch::listen_for_the_others() const {
   }
 }
 
-// Looks it up once a second, until it has an address.
+// Whether the endpoint's name resolves. Looks the name up once a second until it does.
 bool CoordinatorSearch::name_is_known() {
   if (named_ || !look_up_at_.expired()) return named_;
   look_up_at_ = Deadline::after(kLookUpPause);
@@ -138,7 +141,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint)
                                                   Deadline::after(kAttempt));
     address_ = link->local_address();
     if (is_link_local(address_)) address_ = other_address();
-    current_ = link->peer();  // no name needs to be looked up once the network fails
+    current_ = link->peer();  // numeric, so that no name must be looked up if the network fails
     prepare_stand_in();
     return link;
   } catch (const Error& error) {
@@ -152,7 +155,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::connect(const Endpoint& endpoint)
   }
 }
 
-// Says so once, and not in the first seconds.
+// Warns once that this agent waits, but not in the first seconds.
 void CoordinatorSearch::say_that_it_waits() {
   if (last_ || said_ || !say_at_.expired()) return;
   said_ = true;
@@ -162,7 +165,8 @@ void CoordinatorSearch::say_that_it_waits() {
       cause_, std::chrono::duration<double>(options_.meeting.join_timeout).count()));
 }
 
-// Listens at the port that this agent had before, if it had one, because others look for it there.
+// Listens at the port that this agent had before, if it had one, because other agents look for it
+// there.
 void CoordinatorSearch::prepare_stand_in() {
   if (stand_in_listener_) return;
   try {
@@ -220,7 +224,7 @@ std::unique_ptr<JobControl> CoordinatorSearch::lead_next_generation() {
     if (!is_own(candidate) && is_numeric(candidate.host)) mine.stand_ins.push_back(candidate);
   }
   mine.terms.restarts = last_->restarts();
-  // No node is replaced: those that are left join as soon as nothing runs there any more.
+  // Then no lost node is replaced, and the remaining nodes join as soon as no rank runs on them.
   if (mine.terms.restarts.is_used_up()) {
     mine.join_timeout = std::min(mine.join_timeout, mine.stop_timeout);
   }
@@ -249,7 +253,8 @@ void JobMembership::seek() {
   seek_at_ = Deadline::after(kSearchPause);
   if (!coordinator_) return;
   claim_services();
-  // If the launcher takes this node for the leader, it is told where the leader is.
+  // Tells the launcher of --hosts where the leader is, if this node leads or if the launcher still
+  // believes that it does.
   if (search_.leads() || said_leads_) consoles_.tell_leads(search_.current());
   said_leads_ = search_.leads();
   report(Joining{.terms = options_.terms(),
@@ -301,7 +306,7 @@ Offer JobMembership::offer_anew() {
   return services_->offer();
 }
 
-// Gives up the old services first, because the new ones may ask for the same ports.
+// Ends the old services first, because the new ones may need the same ports.
 void JobMembership::claim_services() {
   services_.reset();
   services_ = options_.several_nodes()

@@ -1,7 +1,7 @@
 #pragma once
 
-// A node's part in its job: finds the coordinator, joins under it, and goes to another one when it
-// is lost.
+// The membership of a node in its job: finds the coordinator, joins the job through it, and changes
+// to another coordinator when it is lost.
 
 #include <chrono>
 #include <memory>
@@ -23,39 +23,43 @@
 
 namespace paceline::launcher {
 
-// The order that started the last generation of this node's ranks, and when it came.
+// The order that started the last generation of this node's ranks, and when it arrived.
 struct LastStart {
   StartOrder order;
   AwakeClock::time_point at = AwakeClock::now();
 
-  // The budget of restarts as it is by now.
+  // The budget of restarts, with the ages of the restarts as of now.
   RestartBudget restarts() const { return order.place.restarts.after(AwakeClock::now() - at); }
 };
 
 // Finds the coordinator of this agent's job, or becomes it.
 //
 // At first:
-//   1. The agent of node 0 is the coordinator and listens at the endpoint. Without given node ranks
-//      it is the first agent at the host that the endpoint names. The others connect to it.
+//   1. The agent of node 0 is the coordinator and listens at the job's endpoint. If no node ranks
+//      are given, the coordinator is the first agent on the host of the endpoint. The other agents
+//      connect to it.
 // After a loss:
 //   2. Every agent has listened at a stand-in endpoint since it joined, and all agents know the
 //      stand-ins of all nodes from the order that started the last generation.
 //   3. Each agent tries the coordinator that it lost, then the stand-ins in the order of node
-//      ranks. An agent that comes to its own endpoint becomes the coordinator. So all agents that
-//      reach each other agree on the first live one, without a vote.
-//   4. The successor numbers its first generation one above the last, so that nothing of that one
-//      reaches it, and goes on with the budget of restarts in that order.
-//   5. An agent that was the coordinator and was given up by the others looks for its successor
-//      among them, and never becomes it again: it does not know what they have done meanwhile.
-//   6. Two halves of a network that cannot see each other become two jobs only when each has as
-//      many nodes as MIN of --nnodes. A coordinator with fewer asks the other agents for a larger
-//      half and gives way to it (coordination/coordinator.h); its agents follow.
+//      ranks. An agent whose turn reaches its own endpoint becomes the coordinator. So all agents
+//      that reach each other agree on the first live one, without a vote.
+//   4. The successor gives its first generation the number after the last generation's, so that no
+//      message of the last generation affects the new one. It continues with the budget of restarts
+//      in the order that started the last generation.
+//   5. An agent that was the coordinator, and that the other agents gave up, looks for its
+//      successor among them. It never becomes the successor itself, because it does not know what
+//      they have done meanwhile.
+//   6. Two parts of a network that cannot reach each other become two jobs only if each has at
+//      least MIN nodes of --nnodes. A coordinator with fewer nodes asks the other agents for a
+//      larger part and gives way to its coordinator (coordination/coordinator.h); its agents
+//      follow.
 //
-// The endpoint's name may be unknown for a while, because the names of containers and pods come
-// with them.
+// The endpoint's name may not resolve at first, because the name of a container or pod resolves
+// only once it runs.
 //
-// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s with a peer that answers, or
-// as long as the system looks for a name.
+// Thread safety: none. An attempt blocks for at most kAttempt, or 3 s if a peer answers, or as long
+// as the system takes to resolve a name.
 class CoordinatorSearch {
  public:
   static constexpr std::chrono::milliseconds kAttempt{250};
@@ -63,24 +67,25 @@ class CoordinatorSearch {
   // Error(kInvalid) when the job has several nodes and no secret.
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
-  // Makes one attempt; returns nothing when there is no coordinator yet. Error(kTimeout) once
-  // join_timeout is over, or the time in which the others must have found each other;
-  // Error(kInvalid) or Error(kSystem) for a problem that time does not solve.
+  // Makes one attempt; returns null if it finds no coordinator. Error(kTimeout) when join_timeout
+  // has passed or, in an agent that was the coordinator, when the other agents must have found each
+  // other; Error(kInvalid) or Error(kSystem) for a problem that will not go away with time.
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last`: the start of the last generation.
   void lose(const LastStart& last, const std::string& cause);
   // From now on find() tries `leader` first, which the last coordinator named when it gave way.
-  // `last` as above; nothing before the first generation.
+  // `last`: the start of the last generation; nullopt before the first one.
   void follow(const Endpoint& leader, const std::optional<LastStart>& last);
 
   // The secret of a job with several nodes. Requires: find() has found a coordinator.
   const Secret& secret() const { return *secret_; }
-  // Where other hosts reach this one, and where it would coordinate.
+  // The address at which other hosts reach this one, and the endpoint where this agent would
+  // coordinate the job.
   const std::string& address() const { return address_; }
   const Endpoint& stand_in() const { return stand_in_; }
-  // Where the coordinator was found last.
+  // The endpoint of the coordinator that was found last.
   const Endpoint& current() const { return current_; }
-  // The coordinator is this process's.
+  // Whether that coordinator is in this process.
   bool leads() const { return current_ == stand_in_; }
 
  private:
@@ -102,64 +107,64 @@ class CoordinatorSearch {
   std::optional<Secret> secret_;
   Deadline give_up_at_;
   std::string cause_;   // why the last attempt failed
-  bool named_ = false;  // the endpoint's name has an address
+  bool named_ = false;  // the endpoint's name resolves
   Deadline look_up_at_ = Deadline::after(std::chrono::milliseconds(0));
-  bool said_ = false;  // the user knows that it waits
+  bool said_ = false;  // the user has been told that this agent waits
   Deadline say_at_;
   std::string address_;
-  Endpoint current_;  // of the coordinator that was found last
+  Endpoint current_;  // the endpoint of the coordinator that was found last
   Endpoint stand_in_;
-  std::vector<Endpoint> own_;  // the stand-in and earlier ones
+  std::vector<Endpoint> own_;  // this agent's stand-in and its earlier ones
   Fd stand_in_listener_;
-  std::optional<LastStart> last_;     // once the coordinator was lost
+  std::optional<LastStart> last_;     // set once a coordinator was lost
   std::vector<Endpoint> candidates_;  // where to look for a successor, in turn
   std::size_t next_candidate_ = 0;
   std::string lost_because_;
   bool was_coordinator_ = false;
 };
 
-// The connection to the coordinator, whichever that is, and the services that the node offers to
-// the current or next generation.
+// The connection to the current coordinator, and the services that the node offers to the current
+// or next generation.
 //
 // Thread safety: none.
 class JobMembership {
  public:
-  // The launcher of --hosts learns by `consoles` when this agent leads. The references must outlive
-  // it. The errors of CoordinatorSearch, here and in seek().
+  // When this agent leads, the launcher of --hosts is told through `consoles`. The references must
+  // outlive this object. Errors of the constructor and of seek(): as CoordinatorSearch.
   JobMembership(EventLoop& loop, const LaunchOptions& options, Consoles& consoles);
 
-  // This node, as the user calls it.
+  // This node's host, as the user named it.
   std::string host() const;
 
-  // Makes one attempt to find a coordinator, and joins under it with new services.
+  // Makes one attempt to find a coordinator, and joins the job through it with new services.
   void seek();
-  // When the next one is due.
+  // When the next attempt is due.
   Deadline seek_at() const { return seek_at_; }
-  // Null while this agent looks for one.
+  // Null while this agent looks for a coordinator.
   JobControl* coordinator() const { return coordinator_.get(); }
   bool coordinator_is_lost() const { return coordinator_ && !coordinator_->lost().empty(); }
-  // The coordinator is this process's.
+  // Whether the coordinator is in this process.
   bool leads() const { return coordinator_ && search_.leads(); }
   // Drops the report while there is no coordinator.
   void report(const Report& report);
-  // The coordinator is gone; returns why. From now on seek() looks for a successor, or before the
-  // job has begun for the same coordinator.
+  // Call when the coordinator is lost; returns the cause. From now on seek() looks for a successor
+  // or, if the job has not begun, for the same coordinator.
   std::string lose_coordinator();
-  // The coordinator gave way to the one at `leader`, for which seek() looks from now on.
+  // Call when the coordinator has given way to the one at `leader`, which seek() then looks for.
   void follow(const Endpoint& leader);
 
-  // The terms of the job with its budget of restarts by now, as far as this node knows.
+  // The terms of the job with its current budget of restarts, as far as this node knows.
   JobTerms terms() const;
-  // Whether the job may go on under another coordinator: enough nodes are left, or may come.
-  // Requires: has_begun().
+  // Whether the job may continue under another coordinator: enough nodes are left, or a lost node
+  // may be replaced. Requires: has_begun().
   bool may_have_a_successor() const;
 
-  // A generation starts, with the services of its first node.
+  // Call when a generation starts. It uses the services of its first node.
   void begin(const StartOrder& order);
   bool has_begun() const { return last_start_.has_value(); }
   // Requires: seek() has found a coordinator.
   JobServices& services() { return *services_; }
-  // Nothing of the last generation is left: new services for the next.
+  // Call when nothing of the last generation is left. Starts new services for the next generation.
   Offer offer_anew();
 
  private:
@@ -172,7 +177,7 @@ class JobMembership {
   Deadline seek_at_ = Deadline::after(std::chrono::nanoseconds(0));
   std::unique_ptr<JobServices> services_;
   std::optional<LastStart> last_start_;
-  bool said_leads_ = false;  // the launcher of --hosts takes this node for the leader
+  bool said_leads_ = false;  // the launcher of --hosts believes that this node leads
 };
 
 }  // namespace paceline::launcher

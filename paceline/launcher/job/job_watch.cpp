@@ -96,8 +96,8 @@ void JobWatch::begin_generation(const NodePlace& place) {
   watch_anew();
 }
 
-// The records of an older generation, the time between the two, and a time in which the ranks were
-// stopped must not count.
+// Starts new watches, so that records of an older generation, the time between two generations, and
+// a time in which the ranks were stopped do not count.
 void JobWatch::watch_anew() {
   const LaunchOptions& options = plan_.options;
   if (hang_watch_) hang_watch_.emplace(options.hang_timeout, folders_.flights, actions_.meeting);
@@ -153,7 +153,7 @@ void JobWatch::guarded(const std::function<void()>& body) {
     body();
   } catch (const Error& error) {
     actions_.say(
-        fmt::format("paceline: warning: the ranks cannot be looked at: {}\n", error.what()));
+        fmt::format("paceline: warning: the ranks cannot be inspected: {}\n", error.what()));
   }
 }
 
@@ -165,7 +165,8 @@ void JobWatch::answer(JobRequest request) {
   if (what == "stop") answer_stop(request, supervisor_);
 }
 
-// Finds a rank itself, and a process that it started, unless that left the rank's group.
+// Recognizes the process of a rank, and a process that it started, unless that process has left the
+// rank's process group.
 std::optional<int> JobWatch::rank_of(pid_t pid) const {
   const pid_t group = getpgid(pid);
   for (const auto& [rank, process] : ranks_) {
@@ -184,8 +185,8 @@ void JobWatch::on_crash(JobRequest request) {
   read_crashes();
 }
 
-// Ranks that crash at the same moment wait for their turn: the one that ends first is the culprit,
-// and must have been looked at.
+// Reads the stacks of at most kMostReaders ranks at a time. If more ranks crash at the same moment,
+// the others wait for their turn: each of them may be the culprit, whose stack must be known.
 void JobWatch::read_crashes() {
   auto reading = std::count_if(crashes_.begin(), crashes_.end(),
                                [](const auto& crash) { return crash.second.reader != nullptr; });
@@ -212,7 +213,8 @@ void JobWatch::crash_read(int rank, ProcessStacks stacks) {
   read_crashes();
 }
 
-// Prefers the process that records: it is the program, also behind a shell script.
+// Reads the stack of the process that writes the rank's flight record, if there is one: it is the
+// program even if a shell script started it.
 std::map<int, StackReader::Target> JobWatch::targets(const std::vector<Flight>& flights,
                                                      bool inside) const {
   std::map<int, StackReader::Target> targets;
@@ -253,7 +255,7 @@ void JobWatch::send_stacks(JobRequest request) {
     flights = read_flights(folders_.flights).flights;
     sentence = paceline::explain(flights).sentence + "\n\n";
   } catch (const Error&) {
-    // Without records the answer has only the stacks.
+    // There are no records, so the answer has only the stacks.
   }
   const int number = ++num_asked_;
   const auto asked = std::make_shared<JobRequest>(std::move(request));
@@ -309,7 +311,7 @@ void JobWatch::look_for_hang() {
   if (!take(hang_timer_) || ranks_.empty() || at_rest_) return;
   const bool stands_still = hang_watch_->look(ranks_);
   if (const auto seconds = hang_watch_->take_recovery()) {
-    actions_.say(fmt::format("paceline: the job goes on, after {:.1f} s\n", *seconds));
+    actions_.say(fmt::format("paceline: the job makes progress again, after {:.1f} s\n", *seconds));
   }
   if (stands_still) report_whereabouts(0);
 }
@@ -336,7 +338,7 @@ std::vector<Flight> JobWatch::own_flights() const {
   try {
     flights = read_flights(folders_.flights).flights;
   } catch (const Error&) {
-    return flights;  // a program that makes no group leaves no records
+    return flights;  // a program that creates no group leaves no records
   }
   std::erase_if(flights, [this](const Flight& flight) { return !is_own(flight.rank); });
   return flights;
@@ -362,14 +364,15 @@ void JobWatch::show(const HangOrder& hang) {
                                                  });
   } catch (const Error& error) {
     actions_.say(
-        fmt::format("paceline: warning: the ranks cannot be looked at: {}\n", error.what()));
+        fmt::format("paceline: warning: the ranks cannot be inspected: {}\n", error.what()));
     tell(hang);
   }
 }
 
 void JobWatch::look_for_straggler() {
   if (!take(straggler_timer_) || ranks_.empty() || at_rest_) return;
-  // The time for which ranks waited while the job stood still is not charged to any rank.
+  // Starts again if this process was stopped (AwakeClock) within the patience: no rank is blamed
+  // for waits in that time.
   const auto awake = AwakeClock::now() - AwakeClock::woke();
   if (awake < plan_.options.straggler_patience) return make_straggler_watch();
   if (straggler_report_) return report_shares();

@@ -1,8 +1,8 @@
 #pragma once
 
-// Watches the ranks of this node: reads the stacks of ranks that crash, collects the evidence about
-// an end, notices hangs and stragglers, and answers `paceline ps`, `stacks` and `stop`
-// (launcher/messages/job_socket.h).
+// Watches the ranks of this node: reads the stacks of ranks that crash, finds the causes of
+// failures, notices hangs and stragglers, and answers `paceline ps`, `paceline stacks` and
+// `paceline stop` (launcher/messages/job_socket.h).
 //
 // Thread safety: none; everything happens in handlers of the loop.
 
@@ -44,10 +44,10 @@ class JobWatch {
     std::function<void(const std::string&)> say;
     std::function<void(int rank)> kill;
     std::function<void(const Report&)> report;
-    QuietRanks::Meeting meeting;  // of the generation that runs; may be empty
+    QuietRanks::Meeting meeting;  // for the running generation; may be empty
   };
 
-  // `plan` and `loop` must outlive it.
+  // `plan` and `loop` must outlive the watch.
   JobWatch(EventLoop& loop, const LaunchPlan& plan, Folders folders, Actions actions);
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
@@ -55,41 +55,42 @@ class JobWatch {
 
   // Sets the variable that names the socket to which a rank reports a crash.
   void add_variables(Environment& environment) const;
-  // Reports where this node's ranks are.
+  // Reports to the coordinator where this node's ranks are.
   void look(const LookOrder& order);
-  // The job hangs: reports it, with the stacks of this node's ranks when one of them is named or is
-  // the witness, and ends the named ranks if the user wants that (--hang-action).
+  // Call when the job hangs. Prints the report, with the stacks of this node's ranks if one of them
+  // is named or is the witness, and ends the named ranks if the user wants that (--hang-action).
   void show(const HangOrder& hang);
-  // One of this node's ranks keeps the others waiting.
+  // Call when one of this node's ranks keeps the others waiting. Prints the probable cause.
   void show(const StragglerOrder& straggler);
-  // The user has stopped the ranks, or let them go on. While they are stopped nothing is reported
-  // about them.
+  // Call when the user has stopped the ranks, or has continued them. While they are stopped, no
+  // hang or straggler is reported.
   void rest(bool at_rest);
   bool at_rest() const { return at_rest_; }
   void begin_generation(const NodePlace& place);
   void rank_started(int rank, pid_t pid);
   void rank_ended(int rank);
 
-  // Whether it is too early to report this rank as the first that failed: it crashed and its stack
-  // is being read, or ranks of another host are being ended for a hang, which makes this one fail.
+  // Whether it is too early to report this rank as the first one that failed: its stack is being
+  // read after a crash, or ranks of another host are being ended because of a hang, which makes
+  // this rank fail.
   bool holds_back(int rank) const {
     return (crashes_.contains(rank) && !crashes_.at(rank).known) || !ended_elsewhere_.expired();
   }
-  // Gives the cause of an end of this rank that is expected.
+  // Sets the cause for the end of a rank that the launcher ends on purpose.
   void ended_because(int rank, std::string cause) { ended_because_[rank] = std::move(cause); }
-  // Adds cause and stack to the report of the first failure.
+  // Adds the cause and the stack to the report of the first failure.
   void explain(const RankEnd& end, FailureContext& context);
 
  private:
   struct Crash {
-    JobRequest request;                   // until the stack is being read
-    std::unique_ptr<StackReader> reader;  // while it is
+    JobRequest request;                   // holds the rank's connection until the reader starts
+    std::unique_ptr<StackReader> reader;  // set while the stack is being read
     bool known = false;                   // `stacks` holds all that could be read
     ProcessStacks stacks;
     std::optional<FileSystemRoom> shared;  // /dev/shm at the moment of the crash
   };
 
-  // Reports an Error of `body`, which has no other effect.
+  // Calls `body`. If it throws an Error, reports that as a warning.
   void guarded(const std::function<void()>& body);
   void answer(JobRequest request);
   void on_crash(JobRequest request);
@@ -103,23 +104,23 @@ class JobWatch {
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
-  // The records of this node's ranks, also of those that have ended; empty when there are none.
+  // The flight records of this node's ranks, including ranks that have ended.
   std::vector<Flight> own_flights() const;
   bool is_own(int rank) const;
   void tell(const HangOrder& hang);
   void end_hanging(const HangOrder& hang);
   std::string advice() const;
-  // `inside` limits the threads to those that matter in a hang: the first one, and the one inside
-  // an operation.
+  // The processes and threads whose stacks are to be read. With `inside`, only threads that matter
+  // in a hang: the first thread, and threads inside an operation.
   std::map<int, StackReader::Target> targets(const std::vector<Flight>& flights, bool inside) const;
-  // The rank that `pid` is or descends from; nothing for any other process.
+  // The rank to which the process belongs; nullopt for any other process.
   std::optional<int> rank_of(pid_t pid) const;
 
   EventLoop& loop_;
   const LaunchPlan& plan_;
   const Folders folders_;
   const Actions actions_;
-  MemoryCounters memory_at_start_;  // of the generation
+  MemoryCounters memory_at_start_;  // when the generation began
   const pid_t supervisor_ = getppid();
   KernelLog kernel_log_;
   const std::int64_t started_ = std::time(nullptr);  // seconds since 1970
@@ -132,8 +133,8 @@ class JobWatch {
   std::optional<HangWatch> hang_watch_;
   Fd hang_timer_;
   std::unique_ptr<StackSurvey> hang_survey_;
-  std::optional<StragglerWatch> straggler_watch_;    // of a job on one node
-  std::optional<StragglerReport> straggler_report_;  // of several
+  std::optional<StragglerWatch> straggler_watch_;    // for a job on one node
+  std::optional<StragglerReport> straggler_report_;  // for a job on several nodes
   Fd straggler_timer_;
   std::map<int, std::unique_ptr<StackSurvey>> asked_surveys_;
   int num_asked_ = 0;

@@ -28,11 +28,11 @@ void RunTally::ended(double seconds, const std::optional<StepReading>& steps) {
   steps_->last = steps->begun_at.value_or(0) + steps->steps;
 }
 
-// The time up to the first step counts from the start of its generation as the job's own; earlier
-// generations were in vain.
+// The time from the start of a generation to the first step of the job is the job's own time. The
+// time of earlier generations, which made no step, counts as recovering.
 void RunTally::add_times(const StepReading& steps) {
   const double first = steps.first_began.value_or(0), last = steps.last_ended.value_or(0);
-  // Ignores readings of a clock in another time namespace.
+  // Ignores times that were read in another time namespace.
   if (first < generation_begin_ || last - first < steps.seconds * 0.999 || last > end_) {
     steps_->timed = false;
     return;
@@ -72,7 +72,7 @@ std::string RunTally::steps_text() const {
                        *lost);
   }
   if (!steps_) return "";
-  return fmt::format("  steps                 {}, with those made again\n", steps_->made);
+  return fmt::format("  steps                 {}, including steps made again\n", steps_->made);
 }
 
 std::string RunTally::text() const {
@@ -103,7 +103,7 @@ std::string RunTally::text() const {
 }
 
 NodeEnd::Manner NodeEnd::manner() const {
-  // Holds also when another node was asked to stop.
+  // The user may have asked another node to stop.
   if (ranks_agreed && (!order || order->cause.empty())) return Manner::kAgreed;
   if (stop_signal != 0 && !culprit) return Manner::kStopped;
   return order && order->exit_code == 0 ? Manner::kDone : Manner::kFailed;

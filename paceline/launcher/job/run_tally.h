@@ -1,26 +1,26 @@
 #pragma once
 
 // The result of a job with several generations on this node: how long it took, how many steps its
-// ranks made, where the time went, and how the job ended. Steps come from the ranks' step gauges
-// (engine/telemetry/step_log.h), where they keep one.
+// ranks made, how the time was spent, and how the job ended. The numbers of steps are those of the
+// ranks' step gauges (engine/telemetry/step_log.h), if the ranks keep them.
 //
 //   steps made   in all generations together, without steps in which a rank died
 //   steps kept   from the training's position at the first count to its position at the last one
 //   lost         made - kept: the steps that restarts had to make again
 //
-// The time from the first start to the last end is divided without a rest:
+// The time from the first start to the last end is divided completely into:
 //
 //   kept         time of the steps made x kept / made
 //   made again   time of the steps made x lost / made
 //   recovering   from the end of the last step before a restart to the beginning of the first one
-//                after it: the step that was cut off, stopping, pausing, starting and restoring
-//   own          everything else, which an undisturbed run has as well: its start up to the first
-//                step, and evaluating and saving between steps and at the end
+//                after it: the interrupted step, stopping, pausing, starting and restoring
+//   own          the rest, which an undisturbed run needs as well: its start up to the first step,
+//                and evaluating and saving between steps and at the end
 //
 //   goodput      kept / all
-//   relative     goodput by that of a run without restarts: 1 - (made again + recovering) / all
+//   relative     goodput / goodput of a run without restarts = 1 - (made again + recovering) / all
 //
-// Thread safety: none. Pure; time comes in as seconds on this host's monotonic clock.
+// Thread safety: none. Callers pass times as seconds on this host's monotonic clock.
 
 #include <cstdint>
 #include <optional>
@@ -45,14 +45,15 @@ struct TimeSpent {
 class RunTally {
  public:
   void started(double seconds);
-  // The generation has ended. `steps`: of one of its ranks; nothing when no rank counts its steps.
+  // Call when the generation has ended. `steps`: the step gauge of one of its ranks; nullopt if no
+  // rank counts its steps.
   void ended(double seconds, const std::optional<StepReading>& steps);
 
   int num_generations() const { return num_generations_; }
-  // Nothing when the ranks do not count, or do not report at which step they began.
+  // Both are nullopt if the ranks do not count steps, or do not report at which step they began.
   std::optional<std::uint64_t> steps_lost() const;
   std::optional<double> goodput() const;
-  // Nothing also when they do not report when they made their steps.
+  // nullopt in these cases, and if the ranks do not report when they made their steps.
   std::optional<TimeSpent> time_spent() const;
   // Several lines, each indented by two spaces.
   std::string text() const;
@@ -60,12 +61,12 @@ class RunTally {
  private:
   struct Steps {
     std::uint64_t made = 0;
-    double seconds = 0;                  // spent in them
-    std::optional<std::uint64_t> first;  // the training's position at the first count ...
-    std::uint64_t last = 0;              // ... and at the last one
-    bool placed = true;                  // every generation with steps reported where it began ...
-    bool timed = true;                   // ... and when
-    double last_ended = 0;               // when the newest step ended
+    double seconds = 0;                  // spent in these steps
+    std::optional<std::uint64_t> first;  // the training's position at the first count
+    std::uint64_t last = 0;              // the training's position at the last count
+    bool placed = true;     // every generation with steps reported at which step it began
+    bool timed = true;      // every generation with steps reported when it made them
+    double last_ended = 0;  // when the newest step ended
   };
 
   void add_times(const StepReading& steps);
@@ -75,25 +76,25 @@ class RunTally {
   int num_generations_ = 0;
   double begin_ = 0, end_ = 0;
   double generation_begin_ = 0;
-  double idle_ = 0;        // from the end of a generation to the start of the next
-  double recovering_ = 0;  // up to the newest step
+  double idle_ = 0;        // the time between generations
+  double recovering_ = 0;  // the time of recovering, up to the newest step
   bool last_made_steps_ = false;
   std::optional<Steps> steps_;
 };
 
-// How a job ended, as one of its nodes knows it. A value.
+// How a job ended, as far as one of its nodes knows.
 struct NodeEnd {
   enum class Manner {
-    kAgreed,   // all ranks stopped before their work was done, as they had agreed
+    kAgreed,   // all ranks ended by an agreed stop, before their work was done
     kStopped,  // a signal stopped this launcher before any rank of the node failed
     kDone,
     kFailed,
   };
 
-  std::optional<EndOrder> order;  // the coordinator's
+  std::optional<EndOrder> order;  // from the coordinator
   int stop_signal = 0;            // the first signal that ended this launcher; 0: none
-  bool is_abandoned = false;      // the supervisor is gone
-  bool ranks_agreed = false;      // those of this node stopped as agreed
+  bool is_abandoned = false;      // the supervisor has ended
+  bool ranks_agreed = false;      // the ranks of this node ended by an agreed stop
   std::optional<RankEnd> culprit;
 
   Manner manner() const;

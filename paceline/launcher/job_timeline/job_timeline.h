@@ -1,7 +1,8 @@
 #pragma once
 
-// The timelines of a job's ranks: where the ranks of one agent record them, how those of all hosts
-// are collected, and the trace that is made of them at the end of the job, however that came.
+// The timelines of a job's ranks: where the ranks of one agent record them, how the timelines of
+// all hosts are collected, and the trace that is written at the end of the job, however the job
+// ends.
 
 #include <cstddef>
 #include <functional>
@@ -16,17 +17,18 @@ namespace paceline::launcher {
 
 class JobTimeline {
  public:
-  // `output`: the trace; empty: none is wanted. `directory`: for the ranks' files; empty: there is
-  // no folder, which is reported at the end. `shared`: other hosts' ranks may record there as well.
+  // `output`: the path of the trace; empty: no trace is wanted. `directory`: the folder for the
+  // ranks' files; empty: there is none, which is reported at the end. `shared`: ranks of other
+  // hosts may record in the same folder.
   JobTimeline(std::string output, std::string directory, bool shared);
 
   // Sets the variable that tells this rank of this generation where to record.
   void add_variables(Environment& environment, int rank, int generation);
-  // Writes the trace and removes the ranks' files, which stay when that fails. Returns lines for
-  // the user, or "".
+  // Writes the trace and removes the ranks' files; they stay if the trace cannot be written.
+  // Returns lines for the user, or "".
   std::string finish() const;
-  // For a job whose trace is made on another host: gives each of the ranks' files to `send`,
-  // packed, and removes it. Returns lines about files that could not be sent, or "".
+  // For a job whose trace is written on another host: passes each of the ranks' files to `send`,
+  // packed, and removes the file. Returns lines about files that could not be sent, or "".
   std::string hand_over(const std::function<void(const std::string&)>& send) const;
 
  private:
@@ -39,7 +41,7 @@ class JobTimeline {
 };
 
 // Collects the timelines of all hosts as they arrive at the launcher of --hosts, in a folder of its
-// own in TMPDIR, and makes one trace of them at the end of the job.
+// own in TMPDIR, and writes them as one trace at the end of the job.
 //
 // Thread safety: none.
 class TimelineCollection {
@@ -49,15 +51,15 @@ class TimelineCollection {
     ClockComparison clock;
   };
 
-  // `output`: the trace; empty: none is wanted.
+  // `output`: the path of the trace; empty: no trace is wanted.
   explicit TimelineCollection(std::string output);
   TimelineCollection(const TimelineCollection&) = delete;
   TimelineCollection& operator=(const TimelineCollection&) = delete;
   ~TimelineCollection();
 
-  // Takes one rank's timeline, packed. One that cannot be kept is reported at the end.
+  // Stores the packed timeline of one rank. If that fails, finish() reports it.
   void take(std::size_t host, const std::string& packed);
-  // Writes the trace and returns lines for the user, or "". `hosts` in the job's order.
+  // Writes the trace and returns lines for the user, or "". `hosts`: in the job's order.
   std::string finish(const std::vector<Host>& hosts);
 
  private:

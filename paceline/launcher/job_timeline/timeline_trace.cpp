@@ -24,7 +24,7 @@ namespace paceline::launcher {
 
 namespace {
 
-// From the clock of one host to that of another, by way of the launcher's.
+// The shift from the clock of host `from` to the clock of host `to`, through the launcher's clock.
 ClockShift between(const std::vector<ClockShift>& hosts, std::size_t from, std::size_t to) {
   if (from == to) return {};
   return {hosts[from].offset - hosts[to].offset, hosts[from].error + hosts[to].error};
@@ -34,7 +34,7 @@ bool agree(const ClockShift& a, const ClockShift& b) {
   return std::chrono::abs(a.offset - b.offset) <= a.error + b.error;
 }
 
-// The shift that takes the ranks' own measurement back.
+// `shift` without the rank's own measurement, which the timeline already contains.
 ClockShift without(const ClockShift& shift, const ClockShift& own) {
   return {shift.offset - own.offset, shift.error - own.error};
 }
@@ -43,7 +43,7 @@ ClockShift without(const ClockShift& shift, const ClockShift& own) {
 
 std::vector<ClockShift> shifts_to_one_clock(const std::vector<TimelineOrigin>& timelines,
                                             const std::vector<ClockShift>& hosts) {
-  std::map<std::uint32_t, std::size_t> first_hosts;  // of rank 0, by generation
+  std::map<std::uint32_t, std::size_t> first_hosts;  // the host of rank 0, by generation
   for (const TimelineOrigin& one : timelines) {
     if (one.rank == 0) first_hosts.emplace(one.generation, one.host);
   }
@@ -66,7 +66,7 @@ namespace {
 
 constexpr std::size_t kMostSpans = 2'000'000;
 
-// The name of the file until it is whole.
+// The name of the file until it is complete.
 std::string part_of(const std::string& path) { return path + ".part"; }
 
 class NewFile {
@@ -105,7 +105,7 @@ std::string in_quotes(std::string_view text) {
   return json_text(nlohmann::json(std::string(text)));
 }
 
-// Nanoseconds as the format's microseconds.
+// Nanoseconds as microseconds, the unit of the trace format.
 std::string microseconds(std::int64_t nanoseconds) {
   return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
@@ -159,12 +159,14 @@ std::string arguments_of(const TimelineSpan& span, const RankTimeline& timeline)
   return text + "}";
 }
 
-// The tracks of one rank; each name may have several lanes.
+// The tracks of one rank. Spans that overlap need several lanes with the same name; each lane is a
+// track.
 class Tracks {
  public:
   Tracks(NewFile& out, const RankTimeline& timeline) : out_(out), timeline_(timeline) {}
 
-  // The track on which the span overlaps no other. Requires: spans come by their begin.
+  // A track on which the span overlaps no other span. Requires: called for spans in the order in
+  // which they begin.
   int track_of(const TimelineSpan& span) {
     auto& lanes = lanes_[name_of_track(span)];
     for (auto& lane : lanes) {
@@ -215,7 +217,7 @@ class Tracks {
     event("thread_sort_index", fmt::format("\"sort_index\":{}", place_of(span)));
   }
 
-  // Steps above phases above the rest.
+  // The position of the track: steps first, then phases, then the rest.
   static int place_of(const TimelineSpan& span) {
     if (span.kind == SpanKind::kStep) return 0;
     if (span.kind == SpanKind::kPhase) return 1;
@@ -229,7 +231,7 @@ class Tracks {
   int num_tracks_ = 0;
 };
 
-// An arrow from a call to its handler: the same number at both ends.
+// Writes one end of the arrow from a call to its handler; both ends have the same id.
 void write_arrow(NewFile& out, const TimelineSpan& span, int rank, int track, std::int64_t origin) {
   const bool begins = span.kind == SpanKind::kCall;
   out.write(
@@ -258,7 +260,8 @@ void write_rank(NewFile& out, const RankTimeline& timeline, std::int64_t origin,
   summary.num_omitted += timeline.num_recorded > written ? timeline.num_recorded - written : 0;
 }
 
-// A rank that was started again has a file for each start.
+// Writes the name and position of the rank's process in the trace. A rank that was started again
+// has one file for each start, so this may be written more than once.
 void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first) {
   const std::string name = fmt::format("rank {} ({})", timeline.rank, timeline.host);
   for (const auto& [what, value] :
@@ -275,7 +278,7 @@ void write_ranks_name(NewFile& out, const RankTimeline& timeline, bool& is_first
 std::string obstacle_to_trace(const std::string& output) {
   const auto folder = std::filesystem::absolute(output).parent_path();
   if (!std::filesystem::is_directory(folder)) return "there is no folder " + folder.string();
-  std::error_code ignored;  // of a loop of links, which is replaced
+  std::error_code ignored;  // a loop of links is not an obstacle: it is replaced
   if (std::filesystem::is_directory(output, ignored)) return "it is a folder";
   const std::string part = part_of(output);
   unlink(part.c_str());

@@ -204,8 +204,8 @@ inline constexpr Message kCommandMessages[] = {
     {"node.other_roles", "--roles and --until are {} here and {} at the job's others"},
     {"node.too_many_ranks", "{} ranks on one node"},
     {"node.not_replaced",
-     "all {} of the job have joined already (--nnodes); of a fixed number without --max-restarts "
-     "none is replaced"},
+     "all {} of the job have joined already (--nnodes); without --max-restarts, a lost node is not "
+     "replaced"},
     {"node.spare_in_vain",
      "the job '{}' refused this node: all {} of the job have joined already (--nnodes), and none "
      "was lost meanwhile"},
@@ -247,7 +247,7 @@ inline constexpr Message kCommandMessages[] = {
     {"agent.log_folder_unwritable", "--log-dir: the folder {} cannot be written: "},
     {"agent.log_folder_not_made", "no log folder could be made in {}: "},
     {"agent.timeline", "{} spans of {} ranks; clocks of hosts agree to {} us"},
-    {"tally.steps_with_repeats", "  steps                 {}, with those made again\n"},
+    {"tally.steps_with_repeats", "  steps                 {}, including steps made again\n"},
     {"tally.time", "  time                  {} s\n"},
     {"tally.steps_kept", "    steps kept            {}%  {} s\n"},
     {"tally.lost_to_restarts",

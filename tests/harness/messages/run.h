@@ -118,8 +118,8 @@ inline constexpr Message kRunMessages[] = {
     {"roles.unknown", "{}: '{}' is not a role of --roles: choose from {}"},
     // Lists of hosts.
     {"hosts.not_a_host",
-     "{}: '{}' is not a host: [user@]name of letters, digits, '.', '-' and '_', perhaps with "
-     ":SLOTS behind it"},
+     "{}: '{}' is not a host: [user@]name of letters, digits, '.', '-' and '_', optionally "
+     "followed by :SLOTS"},
     {"hosts.bad_count", "{}: {} '{}' is not a whole number from 1 to {}"},
     {"hosts.listed_twice", "{}: host '{}' is listed twice; list it once, with all its slots"},
     {"hosts.file_not_opened", "--hostfile {}: {}"},
@@ -154,7 +154,7 @@ inline constexpr Message kRunMessages[] = {
     {"run.stopped_as_agreed",
      "paceline: all ranks stopped as agreed; start the job again to continue (exit code {})"},
     {"run.serving_ranks_stopped",
-     "paceline: the ranks that the job waits for have ended; stopping those that serve"},
+     "paceline: the ranks that the job waits for have ended; stopping the ranks that serve"},
     {"run.ended_because", "paceline: the job ended because of {}"},
     {"program.missing", "'{}' does not exist"},
     {"program.not_in_path", "'{}' was not found in PATH"},
@@ -202,12 +202,12 @@ inline constexpr Message kRunMessages[] = {
     {"run.library_changed", "is executed again, not forked: {} has changed since it was loaded"},
     {"tally.begin", "paceline: the run on this node"},
     {"tally.generations", "  generations           {}"},
-    {"tally.steps", "  steps                 {}, with those made again"},
+    {"tally.steps", "  steps                 {}, including steps made again"},
     {"tally.steps_lost", "  steps                 {}, {} of them lost and made again"},
     {"tally.goodput", "  goodput               {}% of that without restarts; of the time {}%\n"},
     // Jobs that stand still.
     {"run.no_progress", "paceline: no progress for {} s: {}"},
-    {"run.goes_on_by_itself", "paceline: the job goes on, after {} s"},
+    {"run.goes_on_by_itself", "paceline: the job makes progress again, after {} s"},
     {"hang.not_arrived", "{} not arrived at init_process_group(); {} waiting there"},
     {"hang.ranks_stopped", "{} stopped (SIGSTOP, or at a terminal); SIGCONT lets {} go on"},
     {"hang.idle", "{} idle outside of any operation: steps have stopped, and {}"},
@@ -296,8 +296,8 @@ inline constexpr Message kRunMessages[] = {
      "node that has the same number, or another job. Give every node a --node-rank of its own, and "
      "every job another port (--master-port or --rdzv-endpoint)"},
     {"nodes.too_few_came",
-     "{} came within {} s, {} needed; here: {}. Is the same command started on the others, and do "
-     "they reach the endpoint?"},
+     "{} arrived within {} s, {} needed; here: {}. Is the same command started on the others, and "
+     "do they reach the endpoint?"},
     {"nodes.not_found", "the other nodes of the job were not found at {}: {}"},
     {"nodes.address_unknown", "the address '{}' does not resolve: {}"},
     {"nodes.address_tried_again",
