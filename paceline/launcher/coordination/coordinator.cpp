@@ -90,8 +90,8 @@ void Coordinator::finish(Agent from, const Finished& finished) {
   end_if_finished();
 }
 
-// Orders all nodes to end their serving ranks once the ranks that the job waits for have ended on
-// every node.
+// Orders all nodes to end the ranks of serving roles (--until) once the ranks that the job waits
+// for have ended on every node.
 void Coordinator::finish_work(Agent from, const WorkDone& done) {
   if (done.generation != generation_ || phase_ != Phase::kRunning) return;
   members_.at(from).work_done = true;

@@ -22,9 +22,9 @@
 //      as possible such that their ranks together divide the shards. The other nodes wait as spares
 //      without a limit.
 //   4. The cause of an end is the loss of a host, if one is lost before the last rank has ended,
-//      and otherwise the first failure of a rank (launcher/diagnosis/failure_report.h). Which
-//      failure was the first is decided when all reports that were under way when the first report
-//      came have arrived, or earlier if the last rank has ended.
+//      and otherwise the first failure of a rank (launcher/diagnosis/failure_report.h). After the
+//      first report of a failure, the coordinator waits for other reports that may be under way;
+//      then, or when the last rank has ended, it decides which failure was the first.
 //   5. After a gap in the network the job may have two coordinators, each with some of its nodes. A
 //      coordinator with fewer nodes than it needs asks the agents that may lead the job elsewhere
 //      (others_to_ask). It gives way to a coordinator that has enough nodes, or more nodes than it
@@ -58,9 +58,9 @@ struct CoordinatorSettings {
   // long a job of MIN:MAX nodes waits for more nodes when MIN have arrived for the first time.
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
-  // How long the ranks of a node may take to end, SIGKILL included; then it is lost to the job.
+  // How long the ranks of a node may take to end, SIGKILL included; after that the node is lost.
   std::chrono::nanoseconds stop_timeout = std::chrono::minutes(1);
-  // For how long the loss of a node may go unnoticed.
+  // How long the loss of a node may remain unnoticed.
   std::chrono::nanoseconds loss_timeout = std::chrono::seconds(4);
   // When this many nodes have joined, the first generation starts without a last call.
   int expected_nodes = 1;
@@ -77,10 +77,10 @@ class Coordinator {
   using Agent = int;  // the number that the owner of the connections gave to an agent
   using Moment = AwakeClock::time_point;
 
-  // Gathers from `now` on.
+  // Begins to gather nodes at `now`.
   Coordinator(CoordinatorSettings settings, Moment now);
 
-  // Error(kCorrupt) when the contents of a report make no sense.
+  // Processes a report. Error(kCorrupt) if its contents are invalid.
   void receive(Agent from, const Report& report, Moment now);
   // Sets how long a report of any agent may take to arrive; 0 before the first call.
   void expect_reports_within(std::chrono::nanoseconds time) { report_time_ = time; }
@@ -105,7 +105,7 @@ class Coordinator {
   // there, unless enough nodes have arrived here meanwhile.
   void follow(const Endpoint& leader, Moment now);
 
-  // Orders since the last call, to be delivered in this order.
+  // Returns the orders since the last call. Deliver them in this sequence.
   std::vector<Mail> take_mail() { return std::exchange(mail_, {}); }
   // Whether a generation is being stopped.
   bool stopping() const { return phase_ == Phase::kStopping; }
@@ -126,8 +126,8 @@ class Coordinator {
     Joining joining;
     Stage stage = Stage::kReady;
     std::int64_t arrival = 0;
-    int node_rank = -1;      // in the last generation
-    bool work_done = false;  // only ranks that serve still run on the node in this generation
+    int node_rank = -1;      // the node's rank in the last generation; -1: it was in none
+    bool work_done = false;  // only ranks of serving roles (--until) still run on the node
   };
   // A node that waits because it cannot join now.
   struct Spare {
@@ -193,7 +193,7 @@ class Coordinator {
   Phase phase_ = Phase::kGathering;
   std::map<Agent, Member> members_;
   std::map<Agent, Spare> spares_;  // in the order of arrival, in which agents are numbered
-  std::vector<Mail> mail_;         // orders that wait for take_mail()
+  std::vector<Mail> mail_;         // orders for the next take_mail()
   HangInquiry inquiry_;            // about hangs of the running generation
   StragglerInquiry stragglers_;    // about stragglers of the running generation
   std::int64_t num_arrivals_ = 0;

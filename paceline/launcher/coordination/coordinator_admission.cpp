@@ -112,7 +112,7 @@ void Coordinator::keep_as_spare(Agent agent, const Joining& joining, const std::
   if (!may_need_spares()) {
     return refuse(agent, obstacle + "; without --max-restarts, a lost node is not replaced");
   }
-  if (num_members() < terms().num_nodes && !rank_is_taken(joining)) {  // does not fit the shards
+  if (num_members() < terms().num_nodes && !rank_is_taken(joining)) {  // shards cannot be divided
     spares_.emplace(agent, Spare{joining, Moment::max()});
     return send(agent, WaitOrder{obstacle + "; waiting until they can"});
   }

@@ -253,7 +253,7 @@ void CoordinatorHost::take(Agent agent, const Report& report) {
   const auto* giving_up = std::get_if<GivingUp>(&report);
   if (giving_up == nullptr) return coordinator_.receive(agent, report, AwakeClock::now());
   const auto host = coordinator_.follower(agent);
-  if (!host) return;  // the agent ends, and its connection with it
+  if (!host) return;  // the agent ends, and its connection will close
   if (!coordinator_.has_lost_its_job_with(agent)) {
     fail(ErrorCode::kPeerLost, "{} heard nothing from this node for {:g} s",
          remotes_.at(agent).link->peer(), giving_up->silence.count() / 1000.0);

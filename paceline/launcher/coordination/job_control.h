@@ -28,7 +28,7 @@ class JobControl {
   virtual ~JobControl() = default;
 
   virtual void report(const Report& report) = 0;
-  // The orders since the last call.
+  // Returns the orders that have arrived since the last call.
   virtual std::vector<Order> take_orders() = 0;
   // Call this after each turn of the loop, and when next_deadline() has passed.
   virtual void tend() = 0;

@@ -67,7 +67,7 @@ class RestartPolicy {
   Moment as_of_;  // the moment to which the ages in budget_ refer
 };
 
-// "2 restarts used up within 3600 s (--max-restarts 2)".
+// The text "2 restarts used up within 3600 s (--max-restarts 2)".
 std::string used_up_text(const RestartBudget& budget);
 
 }  // namespace paceline::launcher

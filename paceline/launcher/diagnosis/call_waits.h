@@ -21,7 +21,7 @@ enum class CalleeState {
   kGone,      // the callee's process has ended
   kUnknown,   // the callee has no record in this folder
 };
-// "running", "queued", "not taken", "not sent", "stopped", "gone", "unknown".
+// The name of a state: "running", "queued", "not taken", "not sent", "stopped", "gone", "unknown".
 const char* name_of(CalleeState state);
 
 struct CallWait {
@@ -40,9 +40,9 @@ struct CallWait {
 // been open for 0.5 s (CallGauge::kLong).
 std::vector<CallWait> call_waits(const std::vector<CallReading>& readings);
 
-// The sentence of the wait that causes the longest one or, with `rank`, the longest one of that
-// rank. If a callee waits for a call itself, that call is looked at next; if this leads back to a
-// worker that was looked at before, the sentence describes the circle. "" if there are no waits.
+// Explains the longest wait or, with `rank`, the longest wait of that rank: while the called worker
+// waits for a call itself, goes on to that call. Returns the sentence of the last wait, or a
+// description of the circle if workers wait for each other; "" if there are no waits.
 std::string explain_waits(const std::vector<CallWait>& waits, std::optional<int> rank = {});
 
 // Adds calls to an explanation that was made from operations: the call for which a blamed rank

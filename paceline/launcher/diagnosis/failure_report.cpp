@@ -50,7 +50,7 @@ bool failed_before(const Failure& later, const Failure& earlier) {
 }
 
 std::optional<AccusedRank> accused_rank(std::string_view words) {
-  constexpr std::string_view kAdvice = "; see the output of rank ";  // of engine/transport/mesh.cpp
+  constexpr std::string_view kAdvice = "; see the output of rank ";  // in engine/transport/mesh.cpp
   constexpr std::string_view kAborted = " was aborted by rank ";
   if (const auto at = words.rfind(kAdvice); at != std::string_view::npos)
     return accused(words.substr(at + kAdvice.size()), false);
@@ -210,7 +210,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-// The text between two others in a line; nothing when one of them is missing.
+// The text between two other texts in a line; nullopt if one of them is missing.
 std::optional<std::string> between(std::string_view line, std::string_view before,
                                    std::string_view after) {
   const auto begin = line.find(before);

@@ -23,9 +23,8 @@ namespace paceline::launcher {
 //   1. If the moments are further apart than the errors of the clock comparison
 //      (launcher/messages/clock_comparison.h), the moments decide.
 //   2. But a process that is killed by a signal may take a while to end, and other ranks may notice
-//      and exit meanwhile. So a signal counts as earlier than an exit code, unless the exit code
-//      was there a second earlier. SIGABRT counts as an exit code: both are a program's own
-//      decision.
+//      and exit meanwhile. So an end by a signal counts as earlier than an exit, unless the exit
+//      was at least a second earlier. SIGABRT counts as an exit: both are a program's own decision.
 //   3. Otherwise the earlier moment decides, even within the errors; without moments, the report
 //      that came first.
 bool failed_before(const Failure& later, const Failure& earlier);
@@ -54,7 +53,8 @@ struct FailureContext {
   std::string stack;          // the rank's stack, indented, ready to print; may be empty
   std::vector<int> finished;  // ranks that had already ended with exit code 0
 };
-// The report: which rank failed first and how, the cause, its last lines, and where its log is.
+// The report for the user: which rank failed first and how, the cause, the rank's last lines, and
+// the path of its log.
 std::string failure_report(const RankEnd& culprit, const FailureContext& context);
 
 // "paceline: ranks 1, 3 ended because of it (exit code 1)\n"; empty if `followers` is empty.

@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostBytes = 384 << 10;
-constexpr std::size_t kMostUnfinished = 16;  // of one rank
+constexpr std::size_t kMostUnfinished = 16;  // unfinished operations of one rank in a digest
 constexpr std::size_t kLongestFailure = 300;
 
 template <class Clock>

@@ -46,10 +46,10 @@ std::string hang_text(const HangOrder& hang);
 // that have not arrived at the first rendezvous, ranks that are stopped, or ranks that have all
 // been idle since they made steps.
 //
-// The report names an agent that does not answer within 2 s. A rank is not blamed if the missing
-// answer might show that another rank blocks it. If any rank began an operation within the hang
-// limit (Whereabouts::limit), the job makes progress, and nothing is reported. Each standstill is
-// decided once, however many agents report it.
+// The report names the host of an agent that does not answer within 2 s. A rank is not blamed if
+// the missing answer might show that another rank blocks it. If a rank began an operation within
+// the hang limit (Whereabouts::limit), the job makes progress, and nothing is reported. Each
+// standstill is decided once, however many agents report it.
 //
 // Cost: nothing while the job makes progress. In a standstill, one answer of at most 384 KiB from
 // each agent.
@@ -63,13 +63,13 @@ class HangInquiry {
   // Call when a generation begins, with its agents and the names of their hosts. Forgets all other
   // agents.
   void begin(int generation, std::map<Agent, std::string> agents);
-  // Error(kCorrupt) when the report makes no sense.
+  // Processes a report of an agent. Error(kCorrupt) if the report is invalid.
   void take(Agent from, const Whereabouts& report, Moment now);
   void lose(Agent agent);
   // Call when next_deadline() has passed.
   void tick(Moment now);
   Moment next_deadline() const { return round_is_open_ ? until_ : Moment::max(); }
-  // Orders since the last call.
+  // Returns the orders since the last call.
   std::vector<Mail> take_mail() { return outbox_.take(); }
 
  private:
@@ -84,7 +84,7 @@ class HangInquiry {
   void judge();
   struct Judgement {
     HangOrder order;
-    bool names = false;  // it names the ranks that block the others
+    bool names = false;  // the order names the ranks that block the others
   };
   std::optional<Judgement> judge_records(const std::vector<Flight>& flights) const;
   std::optional<Judgement> judge_signs() const;

@@ -106,7 +106,7 @@ using Seconds = std::chrono::duration<double>;
 
 // Looks per timeout: a hang is reported at most 1/20 of the timeout too late.
 constexpr int kLooks = 20;
-constexpr int kReports = 4;  // per timeout
+constexpr int kReports = 4;  // how many times per timeout look() returns true again
 
 double longest_wait(const std::vector<Flight>& flights, const HangWatch::Ranks& ranks) {
   std::uint64_t longest = 0;

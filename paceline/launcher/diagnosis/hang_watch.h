@@ -122,7 +122,7 @@ class HangWatch {
   const std::string directory_;
   std::map<int, Progress> progress_;
   QuietRanks quiet_;
-  Clock::time_point moved_;     // the last progress
+  Clock::time_point moved_;     // when a rank last made progress
   Clock::time_point reported_;  // when look() last returned true
   bool told_ = false, settled_ = false;
   std::optional<double> recovered_;

@@ -29,7 +29,7 @@ class KernelLog {
   // Ignores the records that exist already. If the log cannot be read, find() returns nullopt.
   explicit KernelLog(const char* path = "/dev/kmsg");
 
-  // Whether the kernel killed `pid` since the last call.
+  // The kill of `pid`, if the kernel has logged one since the last call.
   std::optional<KernelKill> find(pid_t pid);
 
  private:
@@ -55,7 +55,7 @@ struct MemoryCounters {
 MemoryCounters read_memory_counters(const std::string& cgroups = "/sys/fs/cgroup",
                                     const std::string& proc = "/proc");
 
-// "512 MiB", "1.5 GiB".
+// A number of bytes as text: "512 MiB", "1.5 GiB".
 std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace paceline::launcher

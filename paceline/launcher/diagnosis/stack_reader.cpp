@@ -103,7 +103,7 @@ void StackReader::read() {
   }
   loop_.forget(output_.get());
   output_.reset();
-  const Handler handler = std::move(handler_);  // it may destroy this
+  const Handler handler = std::move(handler_);  // the handler may destroy this object
   handler(parse_stacks(text_));
 }
 
@@ -198,7 +198,7 @@ void StackSurvey::take(int rank, ProcessStacks stacks) {
   reading_.erase(rank);
   start_more();
   if (!reading_.empty()) return;
-  const Handler handler = std::move(handler_);  // it may destroy this
+  const Handler handler = std::move(handler_);  // the handler may destroy this object
   const RankStacks all = std::move(stacks_);
   handler(all);
 }

@@ -56,7 +56,7 @@ class StackReader {
               Handler handler);
   StackReader(const StackReader&) = delete;
   StackReader& operator=(const StackReader&) = delete;
-  // Ends the helper.
+  // Kills the helper.
   ~StackReader();
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kNoticeable = 0.1;  // of the span
+constexpr double kNoticeable = 0.1;  // the share of the span above which a cause is named
 constexpr double kMicroseconds = 1e-6, kNanoseconds = 1e-9;
 
 std::optional<double> counter_in(const std::string& path, const std::string& key) {

@@ -130,7 +130,7 @@ class StragglerInquiry {
   void begin(int generation, std::set<Agent> agents);
   void take(Agent from, const Shares& report);
   void lose(Agent agent);
-  // Orders since the last call, each to the agent of the rank that it names.
+  // Returns the orders since the last call. Each is for the agent of the rank that it names.
   std::vector<Mail> take_mail() { return outbox_.take(); }
 
  private:
@@ -139,7 +139,7 @@ class StragglerInquiry {
 
   int generation_ = 0;
   std::set<Agent> agents_;
-  std::map<Agent, Shares> reports_;  // since the last judgement
+  std::map<Agent, Shares> reports_;  // reports since the last judgement
   int rank_ = -1;                    // the straggler of the last judgement; -1: none
   int times_ = 0;                    // the number of judgements in a row that found this rank
   Outbox outbox_;

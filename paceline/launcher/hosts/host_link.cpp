@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kReadSize = 64 << 10;
 constexpr std::size_t kKeptWords = 2000;
-constexpr int kDrainReads = 64;  // more than a pipe holds
+constexpr int kDrainReads = 64;  // enough to empty a full pipe
 constexpr int kFirstExchanges = 8;
 
 }  // namespace

@@ -41,7 +41,7 @@ class HostLink {
  public:
   struct Handlers {
     std::function<void(const Frame&)> on_frame;
-    // Called when the process has ended and everything that it sent has been handled.
+    // Called when the process has ended and all its output has been handled.
     std::function<void()> on_end;
   };
 
@@ -52,7 +52,7 @@ class HostLink {
   ~HostLink();
 
   const HostRoute& route() const { return route_; }
-  // Whether the other end's hello has arrived.
+  // Whether the hello of the remote end has arrived.
   bool greeted() const { return greeted_; }
   bool ended() const { return status_.has_value(); }
   // The end of the process as a shell reports it. Requires: ended().

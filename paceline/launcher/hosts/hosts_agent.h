@@ -104,7 +104,7 @@ class HostsAgent {
     std::optional<LineFormatter> lines[2];  // for stdout and stderr
     LineFormatter words{""};                // for the messages of its agent
     Stage stage = Stage::kConnecting;
-    Deadline answer_by = Deadline::never();  // while returning
+    Deadline answer_by = Deadline::never();  // while kReturning: when its hello must have arrived
     HostReturn comeback{0};
     std::optional<int> exit_code;
     std::optional<Endpoint> led_at;  // where its agent led the job
@@ -167,7 +167,7 @@ class HostsAgent {
   void refuse_return(std::size_t index, const std::string& why);
 
   const HostsPlan& plan_;
-  const AgentChannel channel_;  // without the input
+  const AgentChannel channel_;  // without stdin_fd, which input_ has
   EventLoop loop_;
   Consoles consoles_;
   HostsEntry entry_;
@@ -182,7 +182,7 @@ class HostsAgent {
   std::optional<int> over_;            // the exit code of the job, once the agents have reported it
   std::optional<Deadline> finish_by_;  // by when all hosts must have ended; set with over_
   std::optional<std::size_t> leader_;  // the host whose agent leads the job
-  Endpoint meeting_;                   // where that agent leads
+  Endpoint meeting_;                   // where that agent leads the job
   std::optional<std::size_t> culprit_;  // the host because of which the job cannot continue
   int culprit_code_ = 0;
   Ending ending_ = Ending::kNot;

@@ -32,7 +32,7 @@ struct HostsJob {
 // Thread safety: none; everything happens in handlers of the loop.
 class HostsEntry {
  public:
-  // `loop` must outlive it.
+  // `loop` must outlive this object.
   HostsEntry(EventLoop& loop, HostsJob job, const JobSocket::Say& say);
 
  private:
@@ -53,7 +53,7 @@ struct HostsPlan {
   };
   std::vector<Part> parts;    // in the order of hosts
   HostsJob job;               // what HostsEntry shows
-  std::string version;        // required on every host
+  std::string version;        // the version of Paceline that every host must have
   std::string program_hint;   // tells the user how to name paceline's path on the hosts
   std::string timeline;       // path of the trace of all hosts' ranks; empty: none
   bool prefix_lines = false;  // output of ranks arrives as lines that name host and rank

@@ -36,7 +36,8 @@ constexpr auto kEndOfRemoteDescendants = 5s;
 // How long the agent may take to end after its supervisor was killed. It kills the ranks and
 // removes its folder, which takes milliseconds.
 constexpr auto kEndOfAgent = 500ms;
-// How long the launcher may take to send the job after it has connected: it waits for all hosts.
+// How long the launcher may take to send the job after it has connected. It waits for all hosts
+// first.
 constexpr auto kJobDeadline = 10min;
 
 // The streams that carry the frames. No other bytes may be written to them.
@@ -309,8 +310,8 @@ void RemoteEnd::pass_input_on() {
 }
 
 // While the connection is full, the ranks' output is not read, so the ranks wait as they would for
-// a full console. If even more waits for the connection, such as timelines, the agent's messages
-// are not read either.
+// a full console. If more than kMostNotices waits for the connection, for instance timelines, the
+// agent's messages are not read either.
 void RemoteEnd::watch_for_room() {
   if (console_.empty() == watches_out_) {
     watches_out_ = !watches_out_;

@@ -20,7 +20,7 @@
 
 namespace paceline::launcher {
 
-// Both sides give a sign of life every kAliveInterval.
+// Both ends send a sign of life every kAliveInterval.
 inline constexpr std::chrono::seconds kAliveInterval{5};
 inline constexpr std::chrono::seconds kSilenceLimit{30};
 

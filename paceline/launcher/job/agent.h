@@ -34,8 +34,8 @@ int run_agent(const LaunchPlan& plan, AgentChannel channel);
 
 class Agent {
  public:
-  // `plan`, `loop` and `consoles` must outlive it. Error(kInvalid) for a log folder that cannot be
-  // used.
+  // `plan`, `loop` and `consoles` must outlive the agent. Error(kInvalid) for a log folder that
+  // cannot be used.
   Agent(const LaunchPlan& plan, AgentChannel channel, EventLoop& loop, Consoles& consoles);
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -44,7 +44,7 @@ class Agent {
   int run();
 
  private:
-  // With the coordinator.
+  // Functions for the coordinator.
   void follow_orders();
   void obey(const StartOrder& order);
   void obey(const StopOrder& order);
@@ -56,14 +56,14 @@ class Agent {
   void obey(const FirstFailureOrder& order);
   void obey(const FollowOrder& order);
   void obey(const WindUpOrder& order);
-  void obey(const HeardOrder&) {}  // an AgentCall takes this answer itself
+  void obey(const HeardOrder&) {}  // an AgentCall handles this answer
   void remove_old_flights(const NodePlace& place) const;
   void stop_others(std::chrono::nanoseconds grace);
   void on_coordinator_lost();
   void report_stopped();
   Absence meeting();
 
-  // With the ranks.
+  // Functions for the ranks.
   void on_failure();
   void on_work_done();
   void on_generation_over();
@@ -83,7 +83,7 @@ class Agent {
   void say_of_failure(const std::string& text);
   void say_held_back();
 
-  // With the rest of the process.
+  // Functions for the rest of the process.
   void loop();
   void tend_chaos();
   void warn_about_output();
@@ -93,7 +93,7 @@ class Agent {
   void on_signal(int signal);
   void reap_orphans();
 
-  // The end.
+  // Functions for the end of the job.
   bool ending() const { return end_ || stop_signal_ != 0; }
   NodeEnd node_end() const;
   void conclude();

@@ -68,8 +68,8 @@ class CoordinatorSearch {
   CoordinatorSearch(EventLoop& loop, const LaunchOptions& options);
 
   // Makes one attempt; returns null if it finds no coordinator. Error(kTimeout) when join_timeout
-  // has passed or, in an agent that was the coordinator, when the other agents must have found each
-  // other; Error(kInvalid) or Error(kSystem) for a problem that will not go away with time.
+  // has passed. (An agent that was the coordinator waits only as long as the other agents may take
+  // to find each other.) Error(kInvalid) or Error(kSystem) for a problem that waiting cannot solve.
   std::unique_ptr<JobControl> find();
   // From now on find() looks for a successor. `last`: the start of the last generation.
   void lose(const LastStart& last, const std::string& cause);

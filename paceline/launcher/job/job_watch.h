@@ -104,7 +104,8 @@ class JobWatch {
   void look_for_straggler();
   void report_shares();
   void report_whereabouts(int round) const;
-  // The flight records of this node's ranks, including ranks that have ended.
+  // The flight records of this node's ranks, including ranks that have ended; empty if there are
+  // none.
   std::vector<Flight> own_flights() const;
   bool is_own(int rank) const;
   void tell(const HangOrder& hang);

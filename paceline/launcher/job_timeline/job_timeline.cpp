@@ -124,7 +124,8 @@ std::string TimelineCollection::finish(const std::vector<Host>& hosts) {
   put_on_one_clock(hosts);
   problems_ += missing_hosts(hosts);
   std::string said = std::exchange(problems_, "") + JobTimeline(output_, folder_, false).finish();
-  if (!std::filesystem::is_empty(folder_)) folder_.clear();  // kept: the user was told about it
+  // Keeps the folder if files are left in it: the user has been told about them.
+  if (!std::filesystem::is_empty(folder_)) folder_.clear();
   return said;
 }
 

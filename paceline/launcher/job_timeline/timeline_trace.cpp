@@ -72,7 +72,7 @@ std::string part_of(const std::string& path) { return path + ".part"; }
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path), part_(part_of(path)) {
-    unlink(part_.c_str());  // the rest of an earlier job, or a link of another user
+    unlink(part_.c_str());  // left by an earlier job, or a link that another user made
     file_.reset(std::fopen(part_.c_str(), "wxe"));
     if (!file_) throw system_error("opening the trace " + part_);
   }

@@ -50,7 +50,8 @@ struct TraceSummary {
 // chrome://tracing can open: Chrome's trace format in JSON. Each rank is a process of the trace;
 // its tracks are steps, phases, background checkpoints, calls and handlers, and the collectives and
 // messages of each group. A span that overlaps another one moves to a second track, because the
-// format nests spans. The metadata ("otherData") contain the largest error of a timeline's clock.
+// format nests spans. The metadata ("otherData") contain the largest possible error of a timeline's
+// clock.
 //
 // The file has at most two million spans, about 300 MB: each rank's newest ones. Error(kInvalid) if
 // no timeline can be used, Error(kSystem) if the file cannot be written; an older file then stays.
