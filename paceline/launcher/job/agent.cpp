@@ -319,7 +319,7 @@ void Agent::tend_chaos() {
        [this](int rank, const std::string& why) { return generation_->strike(rank, why); }});
 }
 
-// Each problem is reported once.
+// Warns about problems with the output of the ranks, once about each problem.
 void Agent::warn_about_output() {
   const auto warn = [this](bool& warned, const std::string& problem, const std::string& more) {
     if (problem.empty()) return;

@@ -32,7 +32,7 @@
 
 namespace paceline::launcher {
 
-// Seconds.
+// How the time of a run was spent, in seconds.
 struct TimeSpent {
   double kept = 0, made_again = 0, recovering = 0, own = 0;
 
@@ -55,7 +55,7 @@ class RunTally {
   std::optional<double> goodput() const;
   // nullopt in these cases, and if the ranks do not report when they made their steps.
   std::optional<TimeSpent> time_spent() const;
-  // Several lines, each indented by two spaces.
+  // The result for the user: several lines, each indented by two spaces.
   std::string text() const;
 
  private:
