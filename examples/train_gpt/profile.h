@@ -1,7 +1,7 @@
 #pragma once
 
-// What the planner has to know of a GPT (planning/forecast/job_profile.h): its layers, measured,
-// and what of them ranks can divide.
+// What the planner has to know about a GPT (planning/forecast/job_profile.h): measurements of its
+// layers, and which parts of them can be divided among ranks.
 
 #include <cstdint>
 
