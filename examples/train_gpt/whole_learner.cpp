@@ -110,8 +110,7 @@ class WholeLearner : public Learner {
         {.stage = options.shard, .divide_hosts = options.divide_hosts, .data_parallel = plain});
   }
 
-  const std::shared_ptr<paceline::ProcessGroup>
-      parts_;  // also kept alive by the mesh and the layers
+  const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by mesh and layers
   const std::shared_ptr<Model> network_;
   const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
   paceline::DistributedDataParallel<Model> model_;

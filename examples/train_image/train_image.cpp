@@ -79,8 +79,8 @@ int run(const Options& options) {
 
   const auto optimizer = train::make_optimizer(flags.optimizer, model->parameters());
   if (const auto hook = train::make_hook(flags.hook)) {
-    model.register_comm_hook(
-        hook);  // with a sharded optimizer, the whole parameters would still be sent uncompressed
+    // The optimizer is not sharded: it would send whole parameters, uncompressed.
+    model.register_comm_hook(hook);
   } else {
     optimizer->shard(group);
   }
