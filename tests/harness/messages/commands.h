@@ -1,7 +1,7 @@
 #pragma once
 
-// The messages of the launcher's rooms, the planner and the other commands, as tests pin them.
-// tests/harness/says.h compares. A better wording is changed in the sources and here, in no test.
+// The messages of the launcher, the planner and the other commands that tests check with
+// tests/harness/says.h. To reword a message, change the sources and this table, but no test.
 
 #include "tests/harness/says.h"
 
