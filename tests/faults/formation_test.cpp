@@ -172,29 +172,31 @@ TEST_P(FormationTest, work_outlives_its_group_and_says_why_it_ended) {
 
 TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
   for (const bool destroys_the_group : {false, true}) {
-    const auto results =
-        run_process_ranks(2,
-                          [&](ProcessGroup& group) {
-                            group.barrier_async()->wait();  // starts the group's thread
-                            int got = 0;
-                            const int other = 1 - group.rank();
-                            // Starts the thread for messages.
-                            auto late = group.recv_async(std::span(&got, 1), other);
-                            const pid_t child = ::fork();
-                            if (child == 0) {
-                              if (destroys_the_group) group.~ProcessGroup();
-                              _exit(0);
-                            }
-                            int status = 0;
-                            ::waitpid(child, &status, 0);
-                            EXPECT_TRUE(WIFEXITED(status)) << status;
-                            group.send(std::span(&status, 1), other);
-                            late->wait();
-                            int ones = 0;
-                            for (int i = 0; i < 100; ++i) ones += all_reduce_value(group, 1);
-                            return std::to_string(ones);
-                          },
-                          {.transport = GetParam()});
+    const auto results = run_process_ranks(2,
+                                           [&](ProcessGroup& group) {
+                                             // Starts the group's thread.
+                                             group.barrier_async()->wait();
+                                             int got = 0;
+                                             const int other = 1 - group.rank();
+                                             // Starts the thread for messages.
+                                             auto late =
+                                                 group.recv_async(std::span(&got, 1), other);
+                                             const pid_t child = ::fork();
+                                             if (child == 0) {
+                                               if (destroys_the_group) group.~ProcessGroup();
+                                               _exit(0);
+                                             }
+                                             int status = 0;
+                                             ::waitpid(child, &status, 0);
+                                             EXPECT_TRUE(WIFEXITED(status)) << status;
+                                             group.send(std::span(&status, 1), other);
+                                             late->wait();
+                                             int ones = 0;
+                                             for (int i = 0; i < 100; ++i)
+                                               ones += all_reduce_value(group, 1);
+                                             return std::to_string(ones);
+                                           },
+                                           {.transport = GetParam()});
     for (const auto& result : results) EXPECT_EQ(result.report, "200");
   }
 }
