@@ -1,5 +1,5 @@
-// A rank for the tests of explained failures: crashing_program HOW. Rank 1 does it, the others
-// wait in a collective.
+// A rank for the tests of explained failures: crashing_program HOW. Rank 1 fails in the given way
+// while the other ranks wait in a collective:
 //
 //   null       writes through a null pointer, three calls deep
 //   thread     the same in a thread of its own
@@ -10,8 +10,8 @@
 //   illegal    an instruction that no processor has
 //   zero       an integer division by zero
 //   handled    has its own handler for SIGSEGV, which exits with 9
-//   memory     takes memory until it is stopped
-//   leaves     exits with 0 in front of a collective
+//   memory     takes memory until it is killed
+//   leaves     exits with 0 before a collective
 //   shm        fills /dev/shm through a mapped file
 
 #undef NDEBUG

@@ -1,5 +1,5 @@
-// A rank for the tests of endings: ending_program HOW. In the job's first generation rank 1 ends as
-// HOW says while rank 0 waits for it in a collective; in later ones all ranks end with 0.
+// A rank for the tests of endings: ending_program HOW. In the job's first generation rank 1 ends in
+// the given way while rank 0 waits for it in a collective; in later ones all ranks exit with 0.
 //
 //   invalid, unsupported, timeout, system, corrupt, damaged: with that Error, uncaught
 //   exception  with a std::exception
@@ -46,7 +46,7 @@ void end_as(const std::string& how) {
   std::_Exit(std::atoi(how.c_str()));
 }
 
-// Ends like a program that finishes its last checkpoint, long after the other ranks have ended.
+// Ends like a program that still saves its last checkpoint long after the other ranks have ended.
 [[noreturn]] void end_late(paceline::ProcessGroup& group, const Error& error) {
   group.abort(error.what());
   std::this_thread::sleep_for(1s);
