@@ -12,7 +12,7 @@ namespace train_gpt {
 
 struct Options;
 
-// Collective. `samples`: sequences in a pass.
+// Collective. `samples`: the number of sequences in a pass.
 void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
                   std::int64_t samples, paceline::planning::JobProfile& profile);
 

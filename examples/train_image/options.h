@@ -21,8 +21,8 @@ struct Options {
   // How training images are augmented: none, flip, crop or imagenet.
   std::string augment;        // empty: imagenet for a folder, otherwise none
   double random_erasing = 0;  // probability
-  double mixup = 0;           // alpha
-  double cutmix = 0;          // alpha
+  double mixup = 0;           // its alpha; 0: none
+  double cutmix = 0;          // its alpha; 0: none
   double label_smoothing = 0;
 
   training_flags::TrainingFlags training;

@@ -65,7 +65,7 @@ one, two = map(tensors, sys.argv[1:])
 print("the same" if one == two and len(one) > 100 else [k for k in one if one[k] != two.get(k)][:5])
 PY
 
-# Bad input.
+# Bad input is refused.
 expect weights_of_another_model 2 'these weights are another model.s:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"
 expect its_differences 2 'linear1.weight: given Float .*, not here' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \

@@ -139,7 +139,7 @@ steps = spans.count((0, "step"))
 print("complete" if not missing and steps == spans.count((1, "step")) == 10 else (missing, steps))' "$work/trace.json"
 expect event_file 0 'events.out.tfevents' ls "$work/board"
 
-# Bad input.
+# Bad input is refused.
 expect no_folder 2 'data folder /nonexistent does not exist' "$train_image" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
 expect empty_folder 2 'has neither train-images-idx3-ubyte nor' "$train_image" --dataset mnist --data-dir "$work/empty"

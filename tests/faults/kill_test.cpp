@@ -171,7 +171,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
   }
 }
 
-// A survivor that was computing when the others had already failed and left still learns who died.
+// A survivor that computes while the others fail and leave still learns which rank died.
 TEST_P(KillTest, a_survivor_that_arrives_late_names_the_dead_rank_and_not_another_survivor) {
   const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // there is no other survivor

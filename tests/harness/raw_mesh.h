@@ -21,8 +21,8 @@
 namespace paceline::harness {
 
 struct RawMesh {
-  std::unique_ptr<Mesh> mesh;  // rank 0
-  PeerSockets other;           // rank 1's ends
+  std::unique_ptr<Mesh> mesh;  // the mesh of rank 0
+  PeerSockets other;           // rank 1's ends of the sockets
 
   const Fd& end(Channel channel) const { return other.channels[static_cast<int>(channel)]; }
   void send(Channel channel, const void* bytes, std::size_t count) const {

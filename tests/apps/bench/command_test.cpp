@@ -55,7 +55,7 @@ TEST(BenchCommandTest, measures_and_writes_its_files) {
     EXPECT_GT(row["median"].get<double>(), 0);
     EXPECT_GE(row["p95"].get<double>(), row["median"].get<double>());
     EXPECT_GT(row["algbw"].get<double>(), 0);
-    EXPECT_DOUBLE_EQ(row["busbw"].get<double>(), row["algbw"].get<double>());  // 2 ranks
+    EXPECT_DOUBLE_EQ(row["busbw"].get<double>(), row["algbw"].get<double>());  // equal for 2 ranks
   }
   EXPECT_EQ(json["rows"][1]["bytes"], 65536);
   EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce,float32,in,symmetric"));

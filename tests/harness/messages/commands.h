@@ -8,7 +8,7 @@
 namespace paceline::harness {
 
 inline constexpr Message kCommandMessages[] = {
-    // ---- launcher rooms, planning, and the other commands
+    // ---- the launcher, planning, and the other commands
     // options and settings of the commands
     {"option.did_you_mean", "; did you mean {}?"},
     {"option.not_one_of", "{}: '{}' is not one of {}"},

@@ -1,6 +1,5 @@
 // A rank for the tests of flight records: recorded_program HOW.
 //
-//   ends     finishes two collectives
 //   ends      finishes two collectives
 //   misses    rank 1 does not arrive at the second one
 //   throws    every rank throws an exception; the process of rank 0 ends last, after a minute

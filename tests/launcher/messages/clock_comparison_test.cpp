@@ -59,7 +59,7 @@ TEST(ClockComparison, impossible_clock_readings_are_left_out) {
   clock.take({10s, 5s, 4s, 11s});                  // answered before the question arrived
   clock.take({10s, 5s, 8s, 11s});                  // took longer to answer than the round trip
   clock.take({10s, 5s, 5s, 9s});                   // came back before it was sent
-  clock.take({10s, nanoseconds::min(), 5s, 11s});  // is no possible time
+  clock.take({10s, nanoseconds::min(), 5s, 11s});  // not a possible time
   clock.take({10s, 5s, nanoseconds::max(), 11s});
   EXPECT_FALSE(clock.measured());
 }
