@@ -52,7 +52,7 @@ std::unique_ptr<Learner> make_staged_learner(const Options& options, std::int64_
                                              const paceline::DeviceMesh& mesh);
 
 paceline::models::GptOptions gpt_options(const Options& options, std::int64_t vocabulary);
-// Layers for the ranks along "tp". Each rank's logits are those of its part of the vocabulary.
+// Layers for the ranks along "tp". Each rank's logits cover its part of the vocabulary.
 paceline::models::Layers layers_for(const std::shared_ptr<paceline::ProcessGroup>& parts);
 // Mean cross entropy between the last layer's logits and the tokens that come next.
 at::Tensor loss_of(const std::shared_ptr<paceline::ProcessGroup>& parts, const at::Tensor& logits,

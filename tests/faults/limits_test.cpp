@@ -1,5 +1,5 @@
-// Machines that give less than a group wants: the sums stay right, or the error names what is
-// missing.
+// Machines that give less than a group wants: the sums stay right, or the error names the
+// resource that is missing.
 
 #include <algorithm>
 #include <cerrno>
@@ -210,7 +210,7 @@ TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every
   }
 }
 
-// The error on every rank names the rank that ran out, what it was doing, and what to do.
+// The error on every rank names the rank that ran out, its operation, and the remedy.
 TEST(Limits, descriptors_that_run_out_are_told_with_rank_and_remedy) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
     const auto results = run_process_ranks(3,

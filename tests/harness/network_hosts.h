@@ -23,10 +23,9 @@ class NetworkHosts {
   static std::string why_not();
 
   // Links of `gbit_per_s` to the bridge; 0: as fast as the machine allows. `flow_gbit_per_s` limits
-  // what one connection may send; it needs a `gbit_per_s`, which is at least as large. Connections
-  // are told apart by six bits of their client's port, so sometimes two of them share a limit.
-  // Requires: a rank connects to ranks on hosts with lower numbers, as in a mesh. Throws
-  // Error(kSystem).
+  // what one connection may send; it requires a `gbit_per_s` at least as large. Six bits of the
+  // client's port identify a connection, so sometimes two connections share a limit. Requires: a
+  // rank connects to ranks on hosts with lower numbers, as in a mesh. Throws Error(kSystem).
   explicit NetworkHosts(int count, double gbit_per_s = 0, double flow_gbit_per_s = 0);
   NetworkHosts(const NetworkHosts&) = delete;
   NetworkHosts& operator=(const NetworkHosts&) = delete;

@@ -22,7 +22,8 @@ struct Message {
 // The parts of the message between its {}, with the arguments filled in. Throws
 // std::invalid_argument if the tables lack the name, or if there are more arguments than {}.
 std::vector<std::string> message_parts(std::string_view name, std::vector<std::string> arguments);
-// Whether the parts occur in this order on one line. Within a part, line ends are ignored.
+// Whether the parts occur in this order without a line end between two parts. A part may contain
+// line ends.
 bool contains_parts(std::string_view text, const std::vector<std::string>& parts);
 
 class SaysMatcher {

@@ -37,7 +37,7 @@ inline bool can_use_ucx_posix() {
          room.f_bavail * room.f_frsize >= std::uint64_t{512} << 20;
 }
 
-// For tests of every transport between hosts: `others`, and UCX if tests can run over it.
+// For tests that run over several transports: `others`, and UCX if tests can run over it.
 inline std::vector<TransportKind> and_ucx(std::vector<TransportKind> others) {
   if (can_use_ucx()) others.push_back(TransportKind::kUcx);
   return others;

@@ -128,7 +128,7 @@ TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   EXPECT_THAT(outcome.err, testing::Not(HasSubstr("signal")));
 }
 
-// There are enough calls in a turn to use every algorithm that the limit tries.
+// There are enough calls for the limit to try each of its variants of an operation.
 TEST(BenchCommandTest, the_limit_gives_right_results_of_every_operation_that_it_knows) {
   const Outcome outcome =
       bench({"all_reduce,reduce_scatter,all_gather,broadcast,all_to_all", "--np", "2", "--sizes",

@@ -91,7 +91,7 @@ class CoordinatedJob {
     collect();
   }
   bool has_lost_its_job_with(int agent) { return coordinator_.has_lost_its_job_with(agent); }
-  // The agents that were told that their failure was the first, in the order of these messages.
+  // The agents whose failure the coordinator named as the first, in the order of these messages.
   const std::vector<int>& failed_first() const { return failed_first_; }
   void expect_reports_within(std::chrono::nanoseconds time) {
     coordinator_.expect_reports_within(time);

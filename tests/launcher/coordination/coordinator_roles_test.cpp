@@ -1,5 +1,5 @@
-// Roles of ranks: who assigns them, and how a job ends whose servers serve until its trainers have
-// ended.
+// Roles of ranks: how the coordinator assigns them, and how a job ends if its servers serve until
+// its trainers have ended.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -140,8 +140,8 @@ TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   EXPECT_EQ(policy.after({{.end = "one"}, false, 10ms}, kBegin).pause, 0s);
 }
 
-// This is what an agent does that takes over from the coordinator. Clocks differ between hosts, so
-// the ages of restarts are sent.
+// An agent that takes over from the coordinator does this. Clocks differ between hosts, so the ages
+// of restarts are sent.
 TEST(RestartPolicy, goes_on_with_a_budget_that_another_has_used) {
   RestartPolicy first({.max_restarts = 2, .window = 1h});
   EXPECT_TRUE(first.after(kUseful, kBegin).restart);

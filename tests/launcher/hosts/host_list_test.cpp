@@ -1,4 +1,4 @@
-// Lists of hosts as users write them, and which words are not hosts.
+// Lists of hosts as users write them, and words that are refused as hosts.
 
 #include "paceline/launcher/hosts/host_list.h"
 

@@ -34,8 +34,8 @@ class RunMpiHosts : public testing::Test {
     hosts.emplace(2);
   }
 
-  // Open MPI calls its agent with options, the host and words for a shell. It needs hosts with
-  // different names.
+  // Open MPI calls its agent with options, the host and the words of a shell command. It needs
+  // hosts with different names.
   std::string agent() const {
     const std::string path = hosts->directory().write(
         "rsh",

@@ -516,7 +516,7 @@ TEST(RunUsage, a_dry_run_starts_nothing) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("a b")));
 }
 
-// The names in lines "NAME=value" that this process does not have, that is, those of the ranks.
+// The names in lines "NAME=value" that are not variables of this process, but only of the ranks.
 std::set<std::string> variables_in(const std::string& text) {
   std::set<std::string> names;
   const std::regex line(

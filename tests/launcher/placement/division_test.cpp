@@ -1,4 +1,4 @@
-// How a training should be divided, decided by memory alone. Machines have 100 GB, of which 90 GB
+// How a training should be divided, decided by memory alone. A machine has 100 GB, and 90 GB
 // may be used.
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Seeds without the command around them: what may change from one start to the next, and what many
+// Seeds without the command around them: which changes between two starts they allow, and what many
 // starts leave behind.
 
 #include "paceline/launcher/ranks/rank_seeds.h"
