@@ -1,5 +1,6 @@
-// Uses LibTorch's own data loader, optimizer and file format on any number of ranks (paceline run
-// --nproc-per-node 2 05_libtorch_parts FILE).
+// Uses LibTorch's own data loader, optimizer and file format on any number of ranks:
+//
+//   paceline run --nproc-per-node 2 05_libtorch_parts FILE
 
 #include <cstdio>
 #include <string>

@@ -44,8 +44,9 @@ Fd listen_for_store(const RanksOptions& options) {
                             std::uint16_t port, const Secret& secret, const ProcessBody& body,
                             const RanksOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);                       // the parent ended before the line above
-  const bool failed_before = testing::Test::HasFailure();  // the parent's test has failed already
+  if (getppid() != parent) _exit(1);  // the parent ended before the line above
+  const bool failed_before =
+      testing::Test::HasFailure();  // whether the parent's test has failed already
   ByteWriter report_to;
   int code = 0;
   try {

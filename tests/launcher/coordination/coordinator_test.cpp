@@ -277,8 +277,8 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
 }
 
-// Of every three generations only the first one dies early. The others make steps, and end because
-// a node is lost or joins.
+// Only every third generation dies early. The others make steps, and end because a node is lost or
+// joins.
 TEST(Coordinator, early_deaths_far_apart_are_not_a_crash_loop_of_an_elastic_job) {
   Job job(nodes(1, 2, 1000));
   job.join(1);

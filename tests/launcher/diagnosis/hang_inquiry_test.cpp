@@ -115,7 +115,8 @@ TEST_F(HangInquiries, blame_no_rank_without_the_answer_of_a_host) {
   EXPECT_EQ(hang->witness, 0);
   EXPECT_THAT(hang->sentence, Says("hang.no_records", 1, 2));
   EXPECT_THAT(hang->sentence, Says("hang.host_silent", "b", 2));
-  // Reports continue. Another silence of the host adds nothing; its answer does.
+  // The first host reports again. If the other one is silent again, there is no new verdict; its
+  // answer brings one.
   inquiry_.take(4, report_of(rank_at(0, true)), now_ + 10s);
   EXPECT_GT(round(), 0);
   inquiry_.tick(now_ + 12s);
