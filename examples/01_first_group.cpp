@@ -1,4 +1,4 @@
-// Ranks that meet and add up a number. Run it alone, or with several ranks:
+// Several ranks meet and add up a number. Run it alone, or with several ranks:
 //
 //   paceline run --nproc-per-node 4 01_first_group
 

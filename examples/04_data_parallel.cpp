@@ -1,5 +1,5 @@
-// One process, several replicas: a small network is trained on random data, and every replica
-// prints which part of the batch it gets (04_data_parallel, or 04_data_parallel 3 for 3 replicas).
+// One process, several replicas: trains a small network on random data, and every replica prints
+// the sizes of its part of the batch. 04_data_parallel uses 2 replicas, 04_data_parallel 3 uses 3.
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +17,7 @@ struct ASimpleNetImpl : torch::nn::Cloneable<ASimpleNetImpl> {
   }
   torch::Tensor forward(const torch::Tensor& input) {
     const auto output = second(torch::relu(first(input)));
-    std::ostringstream line;  // replicas run at the same time: a line is printed by one call
+    std::ostringstream line;  // replicas run at the same time, so each line is printed by one call
     line << "\tIn Model: input size " << input.sizes() << " output size " << output.sizes() << '\n';
     std::fputs(line.str().c_str(), stdout);
     return output;

@@ -1,5 +1,6 @@
-// LibTorch's own data loader, optimizer and file format, on any number of ranks
-// (paceline run --nproc-per-node 2 05_libtorch_parts FILE).
+// Uses LibTorch's own data loader, optimizer and file format on any number of ranks:
+//
+//   paceline run --nproc-per-node 2 05_libtorch_parts FILE
 
 #include <cstdio>
 #include <string>
@@ -8,7 +9,7 @@
 
 #include "paceline/paceline.h"
 
-// Points, and whether each is inside of the unit circle.
+// Random points, and for each one whether it lies inside the unit circle.
 struct Points : torch::data::datasets::Dataset<Points> {
   torch::data::Example<> get(std::size_t index) override {
     return {data[static_cast<std::int64_t>(index)], target[static_cast<std::int64_t>(index)]};
@@ -25,7 +26,8 @@ torch::nn::Sequential make_model() {
                                torch::nn::Linear(32, 2));
 }
 
-// torch::nn::Sequential's forward() is a template, which a wrapper cannot call without knowing it.
+// The forward() of torch::nn::Sequential is a template, which a wrapper cannot call without knowing
+// the types of its arguments, so this module gives it a plain signature.
 struct NetImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& points) { return layers->forward(points); }
   torch::nn::Sequential layers = register_module("layers", make_model());
@@ -34,7 +36,7 @@ TORCH_MODULE(Net);
 
 int main(int argc, char** argv) {
   const auto group = paceline::init_process_group();
-  torch::manual_seed(0);  // every rank makes the same points
+  torch::manual_seed(0);  // every rank draws the same points
   Points points;
   paceline::data::TorchSampler sampler({1000, group->world_size(), group->rank()});
   const auto loader = torch::data::make_data_loader(points.map(torch::data::transforms::Stack<>()),

@@ -146,7 +146,7 @@ void check_together(const TrainingFlags& flags) {
   }
 }
 
-// False when --help was asked for. Throws UsageError.
+// Returns false if --help was given. Throws UsageError.
 bool read(CLI::App& app, TrainingFlags& flags, const std::vector<std::string>& arguments) {
   declare_training(app, flags);
   declare_batches(app, flags);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The flags that every training program has, whatever its model and data: optimizer, step, batches,
-// checkpoints, output. A program adds its own groups.
+// The flags of every training program, for any model and data: optimizer, step, batches,
+// checkpoints, output. A program adds groups of its own flags.
 //
 //   CLI::App app("Trains ...", "my_program");
 //   training_flags::FlagGroup data(app, "Data");
@@ -26,7 +26,7 @@ struct TrainingFlags {
   paceline::train::ProcessOptions process;
   paceline::train::OptimizerChoice optimizer;
   paceline::train::HookChoice hook;
-  std::string precision = "float32";  // as train::precision_of() takes it
+  std::string precision = "float32";  // a name that train::precision_of() accepts
   paceline::data::DataLoaderOptions loading;
   paceline::train::TrainingRunOptions run{.epochs = 2};
   std::uint64_t seed = 0;
@@ -35,7 +35,7 @@ struct TrainingFlags {
 inline constexpr long kMost = 1L << 40;
 inline constexpr double kMostNumber = 1e9;
 
-// Adds options of one group to the help, with their defaults.
+// Adds the options of one group to the help, with their default values.
 class FlagGroup {
  public:
   FlagGroup(CLI::App& app, const char* name) : app_(app), name_(name) {}
@@ -56,7 +56,7 @@ class FlagGroup {
   void number(const char* name, double& target, const char* text, double max = kMostNumber) {
     value(name, target, "X", text)->check(paceline::apps::is_number(0, max));
   }
-  // Without a default of its own: `text` says what nothing is.
+  // For an option without a default value: `text` explains what happens if it is not given.
   void number(const char* name, std::optional<double>& target, const char* text) {
     app_.add_option(name, target, text)
         ->type_name("X")
@@ -72,9 +72,9 @@ class FlagGroup {
   const char* name_;
 };
 
-// Adds the groups of TrainingFlags behind the program's own and reads the command line. `check`
-// throws UsageError for what no single flag is wrong about. Ends the program with exit code 2 for a
-// flag that is wrong, and 0 after --help.
+// Adds the groups of TrainingFlags after the program's own groups and reads the command line.
+// `check` throws UsageError if flags do not fit together. Ends the program with exit code 2 if a
+// flag is wrong, and with 0 after --help.
 void parse(int argc, char** argv, CLI::App& app, TrainingFlags& flags,
            const std::function<void()>& check);
 

@@ -1,9 +1,9 @@
-// Observers and an agent: each observer plays CartPole and asks the agent for every move; after an
-// episode of all observers the agent learns from them (REINFORCE: Williams, 1992):
+// Observers and an agent: each observer plays CartPole and asks the agent for every move. After
+// each episode of all observers the agent learns from their moves (REINFORCE: Williams, 1992):
 //
 //   paceline run --nproc-per-node 3 cart_pole        (one agent, two observers)
 //
-// Without a launcher two observers play in this process, and earn the same rewards.
+// Without a launcher, two observers play in this process and earn the same rewards.
 
 #include "examples/rpc/cart_pole.h"
 
@@ -27,14 +27,14 @@ namespace rpc = paceline::rpc;
 
 constexpr int kObservers = 2, kEpisodes = 60, kMostMoves = 200;
 
-// ---- what the agent and the observers tell each other ----
+// ---- the messages between the agent and the observers ----
 
 struct Choose {  // asks the agent for a move
   static constexpr std::string_view kName = "choose";
   struct Request {
     int observer = 0;
     torch::Tensor state;
-    double draw = 0;  // chance belongs to the game
+    double draw = 0;  // a random number: the observer draws it, so that its game can be repeated
     static auto fields(auto& m) { return std::tie(m.observer, m.state, m.draw); }
   };
   struct Reply {
@@ -46,7 +46,7 @@ struct Play {  // asks an observer for an episode
   static constexpr std::string_view kName = "play";
   using Request = rpc::Nothing;
   struct Reply {
-    int moves = 0;  // the reward: one for each
+    int moves = 0;  // the reward: one for each move
     static auto fields(auto& m) { return std::tie(m.moves); }
   };
 };
@@ -61,7 +61,7 @@ class Agent {
                                     torch::nn::Linear(64, 2));
     optimizer_ = std::make_unique<torch::optim::Adam>(policy_->parameters(), 0.01);
   }
-  // Observers may ask at the same time.
+  // Thread-safe for different observers, which may ask at the same time.
   bool choose(int observer, const torch::Tensor& state, double draw) {
     const torch::NoGradGuard no_grad;
     const bool right = draw >= torch::softmax(policy_->forward(state), 0)[0].item<double>();
@@ -70,7 +70,7 @@ class Agent {
     moves.choices.push_back(right ? 1 : 0);
     return right;
   }
-  // From what all observers did, in their order.
+  // Learns from the moves of all observers, in the order of the observers.
   void learn() {
     torch::Tensor loss = torch::zeros({});
     for (Moves& moves : moves_) {
@@ -90,7 +90,7 @@ class Agent {
   }
 
  private:
-  struct Moves {  // of one observer in one episode
+  struct Moves {  // the moves of one observer in one episode
     std::vector<torch::Tensor> states;
     std::vector<std::int64_t> choices;
   };

@@ -1,7 +1,7 @@
 #pragma once
 
-// The pole on a cart of Barto, Sutton and Anderson (1983), with the constants that CartPole-v1 of
-// OpenAI's Gym made common: push the cart to the left or to the right so that the pole stays up.
+// The cart and pole of Barto, Sutton and Anderson (1983), with the usual constants, those of
+// CartPole-v1 in OpenAI's Gym: push the cart to the left or to the right so that the pole stays up.
 
 #include <array>
 #include <cmath>
@@ -13,14 +13,14 @@ class CartPole {
   using State = std::array<float, 4>;  // position, speed, angle, angular speed
   explicit CartPole(std::uint32_t seed) : random_(seed) {}
 
-  // In [0, 1), the same on every machine.
+  // A random number in [0, 1), from a sequence that is the same on every machine.
   double draw() { return static_cast<double>(random_()) / 4294967296.0; }
   State reset() {
     for (float& value : state_) value = static_cast<float>(0.1 * draw() - 0.05);
     return state_;
   }
-  // Pushes for a fiftieth of a second. False once the pole has fallen or the cart has left the
-  // track.
+  // Pushes for a fiftieth of a second. Returns false once the pole has fallen or the cart has left
+  // the track.
   bool push(bool to_the_right) {
     constexpr float kGravity = 9.8F, kMass = 1.1F, kPoleMass = 0.1F, kHalfLength = 0.5F;
     constexpr float kForce = 10, kSeconds = 0.02F, kTrack = 2.4F, kFallen = 0.20943951F;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A ResNet-18 in two halves, each of which may be on a worker of its own.
+// A ResNet-18 in two halves, each of which may be on its own worker.
 
 #include <cstdint>
 #include <string>
@@ -12,7 +12,7 @@
 
 #include "paceline/training/models/resnet.h"
 
-// Half of a ResNet: the layers up to its second stage, or those from the third one on.
+// Half of a ResNet: the layers up to its second stage, or the layers from its third stage on.
 struct HalfImpl : torch::nn::Module {
   HalfImpl(paceline::models::ResNet whole, bool first) {
     const auto children = whole->named_children();
@@ -37,7 +37,7 @@ struct HalfImpl : torch::nn::Module {
 };
 TORCH_MODULE(Half);
 
-struct ResNetHalf {  // as others create it
+struct ResNetHalf {  // the form in which another worker creates it
   static constexpr std::string_view kName = "resnet_half";
   struct Arguments {
     bool first = true;

@@ -1,9 +1,9 @@
-// A language model whose embedding is on another worker, where a table would lie that is too large
-// for the trainer. The trainer has the LSTM; one step of the optimizer updates both:
+// A language model whose embedding is on another worker, as if the table were too large for the
+// trainer. The trainer has the LSTM; one step of the optimizer updates both:
 //
 //   paceline run --nproc-per-node 2 rnn_embedding
 //
-// Without a launcher the same model is trained in this process, and prints the same losses.
+// Without a launcher, the same model is trained in this process and prints the same losses.
 
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +24,7 @@ namespace rpc = paceline::rpc;
 constexpr std::int64_t kWords = 50, kWidth = 16, kHidden = 24;
 constexpr remote::Adam kOptimizer{.lr = 0.01};
 
-struct Table {  // as others create it
+struct Table {  // the form in which another worker creates it
   static constexpr std::string_view kName = "table";
   struct Arguments {
     std::int64_t words = 0, width = 0;
@@ -54,7 +54,7 @@ TORCH_MODULE(Reader);
 void train(Reader reader, const std::function<torch::Tensor(const torch::Tensor& words)>& embed,
            const std::function<void(const torch::Tensor& loss)>& step) {
   torch::manual_seed(3);
-  // Words that follow each other in steps of three, so that there is something to learn.
+  // Each word is the previous one plus three, so there is something to learn.
   const auto text = torch::arange(400, torch::kLong).mul(3).remainder(kWords);
   for (int i = 0; i < 30; ++i) {
     const auto starts = torch::randint(380, {8}, torch::kLong);

@@ -1,9 +1,10 @@
-// A pipeline of calls: a network in stages on several workers, whose batches go through it in
-// micro-batches. While a stage computes one micro-batch, the next stage computes the one before:
+// A pipeline of calls: the stages of a network are on several workers, and each batch passes
+// through them in micro-batches. While a stage computes one micro-batch, the next stage computes
+// the one before:
 //
 //   paceline run --nproc-per-node 4 rpc_pipeline      (one trainer, three stages)
 //
-// Without a launcher the same network is trained in this process, and prints the same losses.
+// Without a launcher, the same network is trained in this process and prints the same losses.
 
 #include <cstdint>
 #include <cstdio>
@@ -25,7 +26,7 @@ namespace rpc = paceline::rpc;
 constexpr int kStages = 3, kMicroBatches = 4, kSteps = 5;
 constexpr remote::SGD kOptimizer{.lr = 0.1, .momentum = 0.9};
 
-struct Stage {  // as others create it
+struct Stage {  // the form in which another worker creates it
   static constexpr std::string_view kName = "stage";
   struct Arguments {
     int number = 0;
@@ -80,8 +81,8 @@ void train_alone() {
   }
 }
 
-// Forward and backward of one micro-batch, beside the others. Its thread waits for one stage after
-// the other.
+// The forward and backward pass of one micro-batch, at the same time as the other micro-batches.
+// The calling thread waits for one stage after the other.
 torch::Tensor run(const std::vector<remote::RemoteModule>& stages, const Batch& batch, int i) {
   auto output = batch.inputs[static_cast<std::size_t>(i)];
   for (const auto& stage : stages) output = stage->forward(output);
@@ -107,7 +108,7 @@ void train_remotely(rpc::Workers& workers) {
     for (int i = 0; i < kMicroBatches; ++i) {
       losses[static_cast<std::size_t>(i)] = running[static_cast<std::size_t>(i)].get();
     }
-    // The gradients are added up in the order of this list, whichever micro-batch was first.
+    // The gradients are added up in the order of this list, whichever micro-batch ended first.
     optimizer.step(losses);
     print(step, losses);
   }

@@ -1,8 +1,8 @@
-// A ResNet-18 cut over two workers, trained by a third one:
+// A ResNet-18 divided between two workers and trained by a third one:
 //
 //   paceline run --nproc-per-node 3 split_resnet
 //
-// Without a launcher the same network is trained in this process, and prints the same losses.
+// Without a launcher, the same network is trained in this process and prints the same losses.
 
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +22,8 @@ namespace rpc = paceline::rpc;
 
 constexpr remote::SGD kOptimizer{.lr = 0.01, .momentum = 0.9};
 
-// Learns one batch by heart; `step` is given what the model says of it.
+// Trains four steps on one and the same batch. `forward` is the model; `step` gets the loss after
+// backward() and updates the parameters.
 void train(const std::function<torch::Tensor(const torch::Tensor& images)>& forward,
            const std::function<void(const torch::Tensor& loss)>& step) {
   for (int i = 0; i < 4; ++i) {

@@ -57,7 +57,7 @@ void declare_sample(CLI::App& app, Options& options) {
   group.value("--prompt", options.prompt, "TEXT", "Text that the sample continues");
 }
 
-// Shown in help and in the message for an unknown one.
+// The names in --help and in the error message for an unknown schedule.
 std::vector<std::string> schedule_names() {
   const auto names = paceline::pipeline::plan_names();
   std::vector<std::string> all(names.begin(), names.end());

@@ -1,6 +1,6 @@
 #pragma once
 
-// The flags of train_gpt: its own, and those of every training program.
+// The flags of train_gpt: its own, and the flags that all training programs share.
 
 #include <cstdint>
 #include <string>
@@ -15,17 +15,17 @@ namespace train_gpt {
 // The Jargon File, 1.7 MB in the public domain, from Debian's package jargon-text.
 inline constexpr const char* kDefaultText = "/usr/share/doc/jargon-text/jargon.txt.gz";
 
-// Of a mesh with stages (pp).
+// The flags of a mesh with stages (pp).
 struct PipelineFlags {
   std::string schedule = "1f1b";  // a name of pipeline::plan_names(), or "search"
-  int micro_batches = 0;          // of each replica's part of a step; 0: twice the stages
-  int stages_per_rank = 0;        // 0: what is best for "search", otherwise 1
-  double memory_mib = 0;          // that a rank's activations may take, for "search"; 0: any
+  int micro_batches = 0;          // of each replica's part of a step; 0: twice the number of stages
+  int stages_per_rank = 0;        // 0: the best number for "search", otherwise 1
+  double memory_mib = 0;          // limit for a rank's activations, for "search"; 0: none
   std::string picture;            // file for the last step; ".svg" or ".json"
 };
 
 struct Options {
-  std::string text = kDefaultText;  // file
+  std::string text = kDefaultText;  // name of a file
   std::string tokenizer = "bytes";  // or a folder with GPT-2's files
   std::int64_t layers = 4;
   std::int64_t width = 128;
@@ -35,7 +35,7 @@ struct Options {
 
   int shard = 0;                         // stage of fully_shard(); 0: DistributedDataParallel
   bool divide_hosts = false;             // FullyShardOptions::divide_hosts
-  std::vector<paceline::MeshAxis> mesh;  // with dp, tp and pp; empty: dp alone, of all ranks
+  std::vector<paceline::MeshAxis> mesh;  // with the axes dp, tp and pp; empty: all ranks along dp
   PipelineFlags pipeline;
 
   std::int64_t sample = 100;  // tokens to generate at the end
@@ -43,12 +43,12 @@ struct Options {
 
   training_flags::TrainingFlags training;
 
-  int axis(const std::string& name) const;  // its size; 1: there is none
-  int least_stages() const;                 // of a pipeline
-  int micro_batches() const;                // of a pipeline
+  int axis(const std::string& name) const;  // the size of an axis; 1 if the mesh lacks it
+  int least_stages() const;                 // the smallest number of stages of the pipeline
+  int micro_batches() const;                // the number of micro-batches of the pipeline
 };
 
-// Ends the program with exit code 2 for a flag that is wrong, and 0 after --help.
+// Ends the program with exit code 2 if a flag is wrong, and with 0 after --help.
 Options parse_options(int argc, char** argv);
 
 }  // namespace train_gpt

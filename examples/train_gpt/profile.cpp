@@ -30,7 +30,7 @@ models::GptOptions three_blocks(const Options& options, std::int64_t vocabulary)
           .dropout = options.dropout};
 }
 
-// A block, with the embeddings in the first one and the logits in the last.
+// Block `index` as a stage. The first block includes the embeddings, the last one the logits.
 paceline::PipelineStage stage_of(const models::GptOptions& gpt, const train::Precision& precision,
                                  int index) {
   models::GptStage stage(gpt, models::Layers{.dropout = paceline::dropout},
@@ -47,7 +47,7 @@ paceline::PipelineStage stage_of(const models::GptOptions& gpt, const train::Pre
           .parameters = stage->parameters()};
 }
 
-// Of the embeddings with a block, a block, and a block with the logits and the loss.
+// Measures the embeddings with a block, a block alone, and a block with the logits and the loss.
 std::vector<planning::LayerProfile> measure_stages(paceline::ProcessGroup& group,
                                                    const models::GptOptions& gpt,
                                                    const train::Precision& precision,
@@ -66,7 +66,8 @@ std::vector<planning::LayerProfile> measure_stages(paceline::ProcessGroup& group
   return train::profile_layers(group, chain, samples);
 }
 
-// The share of a block's time in its norms and residual sums, which every rank computes whole.
+// The share of a block's time that its norms and residual sums take. Every rank computes these
+// whole.
 double share_of_whole_parts(const models::GptOptions& gpt, std::int64_t samples,
                             const planning::LayerProfile& block) {
   torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({gpt.width}));
@@ -86,8 +87,8 @@ double share(double part, double whole) {
 
 void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
                   std::int64_t samples, planning::JobProfile& profile) {
-  // Of a block's parameters norms and the last biases of both branches are whole on every rank, of
-  // its activations inputs and outputs of the norms.
+  // Every rank keeps some parts of a block whole: of its parameters, the norms and the last biases
+  // of both branches; of its activations, the inputs and outputs of the norms.
   constexpr int kWholeRowsOfParameters = 6, kWholeStates = 4;
   const models::GptOptions gpt = three_blocks(options, vocabulary);
   const train::Precision precision = train::precision_of(options.training.precision);
@@ -106,7 +107,7 @@ void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::in
   embedding.name = "embedding";
   embedding.divisible.parameters =
       share(static_cast<double>(vocabulary) * width, static_cast<double>(embedding.parameters));
-  embedding.exchanges = 1;  // forward; the logits have theirs backward
+  embedding.exchanges = 1;  // in the forward pass; the logits need one in the backward pass
   planning::LayerProfile logits = train::without(stages[2], block);
   logits.name = "logits";
   logits.tied_parameters = vocabulary * gpt.width;

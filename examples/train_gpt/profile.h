@@ -1,7 +1,7 @@
 #pragma once
 
-// What the planner has to know of a GPT (planning/forecast/job_profile.h): its layers, measured,
-// and what of them ranks can divide.
+// What the planner has to know about a GPT (planning/forecast/job_profile.h): measurements of its
+// layers, and which parts of them can be divided among ranks.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace train_gpt {
 
 struct Options;
 
-// Collective. `samples`: sequences in a pass.
+// Collective. `samples`: the number of sequences in a pass.
 void describe_gpt(paceline::ProcessGroup& group, const Options& options, std::int64_t vocabulary,
                   std::int64_t samples, paceline::planning::JobProfile& profile);
 

@@ -35,12 +35,13 @@ using Tensors = PipelineStage::Tensors;
 
 constexpr double kMiB = 1 << 20;
 
-// What the pipeline's stages are made of, and by which plan they run: the same on every rank.
+// The blocks of each stage of the pipeline, and its plan. The same on every rank.
 struct Division {
   std::vector<int> blocks;  // of each stage
   pipeline::Costs costs;    // of each stage, measured
   pipeline::Plan plan;
-  // Of what was searched, the schedule with a name that would have been best.
+  // The best of the named schedules, if the schedule was searched for and that one fits into
+  // memory.
   std::optional<pipeline::SearchCandidate> best_named = {};
 
   models::BlockRange range_of(int stage) const {
@@ -128,7 +129,7 @@ class StagedLearner : public Learner {
   }
 
  private:
-  // Of this rank.
+  // The stages of this rank.
   std::vector<int> own_stages() const {
     std::vector<int> own;
     for (int stage = 0; stage < division_.plan.num_stages(); ++stage) {
@@ -146,7 +147,7 @@ class StagedLearner : public Learner {
                        division_.best_named->name, 1e3 * division_.best_named->seconds);
   }
 
-  // Of the ranks that have one model, in the mesh's order.
+  // The axes along which ranks hold parts of one model, in the order of the mesh.
   std::vector<std::string> model_axes() const {
     std::vector<std::string> axes;
     for (const auto& axis : mesh_.axes()) {
@@ -167,7 +168,7 @@ class StagedLearner : public Learner {
             .parameters = stage->parameters()};
   }
 
-  // The same initial weights whatever the mesh.
+  // The initial weights are the same for every mesh.
   models::GptStage make_stage(models::BlockRange range) const {
     torch::manual_seed(options_.training.seed);
     models::GptStage stage(gpt_, layers_for(parts_), range);
@@ -176,7 +177,7 @@ class StagedLearner : public Learner {
     return stage;
   }
 
-  // Sequences of a micro-batch: the largest one's.
+  // The number of sequences in the largest micro-batch.
   std::int64_t most_sequences() const {
     const auto& loading = options_.training.loading;
     const std::int64_t share = loading.global_batch_size > 0
@@ -185,7 +186,8 @@ class StagedLearner : public Learner {
     return (share + options_.micro_batches() - 1) / options_.micro_batches();
   }
 
-  // The first block with the embedding, one of those between, if any, and the last with the logits.
+  // The blocks that differ: the first one with the embedding, one in the middle if there is any,
+  // and the last one with the logits.
   std::vector<PipelineStage> different_blocks() const {
     const std::int64_t last = gpt_.layers - 1;
     std::vector<PipelineStage> blocks{stage_of(0, make_stage({0, 1}))};
@@ -231,7 +233,7 @@ class StagedLearner : public Learner {
     return division;
   }
 
-  // Those that are searched, or the one that was asked for.
+  // The layouts among which the search chooses, or the one that the flags ask for.
   std::vector<std::vector<int>> layouts() const {
     const auto& flags = options_.pipeline;
     const int ranks = stages_group_->world_size();
@@ -244,7 +246,7 @@ class StagedLearner : public Learner {
     std::vector<models::GptStage> stages;
     for (const int index : own_stages()) stages.push_back(make_stage(division_.range_of(index)));
     models::join_ends(stages);
-    // Of dropout: other numbers for other samples and other stages.
+    // For dropout: different samples and different stages get different random numbers.
     torch::manual_seed(
         options_.training.seed +
         static_cast<std::uint64_t>(mesh_.rank("dp") + mesh_.size("dp") * stages_group_->rank()));
@@ -269,8 +271,8 @@ class StagedLearner : public Learner {
   const models::GptOptions gpt_;
   const train::Precision precision_;
   const paceline::DeviceMesh mesh_;
-  const std::shared_ptr<paceline::ProcessGroup> parts_;         // owners: the mesh and this;
-  const std::shared_ptr<paceline::ProcessGroup> stages_group_;  // likewise
+  const std::shared_ptr<paceline::ProcessGroup> parts_;         // also kept alive by mesh_
+  const std::shared_ptr<paceline::ProcessGroup> stages_group_;  // also kept alive by mesh_
   const Division division_;
   const std::vector<models::GptStage> stages_;
   const std::shared_ptr<torch::nn::Module> module_;

@@ -19,11 +19,11 @@ namespace data = paceline::data;
 using paceline::check;
 using paceline::text::Token;
 
-constexpr std::int64_t kHeldOut = 10;           // one token of so many
-constexpr std::int64_t kVocabularyStep = 64;    // what the model's vocabulary is a multiple of
-constexpr std::int64_t kLogits = 16'000'000;    // of a test batch, at most, so that memory suffices
+constexpr std::int64_t kHeldOut = 10;           // one token of this many is held out for testing
+constexpr std::int64_t kVocabularyStep = 64;    // the model's vocabulary is a multiple of this
+constexpr std::int64_t kLogits = 16'000'000;    // the most in a test batch, so that memory suffices
 constexpr std::int64_t kLargestTestBatch = 32;  // sequences
-constexpr std::size_t kReadBytes = 1 << 20;     // of a file at a time
+constexpr std::size_t kReadBytes = 1 << 20;     // bytes of a file that are read at a time
 
 std::shared_ptr<const paceline::text::Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_shared<paceline::text::ByteTokenizer>();

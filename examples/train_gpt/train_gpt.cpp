@@ -1,14 +1,14 @@
-// Trains a GPT on a text, alone or with any number of ranks, and prints a sample of what it
-// learned:
+// Trains a GPT on a text, alone or with any number of ranks, and prints a text that it generates at
+// the end:
 //
 //   train_gpt
 //   paceline run --nproc-per-node 2 train_gpt --shard 3
 //   paceline run --nproc-per-node 4 train_gpt --mesh dp=2,tp=2
 //   paceline run --nproc-per-node 2 train_gpt --mesh pp=2 --schedule zero-bubble
 //
-// What is here is the program's own: text, evaluation, sample; learner.h has the model and how
-// ranks divide it. The loop, checkpoints, metrics and the closing table are train::TrainingRun's
-// (paceline/training/train/training_run.h).
+// This file contains what only this program does: text, evaluation, sample. learner.h has the model
+// and how ranks divide it. train::TrainingRun (paceline/training/train/training_run.h) provides the
+// loop, checkpoints, metrics and the closing table.
 
 #include <filesystem>
 
@@ -30,8 +30,8 @@ namespace data = paceline::data;
 namespace planning = paceline::planning;
 namespace train = paceline::train;
 
-// Along "dp" the ranks differ in their samples, along "tp" in their part of every layer, along "pp"
-// in their layers.
+// Ranks along "dp" have different samples, ranks along "tp" have different parts of every layer,
+// and ranks along "pp" have different layers.
 paceline::DeviceMesh make_mesh(const Options& options,
                                const std::shared_ptr<paceline::ProcessGroup>& group) {
   if (!options.mesh.empty()) return {group, options.mesh};
@@ -45,8 +45,8 @@ std::string title(const Options& options, const Text& text, const paceline::Devi
       text.training->num_tokens(), paceline::to_string(mesh.axes()), options.shard);
 }
 
-// On rank 0 under GPT-2's names and with the tokenizer's tokens only. The other ranks keep the
-// memory that rank 0 copies from. Collective.
+// Collective. Rank 0 gets the weights under GPT-2's names and only with the tokenizer's tokens. On
+// the other ranks the result holds the memory that rank 0 copies from, so they must keep it.
 paceline::TensorsByName weights_for_file(const Options& options, const Text& text,
                                          const paceline::ProcessGroup& group, Learner& learner) {
   paceline::TensorsByName weights = learner.weights();

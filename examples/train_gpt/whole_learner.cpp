@@ -14,7 +14,7 @@ namespace {
 namespace models = paceline::models;
 namespace train = paceline::train;
 
-// Maps tokens [N, T] to logits in float32, computed with the precision of the flags.
+// Maps tokens [N, T] to logits in float32, computed with the precision that the flags choose.
 class Model : public torch::nn::Module {
  public:
   Model(const Options& options, std::int64_t vocabulary,
@@ -56,9 +56,9 @@ class Model : public torch::nn::Module {
     return layers;
   }
 
-  const std::shared_ptr<paceline::ProcessGroup> parts_;  // owners: the mesh and this
+  const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by the mesh
   const train::Precision precision_;
-  bool gathers_logits_ = false;  // training needs only this rank's part
+  bool gathers_logits_ = false;  // false in training, which needs only this rank's part
   models::Gpt gpt_;
 };
 
@@ -76,7 +76,7 @@ class WholeLearner : public Learner {
     if (const auto hook = train::make_hook(options.training.hook)) model_.register_comm_hook(hook);
   }
 
-  // By the names that stages of a pipeline have, too.
+  // Uses the same parameter names as the stages of a pipeline.
   torch::nn::Module& module() override { return network_->gpt(); }
   paceline::optim::Optimizer& optimizer() override { return *optimizer_; }
   std::shared_ptr<train::StepGradients> gradients() override {
@@ -94,9 +94,9 @@ class WholeLearner : public Learner {
  private:
   static std::shared_ptr<Model> make_network(const Options& options, std::int64_t vocabulary,
                                              const paceline::DeviceMesh& mesh) {
-    torch::manual_seed(options.training.seed);  // the same initial weights whatever the mesh
+    torch::manual_seed(options.training.seed);  // the initial weights are the same for every mesh
     auto network = std::make_shared<Model>(options, vocabulary, mesh.group("tp"));
-    // Of dropout.
+    // For dropout: different samples get different random numbers.
     torch::manual_seed(options.training.seed + static_cast<std::uint64_t>(mesh.rank("dp")));
     return network;
   }
@@ -110,7 +110,7 @@ class WholeLearner : public Learner {
         {.stage = options.shard, .divide_hosts = options.divide_hosts, .data_parallel = plain});
   }
 
-  const std::shared_ptr<paceline::ProcessGroup> parts_;  // owners: the mesh, the layers and this
+  const std::shared_ptr<paceline::ProcessGroup> parts_;  // also kept alive by mesh and layers
   const std::shared_ptr<Model> network_;
   const std::unique_ptr<paceline::optim::Optimizer> optimizer_;
   paceline::DistributedDataParallel<Model> model_;

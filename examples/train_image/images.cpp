@@ -47,7 +47,7 @@ Images load_into_memory(const Options& options) {
                  test, data::ImageSamplesOptions{.transform = transform, .channels_last = true})};
   if (!train) return all;
   if (options.augment == "crop") transform.crop_padding = options.dataset == "cifar10" ? 4 : 2;
-  // A mirrored digit is none.
+  // A mirrored digit is not a digit.
   transform.random_flip = options.augment != "none" && options.dataset != "mnist";
   all.num_training = train->size();
   all.training = [train = *train, transform](std::uint64_t seed) {
@@ -81,7 +81,7 @@ std::shared_ptr<const data::ImageFolder> open_training_folder(const Options& opt
   return std::make_shared<data::ImageFolder>(options.data_dir + "/train", opening);
 }
 
-// A label is the place of a class in its folder's list, so both lists must be the same.
+// A label is the position of a class in its folder's list, so both lists must be the same.
 void require_same_classes(const std::vector<std::string>& train,
                           const std::vector<std::string>& test, const std::string& folder) {
   std::string differences;
@@ -129,7 +129,7 @@ Images open_folder(const Options& options) {
   return all;
 }
 
-// Hard labels stay int64 where nothing is mixed.
+// Without mixing, the dataset is returned as it is: its labels stay int64.
 std::shared_ptr<const data::Dataset> mixed(std::shared_ptr<const data::Dataset> dataset,
                                            const Options& options, const Images& all,
                                            std::uint64_t seed) {
@@ -163,7 +163,7 @@ std::unique_ptr<data::DataLoader> make_training_loader(const Options& options, c
 
 std::unique_ptr<data::DataLoader> make_test_loader(const Options& options, const Images& all,
                                                    const paceline::ProcessGroup& group) {
-  constexpr std::int64_t kPixels = 1 << 21;  // of a batch, at most, so that memory suffices
+  constexpr std::int64_t kPixels = 1 << 21;  // the most in a batch, so that memory suffices
   const auto fitting = std::max<std::int64_t>(1, kPixels / (all.height * all.width));
   return std::make_unique<data::DataLoader>(
       all.testing, data::evaluation_indices(all.testing->size(), group.world_size(), group.rank()),

@@ -19,19 +19,19 @@ struct Images {
   std::vector<std::string> classes;
   std::int64_t channels = 0, height = 0, width = 0;
   std::int64_t num_training = 0;
-  // float32 [B, channels, height, width], with the channels last, and labels [B].
+  // Batches: float32 [B, channels, height, width] in channels-last layout, and labels [B].
   std::shared_ptr<const paceline::data::Dataset> testing;
-  // `seed` decides on how images are augmented. Null with --evaluate.
+  // `seed` decides how images are augmented. Null with --evaluate.
   std::function<std::shared_ptr<const paceline::data::Dataset>(std::uint64_t seed)> training;
-  // Files that this rank has skipped. Null without --skip-damaged.
+  // The number of files that this rank has skipped. Null without --skip-damaged.
   std::function<std::int64_t()> num_skipped;
 };
 
-// Error names the folder, or the file and offset, where something is wrong.
+// Throws an Error that names the folder, or the file and the offset of the defect.
 Images load_images(const Options& options);
 
-// This rank's share: of each epoch for training, of the exact test set for testing. `seed` also
-// decides on the order.
+// This rank's share: for training, of each epoch; for testing, of the exact test set. `seed` also
+// decides the order.
 std::unique_ptr<paceline::data::DataLoader> make_training_loader(
     const Options& options, const Images& images, std::uint64_t seed,
     const paceline::ProcessGroup& group);

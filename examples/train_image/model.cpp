@@ -21,9 +21,10 @@ namespace models = paceline::models;
 
 constexpr int kDepths[] = {18, 34, 50, 101};
 constexpr int kEfficientNetSizes[] = {224, 240, 288, 300, 380, 456, 528, 600};  // B0 to B7
-constexpr std::int64_t kSmall = 40;  // images up to this get ResNet's small beginning
+// Up to this size, images get the first layers that ResNet has for small images.
+constexpr std::int64_t kSmall = 40;
 
-// The number at the end of "resnet18" and "efficientnet_b3"; none in "cnn" and "net".
+// The number at the end of "resnet18" or "efficientnet_b3". Empty if `model` is not of this family.
 std::optional<int> number_of(const std::string& model, const std::string& family) {
   if (!model.starts_with(family)) return {};
   return std::stoi(model.substr(family.size()));

@@ -18,17 +18,17 @@ struct Images;
 struct Options;
 
 std::vector<std::string> model_names();
-// Height and width of the images that it is usually trained on, where any size would do.
+// The height and width of the images that the model is usually trained on; it accepts any size.
 std::int64_t usual_image_size(const std::string& model);
 
-// Maps images to logits in float32, computed with the precision of the flags.
+// Maps images to logits in float32, computed with the precision that the flags choose.
 struct Model : torch::nn::Module {
-  // Error(kInvalid) when the network does not take such images.
+  // Throws Error(kInvalid) if the network does not accept such images.
   Model(const Options& options, const Images& images,
         const std::shared_ptr<paceline::ProcessGroup>& group);
   at::Tensor forward(const at::Tensor& images);
 
-  torch::nn::AnyModule network;  // its parameters have the names that torchvision's have
+  torch::nn::AnyModule network;  // its parameters have torchvision's names
   const paceline::train::Precision precision;
 };
 

@@ -4,8 +4,9 @@
 //   paceline run --nproc-per-node 2 train_image
 //   paceline run --nproc-per-node 4 train_image --dataset folder --data-dir imagenet --model resnet50
 //
-// What is here is the program's own: images, model, loss, evaluation. The loop, checkpoints,
-// metrics and the closing table are train::TrainingRun's (paceline/training/train/training_run.h).
+// This file contains what only this program does: images, model, loss, evaluation.
+// train::TrainingRun (paceline/training/train/training_run.h) provides the loop, checkpoints,
+// metrics and the closing table.
 
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ std::string title(const Options& options, const Images& images) {
                      trains ? "training" : "test", images.channels, images.height, images.width);
 }
 
-// --evaluate: no training, only the result.
+// Prints the result of --evaluate, which does not train.
 int print_result(const Options& options, const Images& images, paceline::ProcessGroup& group,
                  const train::TestResult& result) {
   std::vector<paceline::MetricsLog::Field> fields(result.values.begin(), result.values.end());
@@ -58,7 +59,7 @@ int run(const Options& options) {
 
   const auto network = std::make_shared<Model>(options, images, group);
   torch::nn::Module& weights = *network->network.ptr();
-  if (options.evaluate) {  // rank 0's weights are everybody's below
+  if (options.evaluate) {  // the other ranks get rank 0's weights below
     paceline::on_rank(0, *group, [&] {
       paceline::load_weights(weights, paceline::read_weights(flags.run.weights));
     });
@@ -78,7 +79,8 @@ int run(const Options& options) {
 
   const auto optimizer = train::make_optimizer(flags.optimizer, model->parameters());
   if (const auto hook = train::make_hook(flags.hook)) {
-    model.register_comm_hook(hook);  // a divided step would send the parameters whole
+    // The optimizer is not sharded: it would send whole parameters, uncompressed.
+    model.register_comm_hook(hook);
   } else {
     optimizer->shard(group);
   }

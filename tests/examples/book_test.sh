@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# book_test.sh BUILD: benchmarks/book with tiny settings: every part runs, and the tables, the page and the numbers say the same.
+# book_test.sh BUILD: runs benchmarks/book with tiny settings. Every part must run, and the tables, the page and the numbers must agree.
 set -uo pipefail
 # shellcheck source=tests/examples/expectations.sh
 source "$(dirname "$0")/expectations.sh"
 build=$1
 book=$(dirname "$0")/../../benchmarks/book
 
-# CIFAR-10's layout: 64 records a file.
+# Files in CIFAR-10's format, with 64 records each.
 mkdir "$work/cifar"
 /usr/bin/python3 - "$work/cifar" <<'PY'
 import random, sys
@@ -28,7 +28,7 @@ parts = {section["part"]: section for section in book["sections"]}
 assert list(parts) == ["threads", "layouts", "replicas", "hosts", "advice"], list(parts)
 assert all(len(row) == len(section["columns"]) for section in parts.values() for row in section["rows"])
 assert parts["threads"]["rows"][0][4] == 311 and parts["layouts"]["rows"][1][4:6] == ["2 x 8", 58]
-# The same run stands in both tables, and with the global batch kept the replicas do not differ.
+# Both tables contain the same run. With the global batch kept, the number of replicas does not change the result.
 assert parts["layouts"]["rows"][1][3] == parts["replicas"]["rows"][0][2], "two replicas"
 kept = {row[0]: row for row in parts["replicas"]["rows"]}["global batch kept"]
 assert kept[1] == kept[2] and kept[3] == "0.00", kept

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""compare_epochs.py METRICS SCREEN BOARD: the metrics file, what was printed, and TensorBoard's events count the same epochs, with the same
-accuracies; TensorBoard knows an epoch by its last step. Prints "alike: 1 2 ", or what differs.
+"""compare_epochs.py METRICS SCREEN BOARD: checks that the metrics file, the printed lines and TensorBoard's events have the same epochs with the same
+accuracies. TensorBoard has the last step of an epoch instead of its number. Prints "alike: 1 2 ", or the differences.
 """
 
 import json

@@ -1,12 +1,13 @@
 # shellcheck shell=bash disable=SC2034
-# For scripts that start an example under the launcher: source it. A folder $work that goes away at the end, expect(), and $failures.
+# For scripts that start an example under the launcher: source this file. It provides the folder $work, which is removed at the end, expect() and
+# $failures.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export TMPDIR=$work/tmp  # for the logs of jobs that are meant to fail
 mkdir "$TMPDIR"
 failures=0
 
-# expect NAME WANTED_EXIT PATTERN COMMAND...: the command's exit code and a regular expression in what it prints.
+# expect NAME WANTED_EXIT PATTERN COMMAND...: checks the command's exit code, and that its output matches the regular expression.
 expect() {
   local name=$1 wanted=$2 pattern=$3
   shift 3

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launcher_lines_test.sh PROGRAM PACELINE TORCHRUN README...: runs the commands of each README's table of launchers as printed, with PROGRAM
-# as ./train. Of torchrun's rows it runs the one that names TORCHRUN's version of PyTorch. Rows that need a cluster are left out.
+# launcher_lines_test.sh PROGRAM PACELINE TORCHRUN README...: runs the commands in each README's table of launchers as printed, with PROGRAM as
+# ./train. Of the rows for torchrun it runs the one that names TORCHRUN's version of PyTorch. It leaves out rows that need a cluster.
 set -uo pipefail
 program=$1 paceline=$2 torchrun=$3
 shift 3
@@ -18,7 +18,7 @@ version=$("$python" -c 'import torch; print(torch.__version__)') || {
   exit 1
 }
 
-# expect PATTERN LINE: the shell runs it, with exit code 0 and a pattern in what it prints.
+# expect PATTERN LINE: runs LINE in a shell, and checks that the exit code is 0 and that the output matches the pattern.
 expect() {
   local output code=0
   output=$(cd "$work" && timeout 80 bash -c "$2" 2>&1) || code=$?
@@ -34,7 +34,7 @@ expect() {
 for readme in "$@"; do
   mapfile -t rows < <(grep -E '^\| .* \| `[^`]*\./train[^`]*` \|$' "$readme")
   tried=" "
-  # A row may be for one minor version alone: 2.6 rather than 2.
+  # A row may be for one minor version only: 2.6 instead of 2.
   wanted=${version%.*}
   grep -q "PyTorch $wanted " "$readme" || wanted=${version%%.*}
   for row in "${rows[@]}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# libtorch_parts_test.sh PACELINE PROGRAM: the model learns, and every rank loads the same one.
+# libtorch_parts_test.sh PACELINE PROGRAM: checks that the model learns, and that every rank loads the same model.
 set -euo pipefail
 paceline=$1 program=$2
 folder=$(mktemp -d)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# planner_test.sh PACELINE TRAIN_GPT: what paceline advise plans for a real program, and runs.
+# planner_test.sh PACELINE TRAIN_GPT: runs paceline advise with a real program: its plans, and trial runs of them.
 set -uo pipefail
 # shellcheck source=tests/examples/expectations.sh
 source "$(dirname "$0")/expectations.sh"

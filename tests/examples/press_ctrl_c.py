@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""press_ctrl_c.py FILE LINES COMMAND...: runs a command on a terminal of its own, presses Ctrl-C once FILE has as many lines, prints what the
-terminal shows, and exits as the command does: with its exit code, or 128 + the signal that ended it."""
+"""press_ctrl_c.py FILE LINES COMMAND...: runs a command on its own terminal, presses Ctrl-C as soon as FILE has LINES lines, and prints what the
+terminal shows. Exits with the exit code of the command, or 128 + the signal that ended it."""
 import os
 import pty
 import select
@@ -27,7 +27,7 @@ while time.monotonic() < deadline:
     if select.select([terminal], [], [], 0.01)[0]:
         try:
             shown = os.read(terminal, 65536)
-        except OSError:  # EIO: everybody has left the terminal
+        except OSError:  # EIO: no process has the terminal open any more
             break
         sys.stdout.buffer.write(shown.replace(b"\r", b"\n"))
     if not pressed and lines() >= wanted:

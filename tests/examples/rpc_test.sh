@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# rpc_test.sh LAUNCHER PROGRAM RANKS SMALLER|LARGER: the program prints the same numbers over workers as in one process, and the last number
-# is smaller or larger than the first.
+# rpc_test.sh LAUNCHER PROGRAM RANKS SMALLER|LARGER: checks that the program prints the same numbers with several workers as in one process, and that
+# the last number is smaller or larger than the first.
 set -euo pipefail
 launcher=$1 program=$2 ranks=$3 change=$4
 

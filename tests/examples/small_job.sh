@@ -1,11 +1,12 @@
 # shellcheck shell=bash disable=SC2034
-# For scripts that start train_image: source it with the arguments PACELINE TRAIN_IMAGE. A small data set, and what expectations.sh has.
+# For scripts that start train_image: source this file with the arguments PACELINE TRAIN_IMAGE. It provides a small data set, and all of
+# expectations.sh.
 paceline=$1
 train_image=$2
 # shellcheck source=tests/examples/expectations.sh
 source "$(dirname "${BASH_SOURCE[0]}")/expectations.sh"
 
-# A small data set in the IDX format: 600 training and 200 test images whose label is the row that is white.
+# A small data set in the IDX format: 600 training and 200 test images. The label of an image is the number of its white row.
 /usr/bin/python3 - "$work" <<'PY'
 import os, struct, sys
 folder = sys.argv[1] + "/idx"

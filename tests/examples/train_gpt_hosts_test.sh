@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_gpt_hosts_test.sh PACELINE TRAIN_GPT: two hosts (network namespaces) of two ranks divide the parameters, and the training is the same.
+# train_gpt_hosts_test.sh PACELINE TRAIN_GPT: two hosts (network namespaces) with two ranks each divide the parameters; the training is the same.
 set -uo pipefail
 # shellcheck source=tests/examples/expectations.sh
 source "$(dirname "$0")/expectations.sh"
@@ -12,7 +12,7 @@ chmod 600 "$work/secret"
 gpt=("$train_gpt" --text "$work/text" --layers 2 --width 32 --heads 4 --context 32 --seed 5 --global-batch-size 12 --clip-norm 0.5
   --prompt '1 2 ' --sample 8)
 
-# on_hosts COMMAND...: `paceline run --nnodes 2 ... COMMAND` on each of two hosts. What the first one prints.
+# on_hosts COMMAND...: runs `paceline run --nnodes 2 ... COMMAND` on each of two hosts, and prints the output of the first one.
 on_hosts() {
   PYTHONPATH=$(dirname "$0")/../../benchmarks PACELINE_SECRET_FILE=$work/secret /usr/bin/python3 - "$paceline" "$@" <<'PY'
 import subprocess, sys

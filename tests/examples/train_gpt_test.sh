@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# train_gpt_test.sh PACELINE TRAIN_GPT: the same training however ranks divide it, resumed or not, and bad input.
+# train_gpt_test.sh PACELINE TRAIN_GPT: the training is the same for every division among ranks, resumed or not; bad input is refused.
 set -uo pipefail
 # shellcheck source=tests/examples/expectations.sh
 source "$(dirname "$0")/expectations.sh"
@@ -8,7 +8,7 @@ run4=("$1" run --nproc-per-node 4)
 run8=("$1" run --nproc-per-node 8 --threads-per-rank 1)
 train_gpt=$2
 
-# A text to learn from, a short one, and a tokenizer like GPT-2's, with two merges.
+# A text to learn from, a short text, and a tokenizer like GPT-2's with two merges.
 /usr/bin/python3 - "$work" <<'PY'
 import json, os, random, sys
 work = sys.argv[1]
@@ -33,7 +33,7 @@ PY
 gpt=("$train_gpt" --text "$work/text" --layers 2 --width 32 --heads 4 --context 32 --seed 5)
 steps=(--global-batch-size 8 --max-steps 20 --sample 0)
 
-# What a run reports, and its sample. All ranks see the same text, so the mesh leaves no more than rounding in the loss.
+# The report of a run, and its sample. All ranks see the same text, so the mesh may change only the rounding of the loss.
 expect alone 0 'throughput +[0-9]+ tokens/s' "${gpt[@]}" "${steps[@]}" --metrics "$work/alone.jsonl" --weights "$work/alone"
 expect tokens_per_second 0 '"tokens_per_second":' cat "$work/alone.jsonl"
 test_loss() { sed -n 's/.*"event":"end".*"test_loss":\([0-9.]*\).*/\1/p' "$1"; }
@@ -52,7 +52,7 @@ expect pp 0 'pipeline: stages of 1\+1 layers; zero-bubble, 4 micro-batches: .* p
 expect eight 0 'share of matrix speed' "${run8[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2,tp=2 --micro-batches 2 --shard 2 \
   --metrics "$work/eight.jsonl" --pipeline-picture "$work/eight.json"
 for mesh in dp tp both pp eight; do expect "loss_of_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work" "$mesh"; done
-# Each run took the memory that was planned after its first step, whatever the mesh and the stage.
+# After its first step each run had taken about as much memory as planned, for every mesh and stage.
 planned() {
   local planned peak
   for run in alone dp tp both pp eight; do
@@ -68,7 +68,7 @@ export -f planned
 expect memory_as_planned 0 'eight, a rank' bash -c 'planned "$@"' _ "$work"
 expect picture 0 '>measured: ' cat "$work/pp.svg"
 expect trace 0 '"name":"1F1"' cat "$work/eight.json"
-# A divided model's file has the whole weights.
+# The file of a divided model has the whole weights.
 for way in tp pp; do
   expect "whole_weights_of_$way" 0 '^28 tensors alike$' /usr/bin/python3 - "$work/alone" "$work/$way" <<'PY'
 import json, struct, sys
@@ -80,7 +80,7 @@ this, that = map(shapes, sys.argv[1:])
 print(f"{len(this)} tensors {'alike' if this == that else f'differ: {this} {that}'}")
 PY
 done
-# The search keeps to the memory that it is given: of one micro-batch on each rank, a tenth of what all eight take, and nearly none.
+# The search must keep within the memory that it is given: here a little more than one micro-batch takes on each rank, then nearly none.
 searched=("${run2[@]}" "${gpt[@]}" --layers 4 --global-batch-size 8 --micro-batches 8 --max-steps 2 --sample 0 --mesh pp=2)
 kept() { set -o pipefail; "${@:2}" | tee "$1"; }
 export -f kept
@@ -94,7 +94,7 @@ expect kept_to_memory 0 '^yes$' awk -v most="$(memory_of "$work/within_memory")"
   'BEGIN { print (most > 0 && most <= limit) ? "yes" : most " of " limit }'
 expect no_memory 2 'no schedule fits into memory: rank 0 may keep .* one micro-batch on its stages needs' "${searched[@]}" --schedule search \
   --stage-memory 0.001
-# What it chose is in the opening; a layout that was asked for stays.
+# The first lines of the output show what the search chose. A layout that the flags ask for is kept.
 expect searched_layout 0 'searched: [1-2] stages? a rank; of those with names [a-z0-9-]+ would take [0-9.]+ ms' "${searched[@]}" --schedule search
 expect asked_layout 0 'pipeline: stages of 1\+1\+1\+1 layers; .*, 8 micro-batches' "${searched[@]}" --schedule search --stages-per-rank 2
 sampled=(--batch-size 8 --max-steps 20 --prompt 'the rank ')
@@ -114,7 +114,7 @@ done
 expect one_copy_of_stages 0 'test perplexity' "${run4[@]}" "${gpt[@]}" "${steps[@]}" --mesh pp=2,dp=2 --micro-batches 2 --shard 3 \
   --metrics "$work/one_copy.jsonl"
 expect loss_of_one_copy 0 alone bash -c 'same_loss "$@"' _ "$work" one_copy
-# Norms are those of the whole model: clipped and with LAMB all meshes agree.
+# Norms are computed over the whole model: with clipping and with LAMB all meshes agree.
 mkdir "$work/norms"
 whole=(--clip-norm 0.5 --optimizer lamb --lr 0.01)
 expect norms_alone 0 'test perplexity' "${gpt[@]}" "${steps[@]}" "${whole[@]}" --metrics "$work/norms/alone.jsonl"
@@ -124,13 +124,13 @@ for mesh in tp=2 pp=2; do
   expect "loss_of_norms_$mesh" 0 alone bash -c 'same_loss "$@"' _ "$work/norms" "$mesh"
 done
 
-# Every stage has the same bits, clipped and scheduled.
+# Every stage of sharding gives the same bits, with clipping and a learning-rate schedule.
 for shard in 0 1 2 3; do
   expect "shard_$shard" 0 "shard $shard" "${run2[@]}" "${gpt[@]}" "${steps[@]}" --clip-norm 0.5 --lr-schedule cosine --warmup 5 --dropout 0.1 \
     --shard "$shard" --weights "$work/shard_$shard"
 done
 for shard in 1 2 3; do expect "bits_of_shard_$shard" 0 '' cmp "$work/shard_0" "$work/shard_$shard"; done
-# So has a training that was interrupted.
+# An interrupted and resumed training gives the same bits.
 for shard in 0 3; do
   resumed=("${run2[@]}" "${gpt[@]}" --batch-size 4 --sample 0 --dropout 0.1 --shard "$shard")
   expect "straight_$shard" 0 'test perplexity' "${resumed[@]}" --max-steps 16 --weights "$work/straight_$shard"
@@ -139,20 +139,20 @@ for shard in 0 3; do
     --weights "$work/resumed_$shard"
   expect "bits_resumed_$shard" 0 '' cmp "$work/straight_$shard" "$work/resumed_$shard"
 done
-# And one whose ranks were killed: it goes on from the last whole state, whatever half a step left in the one copy.
+# So does one whose ranks were killed: it continues from the last complete state, whatever half a step left in the one copy.
 for shard in 0 3; do
   expect "killed_$shard" 0 'faults +2 .kill 2' "${run2[@]}" --max-restarts 5 --chaos 'kill:rank=1@step6,kill:rank=0@step4' --chaos-seed 7 \
     --log-dir "$work/logs_$shard" "${gpt[@]}" --batch-size 4 --sample 0 --dropout 0.1 --shard "$shard" --max-steps 16 \
     --memory-checkpoint-every 2 --checkpoint-dir "$work/killed_run_$shard" --weights "$work/killed_$shard"
   expect "bits_killed_$shard" 0 '' cmp "$work/straight_$shard" "$work/killed_$shard"
 done
-# A pipeline, too, of which a stage dies.
+# So does a pipeline with a stage that dies.
 piped=("${run2[@]}" --max-restarts 2 "${gpt[@]}" --global-batch-size 8 --sample 0 --dropout 0.1 --mesh pp=2 --max-steps 12)
 expect straight_pp 0 'test perplexity' "${piped[@]}" --weights "$work/straight_pp"
 expect killed_pp 0 'faults +1 .kill 1' env PET_CHAOS='kill:rank=1@step7' "${piped[@]}" --checkpoint-every 3 --checkpoint-dir "$work/killed_pp_run" \
   --weights "$work/killed_pp"
 expect bits_killed_pp 0 '' cmp "$work/straight_pp" "$work/killed_pp"
-# And one that goes on divided otherwise: the last checkpoint, of no more steps, has the tensors of the first.
+# A resumed run may be divided in another way: after no further step, its last checkpoint has the tensors of the first.
 divided=("${gpt[@]}" --global-batch-size 8 --sample 0 --checkpoint-dir "$work/divided")
 expect divided_first 0 'test perplexity' "${run2[@]}" "${divided[@]}" --max-steps 6 --mesh tp=2
 cp -r "$work/divided" "$work/first"
@@ -164,7 +164,7 @@ for how in "2 pp=2 0" "4 dp=2,tp=2 1" "4 pp=2,dp=2 2" "4 dp=4 3" "4 pp=2,tp=2 0"
 done
 expect longer_divided_otherwise 0 'resumed at step 6' "${run2[@]}" "${divided[@]}" --max-steps 9 --mesh dp=2 --shard 3 --resume
 expect differs_after_steps 1 'steps 6 and 9: [0-9]+ differences' "$1" checkpoint diff "$work/first" "$work/divided"
-# The files of a command: all of it and back, the weights as Python loads them.
+# The commands for checkpoints: export and import return the same checkpoint, and Python can read the weights.
 expect checkpoint_list 0 ' 6 .* 2 +2 ' "$1" checkpoint ls "$work/first"
 expect checkpoint_whole 0 'step 6: whole' "$1" checkpoint verify "$work/first"
 expect checkpoint_exported 0 'step 6' "$1" checkpoint export "$work/first" "$work/all.safetensors"
@@ -173,7 +173,7 @@ expect checkpoint_came_back 0 'steps 6 and 6: the same' "$1" checkpoint diff "$w
 expect checkpoint_merged 0 'in one file' "$1" checkpoint merge "$work/first" "$work/merged"
 expect checkpoint_merged_same 0 'the same' "$1" checkpoint diff "$work/first" "$work/merged"
 expect checkpoint_weights 0 'step 6' "$1" checkpoint export --weights "$work/first" "$work/exported.safetensors"
-# The checkpoint has the model's own names, --weights GPT-2's, whose matrices of layers are transposed.
+# The exported file has the model's own names. The file of --weights has GPT-2's names, and the matrices of its layers are transposed.
 expect weights_in_python 0 'the same weights' /usr/bin/python3 - "$work/exported.safetensors" "$work/weights_pp=2" <<'PY'
 import json, struct, sys
 import numpy
@@ -195,14 +195,14 @@ expect checkpoint_pruned 0 'removed 0 checkpoints, kept 1' "$1" checkpoint prune
 printf X | dd of="$work/merged/step-00000006/boxes-00000-of-00001.bin" bs=1 seek=5000 conv=notrunc status=none
 expect checkpoint_damaged 1 'step 6: damaged: .*CRC-32C of bytes 4096 to 8192' "$1" checkpoint verify "$work/merged"
 expect checkpoint_action 2 "unknown action 'lss'" "$1" checkpoint lss "$work/first"
-# In logical shards, for any number of ranks.
+# With logical shards, any number of ranks gives the same bits.
 for ranks in 1 2; do
   expect "logical_$ranks" 0 'test perplexity' "$1" run --nproc-per-node "$ranks" --threads-per-rank 1 --logical-shards 4 "${gpt[@]}" \
     --batch-size 2 --max-steps 10 --sample 0 --dropout 0.1 --shard 3 --weights "$work/logical_$ranks"
 done
 expect bits_of_logical_shards 0 '' cmp "$work/logical_1" "$work/logical_2"
 
-# Texts, tokenizers, models.
+# Refused texts, tokenizers and models, and a compressed text.
 gzip --keep "$work/text"
 head -c 2000 "$work/text.gz" > "$work/cut.gz"
 expect packed_text 0 'on text.gz \(1[0-9]{4} training tokens\)' "${gpt[@]}" --text "$work/text.gz" --max-steps 1
@@ -217,7 +217,7 @@ expect heads_among_ranks 2 '1 heads do not divide among 2 ranks' "${run2[@]}" "$
 expect empty_prompt 2 "prompt: the value '' is empty" "${gpt[@]}" --prompt ''
 expect long_prompt 2 'prompt: its 35 tokens fill the context of 32' "${gpt[@]}" --prompt 'this prompt fills the whole context'
 
-# Meshes and stages, and what is not available with them.
+# Refused meshes, stages, and options that do not work with them.
 expect shard_4 2 "shard: '4' is not a whole number from 0 to 3" "${gpt[@]}" --shard 4
 expect other_ranks 2 'mesh: pp=1,dp=4,tp=1 is for 4 ranks; group .* has 2' "${run2[@]}" "${gpt[@]}" --mesh dp=4
 expect no_mesh 2 'mesh dp: ' "${gpt[@]}" --mesh dp
@@ -232,7 +232,7 @@ expect memory_of_a_name 2 'stage-memory: --schedule 1f1b keeps what it keeps; us
 expect unknown_picture 2 'must end with .svg or .json' "${gpt[@]}" --mesh pp=2 --pipeline-picture step.png
 expect hook_of_parts 2 'hook bf16: is not available where --mesh divides the model' "${gpt[@]}" --mesh tp=2 --hook bf16
 expect hook_of_units 2 'hook bf16: needs --shard 0 or 1' "${gpt[@]}" --shard 2 --hook bf16
-# Micro-batches are in flight when a rank of the second stage dies: the job ends and names it.
+# A rank of the second stage dies while micro-batches are under way: the job ends and names that rank.
 expect dead_stage 137 'rank 3 failed first: killed by SIGKILL' "${run4[@]}" --chaos kill:rank=3@step5 "${gpt[@]}" "${steps[@]}" --mesh dp=2,pp=2 --micro-batches 2
 expect average_of_one_copy 2 'ema: an average of the weights cannot take the place' "${run2[@]}" "${gpt[@]}" --shard 3 --ema 0.9
 expect an_error_of_use_is_not_restarted 2 'an error of use .exit code 2. before any progress; restarting does not help' \

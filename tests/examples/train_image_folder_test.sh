@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# train_image_folder_test.sh PACELINE TRAIN_IMAGE: a folder of images, the larger models, augmentation, weights in a file; good and bad input.
+# train_image_folder_test.sh PACELINE TRAIN_IMAGE: a folder of images, the larger models, augmentation, files with weights; good and bad input.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
-# Three classes of PNG files of 40x30, each of a colour with noise.
+# Three classes of PNG files of 40x30 pixels, each class of one colour with noise.
 /usr/bin/python3 - "$work/folder" <<'PY'
 import os, random, struct, sys, zlib
 def png(path, colour, noise):
@@ -33,7 +33,7 @@ expect resnet_with_sync_batch_norm 0 'test accuracy' "${run2[@]}" "$train_image"
 expect resnet_in_16_bits 0 'test accuracy' "$train_image" "${folder[@]}" "${small[@]}" --max-steps 1 --model resnet18 --precision autocast-bf16
 expect one_colour 0 'test accuracy' "$train_image" "${data[@]}" --max-steps 1 --model resnet18
 
-# The file has what was evaluated last: averaged weights, too.
+# The file has the weights that were evaluated last, here averaged ones.
 accuracy=$(grep '"event":"end"' "$work/resnet.jsonl" | grep -o '"accuracy":[^,]*')
 expect evaluated_again 0 'test accuracy .* of 24 images' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/resnet.safetensors" --metrics "$work/again.jsonl"
@@ -42,7 +42,7 @@ expect with_the_same_result 0 "\"event\":\"evaluation\",$accuracy," cat "$work/a
 expect two_ranks_evaluate_alike 0 "$accuracy," bash -c '"$@" >/dev/null && tail -n 1 "$0"' "$work/again.jsonl" "${run2[@]}" "$train_image" \
   "${folder[@]}" "${small[@]}" --model resnet18 --evaluate --weights "$work/resnet.safetensors" --metrics "$work/again.jsonl"
 
-# Interrupted within an epoch: the same losses. The number of logical shards may be the program's.
+# A run that was interrupted within an epoch has the same losses. Below, the program's own option gives the number of logical shards.
 mixed=("${run2[@]}" "$train_image" "${folder[@]}" --epochs 2 --seed 5 --cutmix 1 --random-erasing 0.5)
 expect straight 0 ' s, 10 steps' "${mixed[@]}" --metrics "$work/straight.jsonl"
 expect half 0 ' s, 3 steps' "${mixed[@]}" --max-steps 3 --checkpoint-dir "$work/half" --metrics "$work/half.jsonl"
@@ -53,7 +53,7 @@ expect the_same_losses 0 '^10 equal$' bash -c 'cmp <(grep \"step\" "$1" | grep -
 sharded=("$train_image" "${folder[@]}" --max-steps 4 --logical-shards 4 --threads 1 --batch-size 4 --model efficientnet_b0 "${small[@]}")
 expect shards_of_one 0 'test accuracy' "${sharded[@]}" --weights "$work/one"
 expect shards_of_two 0 'test accuracy' "${run2[@]}" "${sharded[@]}" --weights "$work/two"
-# Statistics of batch normalisation are rank 0's, of its own shards.
+# Left out: the running statistics of batch normalisation, which are those of rank 0's own shards.
 expect shards_have_the_same_bits 0 '^the same$' /usr/bin/python3 - "$work/one" "$work/two" <<'PY'
 import json, struct, sys
 def tensors(path):
@@ -65,7 +65,7 @@ one, two = map(tensors, sys.argv[1:])
 print("the same" if one == two and len(one) > 100 else [k for k in one if one[k] != two.get(k)][:5])
 PY
 
-# Bad input.
+# Bad input is refused.
 expect weights_of_another_model 2 'these weights are another model.s:' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \
   --weights "$work/cnn.safetensors"
 expect its_differences 2 'linear1.weight: given Float .*, not here' "$train_image" "${folder[@]}" "${small[@]}" --model resnet18 --evaluate \

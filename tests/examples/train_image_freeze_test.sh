@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_image_freeze_test.sh PACELINE TRAIN_IMAGE: the node of rank 0, which writes the checkpoints, freezes. The other node goes on at once, and what
-# thaws changes nothing in the folder.
+# train_image_freeze_test.sh PACELINE TRAIN_IMAGE: the node of rank 0, which writes the checkpoints, freezes. The other node continues at once, and
+# when the first one thaws it changes nothing in the folder.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
@@ -16,7 +16,7 @@ node() {
     "$train_image" "${data[@]}" --epochs 100000 --checkpoint-dir "$work/run" --checkpoint-every 2 --metrics "$work/steps.jsonl" >"$work/node.$1" 2>&1 &
 }
 steps() { grep -c '"event":"step"' "$work/steps.jsonl" 2>/dev/null; }
-# wait_until SECONDS COMMAND...
+# wait_until SECONDS COMMAND...: repeats the command until it succeeds.
 wait_until() {
   local deadline=$((SECONDS + $1))
   shift
@@ -31,7 +31,7 @@ tree() {
   echo "$1"
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do tree "$child"; done
 }
-# check NAME COMMAND...
+# check NAME COMMAND...: the command must succeed.
 check() {
   local name=$1
   shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_image_shards_test.sh PACELINE TRAIN_IMAGE: a training in logical shards ends with the same weights and optimizer state whatever the
-# number of ranks: the same all the time, another after each resume, or fewer after the loss of a host.
+# train_image_shards_test.sh PACELINE TRAIN_IMAGE: a training in logical shards ends with the same weights and optimizer state for any number of
+# ranks: constant, different after each resume, or smaller after the loss of a host.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
@@ -9,7 +9,7 @@ steps=45
 job=("$train_image" "${data[@]}" --batch-size 4 --epochs 40 --checkpoint-every 5)
 run=("$paceline" run --logical-shards 8 --nproc-per-node)
 
-# The newest checkpoint's tensors, but for the random states, of which each rank has one.
+# Prints a digest of the tensors in the newest checkpoint, except the random states, which each rank has for itself.
 digest() {
   local newest
   newest=$(find "$1" -maxdepth 1 -name 'step-*' | sort | tail -n 1)
@@ -31,7 +31,7 @@ export paceline
 for ranks in 1 2 4; do
   expect "on_$ranks" 0 " s, $steps steps" "${run[@]}" $ranks "${job[@]}" --max-steps $steps --checkpoint-dir "$work/on_$ranks"
 done
-# The program's option means the same as the launcher's, also where a rank alone would get all cores.
+# The program's option has the same effect as the launcher's, even if a single rank would otherwise use all cores.
 for ranks in 1 2; do
   expect "by_option_on_$ranks" 0 " s, $steps steps" "$paceline" run --nproc-per-node $ranks "${job[@]}" --logical-shards 8 \
     --max-steps $steps --checkpoint-dir "$work/by_option_on_$ranks"
@@ -42,7 +42,7 @@ expect then_on_2 0 'resumed at step 30' "${run[@]}" 2 "${job[@]}" --max-steps $s
 expect another_number_of_shards 2 'has 8 logical shards, this job has 4' \
   "$paceline" run --logical-shards 4 --nproc-per-node 2 "${job[@]}" --max-steps 60 --checkpoint-dir "$work/changing" --resume
 
-# Two agents with two ranks each; the second is killed once there is a checkpoint.
+# Two agents with two ranks each. The second agent is killed once there is a checkpoint.
 PACELINE_SECRET_FILE=$work/secret
 export PACELINE_SECRET_FILE
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$PACELINE_SECRET_FILE")

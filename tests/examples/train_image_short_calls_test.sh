@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_image_short_calls_test.sh PACELINE TRAIN_IMAGE SHORT_CALLS LIBRARY: a training whose calls to the kernel are interrupted, refused and cut
-# short ends with the bits of an undisturbed one, over shared memory and over TCP, plain and encrypted. SHORT_CALLS_SEED repeats a run.
+# train_image_short_calls_test.sh PACELINE TRAIN_IMAGE SHORT_CALLS LIBRARY: a training whose system calls are interrupted, refused and shortened ends
+# with the same bits as an undisturbed one, over shared memory and over TCP, plain and encrypted. SHORT_CALLS_SEED repeats a run.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"

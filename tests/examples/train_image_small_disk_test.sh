@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_image_small_disk_test.sh PACELINE TRAIN_IMAGE: a disk with room for all checkpoints that are kept, but not for one more: saving goes on,
-# which is said in the log and in the closing table.
+# train_image_small_disk_test.sh PACELINE TRAIN_IMAGE: a disk with room for all checkpoints that are kept, but not for one more. Saving must continue,
+# and the log and the closing table must report it.
 set -uo pipefail
 [ "$(id -u)" = 0 ] || { echo "skipped: to mount a small disk needs root"; exit 77; }
 # shellcheck source=tests/examples/small_job.sh

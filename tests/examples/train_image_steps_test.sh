@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# train_image_steps_test.sh PACELINE TRAIN_IMAGE: what the flags of a step and of communication do. Each one changes the losses, and a run that was
-# interrupted and resumed has the losses, rates and accuracy of one that was not.
+# train_image_steps_test.sh PACELINE TRAIN_IMAGE: the flags of a step and of communication. Each one changes the losses, and a run that was
+# interrupted and resumed has the same losses, rates and accuracy as one that was not.
 set -uo pipefail
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
 run=("${run2[@]}" "$train_image" "${data[@]}" --epochs 40 --lr-schedule-steps 16 --seed 3)
 
-# The steps, without the time that they took, and the accuracies.
+# Prints the steps, without their times, and the accuracies.
 results() { grep -E '"event":"(step|epoch|end)"' "$1" | grep -oE '"(step|loss|learning_rate|accuracy|test_loss)":[^,}]*'; }
 # first_and_last FILE: the learning rates of the first and the last step.
 first_and_last() { grep '"event":"step"' "$1" | sed -n '1p;$p' | grep -oE '"learning_rate":[^,}]*' | cut -d: -f2 | paste -sd' '; }
 export -f results first_and_last
 
-# goes_on NAME FLAGS...: 16 steps at once, and 8 and 8.
+# goes_on NAME FLAGS...: 16 steps in one run give the same results as 8 steps, a resume and 8 more.
 goes_on() {
   local name=$1
   shift
@@ -26,12 +26,12 @@ goes_on() {
     wanted=$(results "$1.straight")
     [ "$wanted" = "$(grep -v "\"end\"" "$1.first" >"$1.steps"; results "$1.steps"; results "$1.second")" ] && [ -n "$wanted" ] && echo "the same"' _ "$at"
 }
-# differs NAME OTHER: the flags of NAME have an effect.
+# differs NAME OTHER: the flags of NAME have an effect: its results are not those of OTHER.
 differs() { expect "$1_is_not_$2" 1 '' cmp <(results "$work/$1.straight") <(results "$work/$2.straight"); }
 
 goes_on plain
 goes_on cosine --lr-schedule cosine --warmup 3 --clip-norm 0.5 --ema 0.9
-# Both weights are in a checkpoint; --weights writes the averaged ones.
+# A checkpoint has both the last and the averaged weights; --weights writes the averaged ones.
 average=("${run2[@]}" "$train_image" "${data[@]}" --max-steps 4 --ema 0.9)
 expect average 0 ' s, 4 steps' "${average[@]}" --checkpoint-dir "$work/average" --weights "$work/average.safetensors"
 expect average_exported 0 'step 4' "$paceline" checkpoint export "$work/average" "$work/all.safetensors"
@@ -74,7 +74,7 @@ expect rates_of_one_cycle 0 '^0.002[0-9]* [0-9.e-]*e-0[678]$' bash -c 'first_and
 expect rates_of_step 0 '^0.001 (1e-06|0.0000010*|9.99[0-9]*e-07|1.000[0-9]*e-06)$' bash -c 'first_and_last "$1"' _ "$work/step.straight"
 expect rates_of_plateau 0 '^1e-06 .*e-08$' bash -c 'first_and_last "$1"' _ "$work/plateau.straight"
 
-# Another number of ranks, another hook, another schedule.
+# Resumed with another number of ranks, another hook, another schedule.
 expect one_rank_goes_on 0 'resumed at step 16' "$train_image" "${data[@]}" --epochs 40 --lr-schedule-steps 16 --max-steps 20 --hook topk \
   --topk-density 0.05 --checkpoint-dir "$work/topk.run" --resume
 expect another_hook 2 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "${run[@]}" --hook topk --max-steps 30 \
@@ -82,7 +82,7 @@ expect another_hook 2 'top_k \(0.01\) here, top_k \(0.05\) in the saved state' "
 expect another_schedule 2 'schedule: none here, one in the checkpoint' "${run[@]}" --max-steps 20 --clip-norm 0.5 --ema 0.9 \
   --checkpoint-dir "$work/cosine.run" --resume
 
-# float16 needs operators that LibTorch has from 2.4 on.
+# float16 needs operators that LibTorch has since version 2.4.
 if "$train_image" "${data[@]}" --max-steps 1 2>&1 | grep -qE 'LibTorch (1\.|2\.[0-3]\.)'; then
   expect float16_is_refused 2 'use bfloat16, or LibTorch 2.4' "${run[@]}" --max-steps 4 --precision autocast-fp16
 else

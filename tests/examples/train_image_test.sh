@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# train_image_test.sh PACELINE TRAIN_IMAGE MPIEXEC: the main job as a user meets it, good and bad input.
+# train_image_test.sh PACELINE TRAIN_IMAGE MPIEXEC: the main example as users run it, with good and bad input.
 set -uo pipefail
-mpiexec=$3  # of the MPI in this build; empty without one
+mpiexec=$3  # of the MPI in this build; empty if it has none
 # shellcheck source=tests/examples/small_job.sh
 source "$(dirname "$0")/small_job.sh" "$1" "$2"
 
@@ -10,15 +10,15 @@ expect two_ranks 0 '2 ranks x 1 thread; backend paceline, transport shm' "${run2
 expect over_tcp 0 'transport tcp' env PACELINE_TRANSPORT=tcp "${run2[@]}" "$train_image" "${data[@]}" --epochs 1
 expect net_with_sgd 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --model net --optimizer sgd --lr 0.05 --augment crop
 expect hand_set_variables 0 'launched by env' bash -c '
-  export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 12000)) WORLD_SIZE=2  # below those that the kernel gives
+  export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 12000)) WORLD_SIZE=2  # below the ports that the kernel assigns
   RANK=1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 "$@" & RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 "$@"; code=$?; wait; exit $code' \
   _ "$train_image" "${data[@]}" --max-steps 3
 
-# Every backend of this build that works on host memory trains to the same accuracy. (Sums of two have the same bits everywhere.)
+# With every backend of this build that works on host memory, training reaches the same accuracy. (A sum of two has the same bits everywhere.)
 accuracy=$("${run2[@]}" "$train_image" "${data[@]}" --epochs 1 --seed 5 | grep -o 'test accuracy.*')
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 for backend in gloo mpi oneccl c10d; do
-  # c10d is LibTorch's, of which the command knows nothing.
+  # c10d is LibTorch's, so paceline doctor does not list it.
   if [ "$backend" = c10d ]; then
     missing=$("${run2[@]}" "$train_image" "${data[@]}" --max-steps 1 --backend c10d 2>&1 | grep -o "'c10d' is not part of this build.*" || true)
   else
@@ -35,14 +35,14 @@ for backend in gloo mpi oneccl c10d; do
   expect "accuracy_$backend" 0 "^${accuracy//[()]/.}\$" grep -o 'test accuracy.*' "$work/backend.out"
 done
 
-# mpirun gives its ranks a terminal of its own making; what is behind it here is a pipe.
+# mpirun gives its ranks a pseudo-terminal, but its own output goes to a pipe here.
 if [ -n "$mpiexec" ]; then
   # shellcheck disable=SC2016
   expect plain_lines_in_a_pipe 0 '^0 escapes$' env TERM=xterm bash -c '"$@" | cat >"$0" && grep -q "test accuracy" "$0" &&
     echo "$(grep -c "$(printf "\033")" "$0") escapes"' "$work/piped" "$mpiexec" -n 2 env OMP_NUM_THREADS=1 "$train_image" "${data[@]}" --epochs 4
 fi
 
-# Interrupted and resumed, against not interrupted: the same final loss, digit for digit.
+# A run that was interrupted and resumed has the same final loss, digit for digit, as one that was not.
 # shellcheck disable=SC2016
 expect straight 0 'test accuracy' bash -o pipefail -c '"$@" | tee "$0"' "$work/straight.out" "${run2[@]}" "$train_image" "${data[@]}" --epochs 2 \
   --metrics "$work/straight.jsonl" --tensorboard "$work/straight_board"
@@ -56,18 +56,18 @@ if [ "$(tail -n 2 "$work/straight.jsonl" | head -n 1)" != "$(tail -n 2 "$work/re
   failures=$((failures + 1))
 fi
 
-# Steps and epochs are counted alike: the steps of epoch 1, the end of epoch 1, the same of epoch 2.
+# Steps and epochs have the same numbers: the steps of epoch 1, the end of epoch 1, then the same for epoch 2.
 counted=$(grep -oE '"event":"(step|epoch)".*"epoch":[0-9]+|"event":"epoch","epoch":[0-9]+' "$work/straight.jsonl" |
   sed -E 's/"event":"([a-z]+)".*"epoch":([0-9]+)/\1 \2/' | uniq | tr '\n' ' ')
 if [ "$counted" != "step 1 epoch 1 step 2 epoch 2 " ]; then
   echo "FAILED epochs: the metrics count '$counted'"
   failures=$((failures + 1))
 fi
-# The screen has the same numbers, and TensorBoard the same results at each epoch's last step.
+# The screen shows the same numbers, and TensorBoard has the same results at the last step of each epoch.
 expect epochs_on_the_screen_and_in_tensorboard 0 '^alike: 1 2 $' /usr/bin/python3 "$(dirname "$0")/compare_epochs.py" \
   "$work/straight.jsonl" "$work/straight.out" "$work/straight_board"
 
-# Asked to stop, by a file, by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
+# A run is asked to stop by a file, then by SIGTERM and by SIGUSR1 to the launcher, and continued each time: exit code 85, and the same end.
 expect reference 0 'test accuracy' "${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/straight"
 stoppable=("${run2[@]}" "$train_image" "${data[@]}" --epochs 15 --checkpoint-dir "$work/stopped" --resume --metrics "$work/stops.jsonl"
   --stop-file "$work/stop")
@@ -94,8 +94,9 @@ if ! "$paceline" checkpoint diff "$work/straight/$last" "$work/stopped/$last"; t
   failures=$((failures + 1))
 fi
 
-# Ctrl-C at a terminal: alone, under the launcher and under mpirun, whose ranks get SIGTERM for it and whose exit code is its own. Open MPI
-# leaves them a second; version 4 can be told otherwise. With 5 the checkpoint of the last step may come too late, and an earlier one is good.
+# Ctrl-C at a terminal: alone, under the launcher and under mpirun, which has an exit code of its own and sends its ranks SIGTERM for Ctrl-C. Open MPI
+# gives them one second; version 4 has a variable for more. With version 5 the checkpoint of the last step may come too late, so an earlier one is
+# fine.
 press=("$(dirname "$0")/press_ctrl_c.py")
 interrupted=("$train_image" "${data[@]}" --epochs 2000)
 said='stopped after step [0-9]+ by SIGINT; to continue: the same command with --resume'
@@ -111,7 +112,8 @@ for run in 1 2 ${mpiexec:+3}; do
   expect "ctrl_c_saved_$run" 0 "resumed at step $saved\$" "${interrupted[@]}" --max-steps $((step + 1)) --checkpoint-dir "$work/int$run" --resume
 done
 
-# Continued from the memory that the launcher keeps, which no disk has; without a launcher, a file of the user's choice.
+# A run continues from the memory that the launcher keeps, without any file on a disk. Without a launcher, PACELINE_MEMORY_CHECKPOINT must name a
+# file.
 memory=("${run2[@]}" "$train_image" "${data[@]}" --epochs 2 --memory-checkpoint-every 5 --checkpoint-dir)
 export PACELINE_MEMORY_CHECKPOINT=$work/state
 expect memory_first 0 'test accuracy' "${memory[@]}" "$work/memory" --max-steps 8
@@ -122,7 +124,7 @@ expect memory_of_the_launcher 0 'test accuracy' "${memory[@]}" "$work/launchers_
 expect memory_needs_a_launcher 2 'PACELINE_MEMORY_CHECKPOINT' "$train_image" "${data[@]}" --checkpoint-dir "$work/memory" \
   --memory-checkpoint-every 5
 
-# What the ranks did when, and scalars for TensorBoard.
+# The timeline of the ranks, and scalars for TensorBoard.
 expect timeline 0 "timeline: $work/trace.json \\([0-9]+ spans of 2 ranks\\)" "$paceline" run --nproc-per-node 2 --timeline "$work/trace.json" \
   "$train_image" "${data[@]}" --epochs 1 --checkpoint-dir "$work/traced" --tensorboard "$work/board"
 # shellcheck disable=SC2016
@@ -137,7 +139,7 @@ steps = spans.count((0, "step"))
 print("complete" if not missing and steps == spans.count((1, "step")) == 10 else (missing, steps))' "$work/trace.json"
 expect event_file 0 'events.out.tfevents' ls "$work/board"
 
-# Bad input.
+# Bad input is refused.
 expect no_folder 2 'data folder /nonexistent does not exist' "$train_image" --dataset mnist --data-dir /nonexistent
 mkdir "$work/empty"
 expect empty_folder 2 'has neither train-images-idx3-ubyte nor' "$train_image" --dataset mnist --data-dir "$work/empty"

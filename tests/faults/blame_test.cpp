@@ -1,5 +1,5 @@
-// A rank that is stopped anywhere in a run of collectives is the one that is accused: not those who
-// wait for it, that others wait for.
+// If a rank is stopped at any point in a sequence of collectives, the errors blame that rank, not
+// the ranks that wait for it and that other ranks in turn wait for.
 
 #include <functional>
 #include <thread>
@@ -24,7 +24,7 @@ struct BlameSetting {
   const char* name;
   int world_size;
   TransportKind transport;
-  int ranks_per_host;  // 0: all on one
+  int ranks_per_host;  // 0: all ranks on one host
   std::function<void(ProcessGroup&, std::span<float>, const CallOptions&)> call;
 };
 
@@ -40,7 +40,8 @@ void barrier(ProcessGroup& group, std::span<float>, const CallOptions& options) 
 
 class BlameTest : public testing::TestWithParam<BlameSetting> {
  protected:
-  // The ranks' results: `stopped` goes on once all others have failed.
+  // Stops rank `stopped` after the time `after`, and continues it once all others have failed.
+  // Returns the results of all ranks.
   std::vector<ProcessResult> run(int stopped, std::chrono::microseconds after) const {
     const BlameSetting& setting = GetParam();
     SharedCounter running;

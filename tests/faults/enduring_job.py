@@ -1,4 +1,4 @@
-"""Jobs of enduring_program under `paceline run`, for the programs beside this file: started in several ways, frozen, killed."""
+"""Jobs of enduring_program under `paceline run`, for the programs in this folder: starts them in several ways, freezes them, kills them."""
 import os
 import secrets
 import signal
@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 
-LONGEST = 120  # seconds for anything that has to come
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # jobs have sessions of their own and are ended on the way out
+LONGEST = 120  # seconds; the longest wait for anything
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exits through Job.__exit__, which ends the job's own sessions
 
 
 def processes_with(variable):
-    """The pids of all that was started with it, as in "NAME=value", whatever their session."""
+    """The pids of all processes that have this environment variable ("NAME=value"), in any session."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -34,7 +34,7 @@ def send(pids, number):
 
 
 def gauge(flights, rank):
-    """(pid, steps) of docs/formats/step_gauge.md; None while there is none."""
+    """(pid, steps) of the rank's step gauge (docs/formats/step_gauge.md); None if it has none yet."""
     try:
         with open(f"{flights}/rank-{rank:03}.steps", "rb") as file:
             content = file.read(64)
@@ -50,7 +50,7 @@ def free_port():
 
 
 class Program:
-    """What is run: the command `paceline`, the rank's program and how it is to go."""
+    """What is run: the command `paceline`, the program of the ranks, its number of steps and the milliseconds of a step."""
 
     def __init__(self, paceline, rank, steps, pace):
         self.paceline, self.rank, self.steps, self.pace = paceline, rank, steps, pace
@@ -60,7 +60,7 @@ class Program:
 
 
 class Job:
-    """The launchers of one job in `folder`. Use as a context: at its end nothing of it is left."""
+    """The launchers of one job in `folder`. Use it in a `with` statement, which ends all processes of the job."""
 
     def __init__(self, program, folder, variables=None):
         self.program, self.folder, self.number = program, folder, secrets.token_hex(8)
@@ -87,11 +87,11 @@ class Job:
         return processes_with(f"ENDURING_JOB={self.number}")
 
     def node(self, name):
-        """What runs of it."""
+        """The pids of the processes of this node."""
         return processes_with(f"ENDURING_NODE={self.number}-{name}")
 
     def start(self, *options, pace=None):
-        """One more launcher, whose node has its number as a name."""
+        """Starts one more launcher. The name of its node is its number."""
         name = len(self.launchers)
         command = [self.program.paceline, "run", *options, *self.program.words(self.folder, pace)]
         with open(f"{self.folder}/log-{name}", "w") as log:
@@ -108,26 +108,26 @@ class Job:
         return text
 
     def steps(self):
-        """Of the rank that has made most since it was started."""
+        """The steps of the rank that has made the most since it was started."""
         readings = [gauge(self.flights, rank) for rank in range(8)]
         return max([reading[1] for reading in readings if reading], default=0)
 
     def freeze(self):
-        """Returns once every process of the job is stopped."""
+        """Stops every process of the job. New processes are stopped until there are none left."""
         self.frozen = []
         while new := [pid for pid in self.processes() if pid not in self.frozen]:
             send(new, signal.SIGSTOP)
             self.frozen += new
 
     def thaw(self, late, choice):
-        """With `late` seconds, some of the processes so much later than the others."""
+        """Continues the processes, and some of them `late` seconds later than the others."""
         waits = {pid: bool(late) and choice.random() < 0.5 for pid in self.frozen}
         send([pid for pid in self.frozen if not waits[pid]], signal.SIGCONT)
         time.sleep(late)
         send([pid for pid in self.frozen if waits[pid]], signal.SIGCONT)
 
     def wait(self, seconds=LONGEST):
-        """The launchers' exit codes, None for one that goes on after that time."""
+        """The launchers' exit codes; None for a launcher that still runs after `seconds`."""
         end, codes = time.monotonic() + seconds, []
         for launcher in self.launchers:
             try:
@@ -145,7 +145,7 @@ class Job:
 
 
 def await_steps(job, steps, what):
-    """Until the job has made so many steps; an end where it has ended instead, or takes too long."""
+    """Waits until the job has made `steps` steps or has ended. Ends the program if that takes too long."""
     end = time.monotonic() + LONGEST
     while job.steps() < steps:
         if job.launchers and all(launcher.poll() is not None for launcher in job.launchers):
@@ -163,7 +163,7 @@ def secret_in(folder):
 
 
 def shell_for_hosts(folder):
-    """Stands for ssh: every host is this machine, and a node by its name."""
+    """Writes a script that stands in for ssh, and returns its path. Every host is this machine; its name becomes the node's name."""
     path = f"{folder}/ssh"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o700), "w") as file:
         file.write('#!/bin/sh\nexport ENDURING_NODE=$ENDURING_JOB-$1\nexec sh -c "$2"\n')

@@ -1,11 +1,12 @@
-// A training in small, for jobs that are paused, killed and started again:
+// A small training for tests that pause, kill and restart jobs:
 //
 //   enduring_program STEPS MILLISECONDS DIRECTORY
 //
-// Each step takes about so long and sums over all ranks; every tenth is saved in the directory, and
-// a job goes on from there. A file "last" there with a number of steps replaces STEPS. The last
-// step leaves "result" there, the digest of all bits, which depends on the steps and the number of
-// ranks alone when that number never changes.
+// Each step takes about MILLISECONDS and sums over all ranks. Every tenth step is saved in
+// DIRECTORY, and a restarted job continues from there. If DIRECTORY has a file "last" with a number
+// of steps, that number replaces STEPS. At the end rank 0 writes the file "result" there, a digest
+// of all bits. As long as the number of ranks never changes, the digest depends only on it and on
+// the steps.
 
 #include <chrono>
 #include <cmath>
@@ -69,7 +70,8 @@ void make_step(paceline::ProcessGroup& group, State& state) {
   ++state.step;
 }
 
-// As rank 0 has found it.
+// The number of steps in the file "last", which rank 0 reads for all ranks; without a file,
+// `steps`.
 std::int64_t last_step(paceline::ProcessGroup& group, std::int64_t steps,
                        const std::string& directory) {
   if (group.rank() == 0) std::ifstream(directory + "/last") >> steps;

@@ -1,4 +1,5 @@
-// Ranks that are killed or stopped while they record: what the records of all of them say then.
+// Ranks that are killed or stopped while they record, and the verdict of `paceline explain` on the
+// records of all ranks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,7 +59,7 @@ TEST_P(ExplainFaultsTest, a_rank_killed_outside_of_collectives_is_reported_as_su
       [&](ProcessGroup& group) {
         group.barrier();
         ready.add();
-        if (group.rank() == 1) ready.wait_for(100, Deadline::after(20s));  // "computes"
+        if (group.rank() == 1) ready.wait_for(100, Deadline::after(20s));  // as if it computed
         group.barrier();
         return std::string();
       },

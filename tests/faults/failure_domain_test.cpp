@@ -1,5 +1,5 @@
-// A rank that leaves a group because another of its groups has failed: who waits for it is told
-// why, and does not take it for the first cause.
+// A rank leaves a group because another group of that rank has failed. The errors of the ranks that
+// wait for it name this reason, so that its leaving is not taken for the first cause.
 
 #include <array>
 
@@ -31,7 +31,7 @@ class FailureDomainTest : public testing::TestWithParam<TransportKind> {
   }
 };
 
-// The two ranks of it do not agree.
+// Makes the group fail: its two ranks call different collectives.
 void fail_in(ProcessGroup& group) {
   std::array<float, 4> data{};
   if (group.rank() == 0) group.all_reduce(std::span<float>(data));

@@ -1,4 +1,4 @@
-// Ranks that die while a group forms or while it gets its memory, and ranks that leave early.
+// Ranks that die while a group forms or while it allocates memory, and ranks that leave early.
 
 #include <array>
 #include <functional>
@@ -54,12 +54,12 @@ TEST_P(FormationTest, a_rank_killed_at_any_moment_of_forming_is_a_typed_error_in
           ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
         });
     EXPECT_LT(Clock::now() - begin, 20s) << "round " << round;
-    if (results[static_cast<std::size_t>(victim)].signal == 0) continue;  // it was done before
+    if (results[static_cast<std::size_t>(victim)].signal == 0) continue;  // it had already finished
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
       const auto& result = results[static_cast<std::size_t>(rank)];
       EXPECT_EQ(result.signal, 0) << result.report;
-      if (!result.threw) continue;  // no sum is made without the victim: it had made all of them
+      if (!result.threw) continue;  // the victim was killed after its last all-reduce
       EXPECT_NE(result.report.find("rank " + std::to_string(victim)), std::string::npos)
           << "rank " << victim << " was killed, but: " << result.report;
     }
@@ -75,7 +75,7 @@ TEST_P(FormationTest, a_rank_killed_while_symmetric_memory_is_allocated_is_named
       [&](ProcessGroup& group) {
         group.barrier();
         ready.add();
-        if (group.rank() == victim) group.recv(std::span<float>(), 0);  // never comes
+        if (group.rank() == victim) group.recv(std::span<float>(), 0);  // blocks
         for (int i = 0; i < 1000; ++i) {
           group.allocate_symmetric(1 << 20);
           group.barrier();
@@ -114,7 +114,8 @@ TEST_P(FormationTest, a_rank_that_throws_between_collectives_is_named_by_the_oth
   }
 }
 
-// The last phase is over for a rank that has left, however early the others look.
+// A rank that has left must count as having passed its last phase, even for a rank that checks only
+// afterwards.
 TEST_P(FormationTest, leaving_right_after_the_last_collective_is_safe) {
   for (int round = 0; round < 100; ++round) {
     harness::run_ranks_ok(3,
@@ -138,7 +139,7 @@ TEST_P(FormationTest, destruction_ends_operations_under_way_on_all_ranks) {
                     group.all_reduce(std::span(data));
                     return;
                   }
-                  // Never waited for; its memory lives longer than the group.
+                  // This work is never waited for. Its memory outlives the group.
                   auto kept = std::make_shared<std::vector<float>>(1000);
                   const auto view = std::span(*kept);
                   group.all_reduce_async(view, ReduceOp::kSum, {.timeout = {}, .keep_alive = kept});
@@ -162,7 +163,7 @@ TEST_P(FormationTest, work_outlives_its_group_and_says_why_it_ended) {
                 return;
               }
               EXPECT_THROW(group.recv(std::span<float>(), 0),
-                           Error);  // stays until the other has left
+                           Error);  // blocks until rank 0 has left
             },
             {.transport = GetParam()});
   ASSERT_TRUE(orphan->is_completed());
@@ -173,9 +174,11 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
   for (const bool destroys_the_group : {false, true}) {
     const auto results = run_process_ranks(2,
                                            [&](ProcessGroup& group) {
-                                             group.barrier_async()->wait();  // it has a thread now,
-                                             int got = 0;                    // and one for messages
+                                             // Starts the group's thread.
+                                             group.barrier_async()->wait();
+                                             int got = 0;
                                              const int other = 1 - group.rank();
+                                             // Starts the thread for messages.
                                              auto late =
                                                  group.recv_async(std::span(&got, 1), other);
                                              const pid_t child = ::fork();
@@ -198,7 +201,7 @@ TEST_P(FormationTest, a_forked_child_that_ends_does_not_end_the_group) {
   }
 }
 
-// Each call says so in the child; the parent's group does not notice.
+// Every call in the child throws an error that names fork(); the parent's group is not affected.
 TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot) {
   const auto codes_of = [](ProcessGroup& group) {
     int value = 0;
@@ -223,7 +226,7 @@ TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot)
   const auto results =
       run_process_ranks(2,
                         [&](ProcessGroup& group) {
-                          group.barrier_async()->wait();  // so that it has a thread
+                          group.barrier_async()->wait();  // starts the group's thread
                           if (group.rank() == 0) {
                             int ends[2];
                             EXPECT_EQ(::pipe(ends), 0);
@@ -245,7 +248,7 @@ TEST_P(FormationTest, a_forked_child_that_uses_the_group_is_told_that_it_cannot)
   for (const auto& result : results) EXPECT_EQ(result.report, "2");
 }
 
-// No thread waits for any of them; they run in order, and the group ends in order.
+// No thread waits for these operations. They run in order, and the group ends only after them.
 TEST_P(FormationTest, work_without_a_wait_is_done_all_the_same) {
   std::vector<std::shared_ptr<std::vector<float>>> sums;
   for (int rank = 0; rank < 3; ++rank)
@@ -257,13 +260,13 @@ TEST_P(FormationTest, work_without_a_wait_is_done_all_the_same) {
                             group.all_reduce_async(std::span(*mine), ReduceOp::kSum,
                                                    {.timeout = {}, .keep_alive = mine});
                           }
-                          group.barrier();  // behind them
+                          group.barrier();  // runs after them
                         },
                         {.transport = GetParam()});
   for (const auto& sum : sums) EXPECT_EQ(*sum, std::vector<float>(5000, 81));
 }
 
-// A trainer that holds its group: the group ends on its own thread, in order.
+// The operation keeps alive a trainer that owns the group, so the group ends on its own thread.
 TEST_P(FormationTest, an_operation_may_keep_the_last_owner_of_the_group_alive) {
   struct Trainer {
     std::shared_ptr<ProcessGroup> group;

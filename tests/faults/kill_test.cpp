@@ -1,5 +1,5 @@
-// kill -9 of a rank in the middle of collectives: every survivor gets a typed error that names the
-// dead rank, at once.
+// kill -9 of a rank in the middle of collectives: every survivor gets at once a typed error that
+// names the dead rank.
 
 #include <algorithm>
 #include <iostream>
@@ -27,12 +27,12 @@ using testing::ElementsAre;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kKillLimit = 5s;  // milliseconds on an idle machine
+constexpr auto kKillLimit = 5s;  // on an idle machine it takes milliseconds
 
 struct KillSetting {
   TransportKind transport;
   int world;
-  std::string over = {};  // UCX's transports
+  std::string over = {};  // the transports that UCX may use
   int tcp_streams = 1;
 };
 
@@ -56,7 +56,8 @@ std::vector<KillSetting> settings() {
 
 enum class Load { kSmall, kStaged, kSymmetric, kMessages };
 
-// Large messages around the ring of ranks until the group fails; none comes with other contents.
+// Sends large messages around the ring of ranks until the group fails. Every message must arrive
+// with the right contents.
 std::string exchange_for_ever(ProcessGroup& group, SharedCounter& running) {
   const int next = (group.rank() + 1) % group.world_size();
   const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
@@ -71,7 +72,7 @@ std::string exchange_for_ever(ProcessGroup& group, SharedCounter& running) {
   }
 }
 
-// Sums until the group fails.
+// Repeats all-reduces, or exchanges messages, until the group fails.
 std::string sum_for_ever(ProcessGroup& group, Load load, SharedCounter& running) {
   if (load == Load::kMessages) return exchange_for_ever(group, running);
   const std::size_t count = load == Load::kSmall ? 256 : 1 << 20;
@@ -92,7 +93,7 @@ class KillTest : public testing::TestWithParam<KillSetting> {
  protected:
   const harness::UcxTransports transports_{GetParam().over.empty() ? "all" : GetParam().over};
 
-  // Kills `victim` and says how long each survivor took to notice.
+  // Kills `victim`, and checks the error of each survivor and how long it took to notice.
   void kill_one(int victim, Load load) {
     const auto [transport, world, over, tcp_streams] = GetParam();
     SharedCounter running;
@@ -102,7 +103,7 @@ class KillTest : public testing::TestWithParam<KillSetting> {
         {.transport = transport, .tcp_streams = tcp_streams},
         [&](const std::vector<pid_t>& pids) {
           running.wait_for(static_cast<std::uint32_t>(world), Deadline::after(20s));
-          // Any moment of a collective is as likely as any other.
+          // The kill may hit any moment of a collective.
           std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
           killed = Clock::now();
           ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
@@ -170,7 +171,7 @@ TEST_P(KillTest, two_ranks_killed_at_once_are_an_error_too) {
   }
 }
 
-// A survivor that was computing when the others had already failed and left still learns who died.
+// A survivor that computes while the others fail and leave still learns which rank died.
 TEST_P(KillTest, a_survivor_that_arrives_late_names_the_dead_rank_and_not_another_survivor) {
   const auto [transport, world, over, tcp_streams] = GetParam();
   if (world == 2) return;  // there is no other survivor
@@ -185,7 +186,7 @@ TEST_P(KillTest, a_survivor_that_arrives_late_names_the_dead_rank_and_not_anothe
         std::vector<float> data(256);
         for (int i = 0; i < 4; ++i) group.all_reduce(std::span(data), ReduceOp::kMax);
         gone.wait_for(1, Deadline::after(20s));
-        // The dead rank may have given its part of the next one.
+        // The dead rank may have contributed to the next all-reduce, but not to the one after it.
         for (int i = 0; i < 2; ++i) group.all_reduce(std::span(data), ReduceOp::kMax);
         return std::string("noticed nothing");
       },

@@ -1,4 +1,5 @@
-// A rank that comes after the others have given up: it hears of their failure, whatever it calls.
+// A rank that arrives after the others have given up gets an error about their failure, whichever
+// collective it calls.
 
 #include <functional>
 
@@ -15,7 +16,7 @@ using harness::run_process_ranks;
 using harness::SharedCounter;
 using namespace std::chrono_literals;
 
-// Small, so that the ranks that share memory meet once only.
+// Small, so that ranks that share memory meet only once in a call.
 constexpr std::size_t kCount = 16;
 const std::vector<std::function<void(ProcessGroup&, std::span<float>, const CallOptions&)>> kCalls =
     {
@@ -45,7 +46,8 @@ class LateTest : public testing::TestWithParam<std::tuple<TransportKind, bool>> 
 TEST_P(LateTest, a_rank_that_arrives_after_the_time_out_of_the_others_is_told_and_does_not_pass) {
   const auto [transport, is_symmetric] = GetParam();
   for (std::size_t i = 0; i < kCalls.size(); ++i) {
-    // Over sockets a small broadcast is over for its root before anybody has come.
+    // Over sockets the root of a small broadcast has finished before any other rank arrives, so it
+    // does not fail.
     if (transport == TransportKind::kTcp && i == kBroadcast) continue;
     const auto& call = kCalls[i];
     SharedCounter failed;

@@ -1,4 +1,4 @@
-// Nothing stays behind: descriptors, memory, entries of /dev/shm.
+// Groups leave nothing behind: no descriptors, no memory, no entries in /dev/shm.
 
 #include <fstream>
 #include <string>
@@ -37,16 +37,16 @@ double resident_mib() {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kMayGrowMib = 400;  // freed memory stays in quarantine, accesses are recorded
+constexpr double kMayGrowMib = 400;  // freed memory stays in quarantine, and accesses are recorded
 #else
 constexpr double kMayGrowMib = 4;
 #endif
 
-// What many threads have freed lies in many arenas otherwise, and looks as if it were kept. It has
-// to be said before there are threads.
+// With several arenas, memory that many threads have freed would stay in them and look like a leak.
+// mallopt() must be called before there are threads.
 [[maybe_unused]] const int has_one_arena = mallopt(M_ARENA_MAX, 1);
 
-// UCX keeps some of what its workers used; it does not grow on (600 groups: 8 MiB).
+// UCX keeps some of the memory of its workers, but this does not grow further (600 groups: 8 MiB).
 double may_grow_mib(TransportKind transport) {
   return transport == TransportKind::kUcx ? kMayGrowMib + 16 : kMayGrowMib;
 }
@@ -55,7 +55,7 @@ class LeftoversTest : public testing::TestWithParam<TransportKind> {
   const harness::UcxTransports transports_{"tcp"};
 };
 
-// All that a rank may do, some of it in a group that fails.
+// Makes every kind of call that a rank can make; called also in a group that fails.
 void use(ProcessGroup& group) {
   const auto buffer = group.allocate_symmetric(1 << 20);
   group.all_reduce(buffer.as<float>(), ReduceOp::kMax);

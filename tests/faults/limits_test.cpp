@@ -1,5 +1,5 @@
-// A machine that gives less than a group wants: the sums stay right, or the error says what is
-// missing.
+// Machines that give less than a group wants: the sums stay right, or the error names the
+// resource that is missing.
 
 #include <algorithm>
 #include <cerrno>
@@ -28,7 +28,7 @@ using harness::run_process_ranks;
 using harness::Says;
 using namespace std::chrono_literals;
 
-// The transport that was used, if all sums are right, staged and in symmetric memory.
+// Returns the transport if all sums are right, both staged and in symmetric memory.
 std::string sum_and_say_transport(ProcessGroup& group) {
   const auto symmetric = group.allocate_symmetric(100'000 * sizeof(float));
   std::vector<float> plain(100'000);
@@ -66,7 +66,8 @@ TEST(Limits, a_tiny_dev_shm_does_not_matter) {
                           return transport;
                         },
                         {.transport = TransportKind::kShm, .before_connect = [](int) {
-                           // Where it cannot be made tiny, that nothing of it is used must do.
+                           // If /dev/shm cannot be made tiny, it must be enough that nothing in it
+                           // is mapped.
                            const bool tiny = harness::make_dev_shm_tiny();
                            EXPECT_TRUE(tiny || geteuid() != 0 || getenv("CI") != nullptr);
                          }});
@@ -75,8 +76,8 @@ TEST(Limits, a_tiny_dev_shm_does_not_matter) {
 
 class Refused : public testing::TestWithParam<int> {};
 
-// Bytes of the files that processes share and that have no memory yet: the first touch of one is
-// SIGBUS where memory is short.
+// The number of bytes in shared files that have no pages yet. If memory is short, the first access
+// to such a byte raises SIGBUS.
 std::string shared_bytes_without_memory() {
   std::ifstream maps("/proc/self/maps");
   std::int64_t total = 0, missing = 0;
@@ -91,7 +92,7 @@ std::string shared_bytes_without_memory() {
   return total == 0 ? "none is shared" : std::to_string(missing);
 }
 
-// The areas and rings of a group, and symmetric memory: before anything is sent.
+// Checks the areas and rings of a group, and symmetric memory, before anything is sent.
 TEST(Limits, shared_memory_has_all_its_pages_before_its_first_use) {
   if (::geteuid() != 0) GTEST_SKIP() << "files of mappings need root";
   for (const int world : {2, 3, 4}) {
@@ -145,7 +146,7 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
       {.transport = TransportKind::kShm, .before_connect = [](int rank) {
          std::size_t pages = 0;
          std::ifstream("/proc/self/statm") >> pages;
-         // Room for small things, not for two times half a megabyte.
+         // Leaves room for small allocations, but not for two times half a megabyte.
          if (rank == 1) {
            limit(RLIMIT_AS,
                  pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + (700 << 10));
@@ -154,7 +155,8 @@ TEST(Limits, address_space_that_is_too_small_on_one_rank_means_sockets_on_all) {
   expect_all_report(results, "2tcp");
 }
 
-// Where no memory is shared, a rank's own still concerns all.
+// Even where no memory is shared, a rank that cannot allocate its own part is an error on all
+// ranks.
 TEST(Limits, symmetric_memory_that_one_rank_cannot_get_is_every_ranks_error) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
     const auto results = run_process_ranks(
@@ -186,7 +188,8 @@ TEST(Limits, symmetric_memory_that_one_rank_cannot_get_is_every_ranks_error) {
 }
 #endif
 
-// The kernel would give pages until it ends a process. Each rank's part fits; that of two does not.
+// Without the check the kernel would hand out pages until it kills a process. The part of one rank
+// would fit into memory; the parts of both do not.
 TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every_rank) {
   const auto room = memory_room();
   ASSERT_TRUE(room);
@@ -198,7 +201,7 @@ TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every
             expect_error(ErrorCode::kSystem, {std::to_string(bytes) + " bytes", "left"},
                          [&] { group.allocate_symmetric(bytes); });
           }
-          const auto fits = group.allocate_symmetric(64 << 20);  // asks as well
+          const auto fits = group.allocate_symmetric(64 << 20);  // is checked in the same way
           group.all_reduce(fits.as<float>().first(1000));
           return std::string(testing::Test::HasFailure() ? "failed" : "refused");
         },
@@ -207,7 +210,7 @@ TEST(Limits, symmetric_memory_that_the_machine_does_not_have_is_refused_on_every
   }
 }
 
-// Every rank hears which one it was, what it was doing, and what to do.
+// The error on every rank names the rank that ran out, its operation, and the remedy.
 TEST(Limits, descriptors_that_run_out_are_told_with_rank_and_remedy) {
   for (const auto transport : {TransportKind::kShm, TransportKind::kTcp}) {
     const auto results = run_process_ranks(3,
@@ -221,7 +224,8 @@ TEST(Limits, descriptors_that_run_out_are_told_with_rank_and_remedy) {
                                            {.transport = transport, .group_timeout = 5s});
     for (const auto& result : results) {
       EXPECT_TRUE(result.threw);
-      // "rank 1: forming group world.9", "rank 1: connecting to rank 0 (box) of group world.9".
+      // Begins with "rank 1: forming group world.9", or with "rank 1: connecting to rank 0 (box) of
+      // group world.9".
       EXPECT_NE(result.report.find("rank 1: "), std::string::npos) << result.report;
       EXPECT_NE(result.report.find("group world."), std::string::npos) << result.report;
       EXPECT_THAT(result.report, Says("system.too_many_files", 64));

@@ -1,4 +1,4 @@
-// Groups that span hosts on a network that fails: the hosts are network namespaces.
+// Groups that span hosts on a network that fails. The hosts are network namespaces.
 
 #include <csignal>
 #include <thread>
@@ -26,7 +26,7 @@ using harness::SharedCounter;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kGroupTimeout = 50s;  // far beyond what these tests allow
+constexpr auto kGroupTimeout = 50s;  // far longer than these tests allow
 constexpr auto kWatchdog = 100s;
 constexpr std::size_t kManyBlocks = 2'000'003;  // floats: enough for several streams
 
@@ -50,7 +50,7 @@ void sum_up(ProcessGroup& group, std::vector<float>& data) {
   ASSERT_EQ(data, std::vector<float>(data.size(), total));
 }
 
-// Sums until something happens. By default too little for more than one stream.
+// All-reduces until something fails. The default count is too small for more than one stream.
 ProcessBody sum_for_ever(SharedCounter& rounds, std::size_t count = 100'000) {
   return [&rounds, count](ProcessGroup& group) -> std::string {
     std::vector<float> data(count);
@@ -61,7 +61,7 @@ ProcessBody sum_for_ever(SharedCounter& rounds, std::size_t count = 100'000) {
   };
 }
 
-// All but `rank` were told of it, and not before `since`.
+// Checks that every rank but `rank` lost that rank, at most `within` after `since`.
 void expect_loss_of(int rank, const std::vector<ProcessResult>& results, Clock::time_point since,
                     std::chrono::milliseconds within) {
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -112,7 +112,7 @@ TEST(Network, a_rank_that_dies_on_another_host_is_named_at_once) {
   }
 }
 
-// Some networks limit each connection, not only the link.
+// Some networks limit the rate of each connection, not only of the link.
 TEST(Network, hosts_sum_over_several_streams_of_a_limited_rate) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(3, 4, 1);
@@ -131,7 +131,7 @@ TEST(Network, hosts_sum_over_several_streams_of_a_limited_rate) {
   for (const auto& result : results) EXPECT_EQ(result.report, "right");
 }
 
-// Shared memory on a host, UCX between them, and UCX has nothing but the network there.
+// Ranks use shared memory within a host and UCX between hosts, where UCX has only the network.
 TEST(Network, hosts_sum_over_ucx_and_a_rank_that_dies_is_named_at_once) {
   SKIP_WITHOUT_HOSTS();
   if (!harness::can_use_ucx()) GTEST_SKIP() << "UCX: " << ucx_info().text;
@@ -156,7 +156,8 @@ TEST(Network, hosts_sum_over_ucx_and_a_rank_that_dies_is_named_at_once) {
   expect_loss_of(1, results, killed, 1s);
 }
 
-// Nothing is closed and nothing answers: the silence itself is the sign.
+// The connections of the ranks when an interface goes down. Nothing closes them and nothing
+// answers, so silence is the only sign.
 struct Way {
   TransportKind transport;
   int tcp_streams;
@@ -203,7 +204,7 @@ std::string name_of_way(const testing::TestParamInfo<Way>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, NetworkDown, testing::ValuesIn(ways()), name_of_way);
 
-// Also while one waits only: no rank sends anything on any connection.
+// The loss is noticed even while ranks only wait, so that no rank sends anything on any connection.
 TEST(Network, a_host_that_vanishes_is_noticed_by_the_ranks_that_wait_for_it) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(2);
@@ -233,7 +234,7 @@ TEST(Network, a_host_that_vanishes_is_noticed_by_the_ranks_that_wait_for_it) {
   EXPECT_THAT(results[0].report, Says("loss.host_silent"));
 }
 
-// The other host has forgotten the connection: as after a crash and a quick start.
+// The other host no longer knows the connection, as after a crash and a quick restart.
 class HalfOpen : public testing::TestWithParam<int> {};
 
 TEST_P(HalfOpen, connection_is_a_lost_peer) {
@@ -257,7 +258,7 @@ TEST_P(HalfOpen, connection_is_a_lost_peer) {
       [&](const std::vector<pid_t>& pids) {
         rounds.wait_for(2, Deadline::after(30s));
         hosts.cut(1);
-        ::kill(pids[1], SIGKILL);  // its last words are lost
+        ::kill(pids[1], SIGKILL);  // its last packets are lost
         std::this_thread::sleep_for(500ms);
         back = Clock::now();
         hosts.mend(1);
@@ -267,7 +268,7 @@ TEST_P(HalfOpen, connection_is_a_lost_peer) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, HalfOpen, testing::Values(1, 3));
 
-// Everything that comes to, or leaves, a host, as its neighbours on the wire see it.
+// Reads every packet that a host receives or sends, as its neighbours on the wire can.
 class Eavesdropper {
  public:
   Eavesdropper(const NetworkHosts& hosts, int host) {
@@ -278,7 +279,7 @@ class Eavesdropper {
     constexpr int kRoom = 64 << 20;
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kRoom, sizeof kRoom);
   }
-  // How many of the packets so far have `text` in them.
+  // The number of packets since the last call that contain `text`.
   int count(std::string_view text) const {
     std::vector<char> packet(1 << 17);
     int found = 0;
@@ -326,7 +327,8 @@ TEST(Network, an_eavesdropper_reads_nothing_of_an_encrypted_group) {
   }
 }
 
-// Longer than the silence that ends a connection: its kernel answers for it.
+// Rank 1 computes for longer than the silence that ends a connection, but its kernel keeps
+// answering.
 TEST(Network, a_host_that_only_computes_is_not_lost) {
   SKIP_WITHOUT_HOSTS();
   const NetworkHosts hosts(2);

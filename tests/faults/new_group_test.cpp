@@ -1,5 +1,5 @@
-// Ranks that do not take part when the others make a group of the group: dead, gone, aborted, or in
-// another call. No rank waits for them longer than in any other collective.
+// Ranks that do not take part while the others make a subgroup: they have died, left or aborted, or
+// are in another call. The others wait for them no longer than in any collective.
 
 #include <functional>
 #include <numeric>
@@ -29,7 +29,7 @@ using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLimit = 3s;  // one second, on a busy machine
+constexpr auto kLimit = 3s;  // the promise is one second; the rest is for a busy machine
 constexpr int kWorld = 3;
 constexpr int kOdd = kWorld - 1;
 
@@ -47,11 +47,12 @@ class NewGroupTest : public testing::TestWithParam<std::tuple<TransportKind, boo
     splits() ? group.split(0, group.rank()) : group.new_group(all_of(group));
   }
 
-  // What the others get when the last rank does `instead`.
+  // The results of the other ranks if the last rank calls `instead`.
   std::vector<harness::ProcessResult> others_get(
       const std::function<void(ProcessGroup&)>& instead) const {
     const auto begin = Clock::now();
-    harness::SharedCounter passed;  // the barrier, which the last rank would disturb otherwise
+    // Counts the ranks that have passed the barrier, so that `instead` cannot disturb it.
+    harness::SharedCounter passed;
     auto results = run_process_ranks(kWorld,
                                      [&](ProcessGroup& group) {
                                        group.barrier();
@@ -99,7 +100,7 @@ TEST_P(NewGroupTest, a_rank_in_another_call_is_a_mismatch_that_shows_both) {
   }
 }
 
-// Also between the call that all make and the first connection.
+// The kill may also fall between the call that all ranks make and the first connection.
 TEST_P(NewGroupTest, a_rank_killed_at_any_moment_of_making_groups_is_named_soon) {
   std::mt19937 random(harness::random_seed());
   for (int round = 0; round < 10; ++round) {
@@ -140,8 +141,8 @@ INSTANTIATE_TEST_SUITE_P(Calls, NewGroupTest,
                                   (std::get<1>(info.param) ? "_split" : "_new_group");
                          });
 
-// A group whose ranks have other numbers than in the world: rank 1 of it is rank 3 there, and does
-// `instead` when the two others make a barrier.
+// A group whose ranks have other numbers than in the world: its rank 1 is rank 3 of the world, and
+// calls `instead` while the two other members call barrier().
 class RanksOfAPartTest : public testing::TestWithParam<TransportKind> {
  protected:
   std::vector<harness::ProcessResult> others_get(
@@ -167,7 +168,7 @@ class RanksOfAPartTest : public testing::TestWithParam<TransportKind> {
 
 constexpr const char* kNamesInPart[] = {"rank 0: ", "rank 2 (rank 1 of the world): "};
 
-// Several times, as now and then it dies before the others have formed the group.
+// Several rounds, because the rank sometimes dies before the others have formed the group.
 TEST_P(RanksOfAPartTest, one_that_died_is_named_by_the_world_and_so_is_its_log) {
   for (int round = 0; round < 20; ++round) {
     const auto results = others_get([](ProcessGroup&) { ::kill(::getpid(), SIGKILL); });
@@ -195,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, RanksOfAPartTest,
                          testing::Values(TransportKind::kShm, TransportKind::kTcp),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-// Of a group in a group, whose ranks have other numbers than in the world.
+// The group is made from a subgroup, whose ranks have other numbers than in the world.
 TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
   const auto results = harness::run_ranks(4, [](ProcessGroup& group) {
     const auto upper = group.new_group({2, 3});
@@ -214,7 +215,7 @@ TEST(NewGroup, two_orders_of_the_same_members_are_named_by_the_world) {
                           : "this rank means ranks 3, 2 of the world, rank 0 (rank 2 of the "
                             "world) means 2, 3"));
     }
-    EXPECT_EQ(all_reduce_value(*upper, 1), 2);  // which all of them have heard
+    EXPECT_EQ(all_reduce_value(*upper, 1), 2);  // still works: all members got the error
   });
   for (const auto& result : results) EXPECT_FALSE(result.error) << result.error->what();
 }

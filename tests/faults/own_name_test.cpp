@@ -1,4 +1,5 @@
-// A job at a name that leads to loopback on the host that has it, as Debian's /etc/hosts says.
+// A job that meets at a host name which this host itself resolves to loopback, as in Debian's
+// /etc/hosts.
 
 #include <cstdio>
 #include <fstream>
@@ -40,7 +41,8 @@ TEST(OwnName, an_address_and_localhost_stay_what_they_are) {
   EXPECT_TRUE(is_loopback(local_address(listen_tcp_for_others({"localhost", 0}))));
 }
 
-// In a child on its host: 0, or what went wrong on standard error.
+// Runs a rank in a child process, on its host. Returns 0 if the sum was right, otherwise 1; an
+// error is printed.
 int run_rank(const NetworkHosts& hosts, int rank, const FreshDirectory& directory) {
   ::alarm(60);
   try {

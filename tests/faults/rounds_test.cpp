@@ -1,5 +1,5 @@
-// A group that failed is left behind and a new one made in the same process, a thousand times: the
-// new one works, and nothing of the old ones stays.
+// A group fails and the same process makes a new one, a thousand times. Every new group must work,
+// and nothing of the old ones may be left.
 
 #include <barrier>
 #include <fstream>
@@ -28,7 +28,7 @@ constexpr int kWarmUp = 14;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kRounds = 140;
 #else
-constexpr int kRounds = 1001;  // a multiple of the ways to fail
+constexpr int kRounds = 1001;  // a multiple of the number of ways to fail
 #endif
 
 struct Leftovers {
@@ -41,7 +41,7 @@ std::ostream& operator<<(std::ostream& out, const Leftovers& left) {
              << left.segments << " segments";
 }
 
-// Mapped memory that processes share, whoever made it.
+// The number of mappings that are shared between processes, whichever library made them.
 std::size_t shared_segments() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -56,7 +56,8 @@ Leftovers count_leftovers() {
   return {names_in("/proc/self/task").size(), names_in("/proc/self/fd").size(), shared_segments()};
 }
 
-// The ways in which a group ends badly. Each throws on at least one rank, or leaves work behind.
+// The ways in which a group ends badly. Each one throws on at least one rank, or leaves unfinished
+// work behind.
 void mismatch(ProcessGroup& group) {
   std::vector<float> data(group.rank() == 1 ? 70'000 : 60'000);
   group.all_reduce(std::span(data));
@@ -87,7 +88,7 @@ void message_of_another_size(ProcessGroup& group) {
 void time_out(ProcessGroup& group) {
   const CallOptions options{.timeout = 5ms, .keep_alive = nullptr};
   if (group.rank() == 0) {
-    group.recv(std::span<float>(), 1);  // until the others have given up
+    group.recv(std::span<float>(), 1);  // blocks until the others have given up
   }
   group.barrier(options);
 }
@@ -152,7 +153,7 @@ TEST_P(RoundsTest, a_thousand_failed_groups_are_followed_by_good_ones_and_leave_
   }
   threads.clear();
   EXPECT_THAT(new_in_shared_memory(shared), testing::IsEmpty());
-  // Two ranks at least fail in each way but the one that leaves work under way.
+  // At least two ranks fail in six of the seven ways. The seventh way leaves work under way.
   EXPECT_GE(thrown, 2 * (kWarmUp + kRounds) * 6 / 7);
 }
 

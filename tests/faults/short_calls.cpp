@@ -1,10 +1,10 @@
-// LD_PRELOAD: a kernel at its least obliging. What the program itself reads and writes (not what
-// the libraries beside it do) is interrupted, comes and goes in smaller pieces, and is refused for
-// now although poll() has just said that it can be done. All of that may happen to any program;
-// here it happens all the time.
+// A library for LD_PRELOAD that acts like a kernel at its least obliging. The calls with which the
+// program itself (not a library beside it) reads and writes are interrupted, transfer less than
+// they were asked to, or fail with EAGAIN although poll() has just reported that they can proceed.
+// All of this may happen to any program; here it happens all the time.
 //
-// SHORT_CALLS_SEED chooses the sequence. SHORT_CALLS_LOG names a file to which every process adds,
-// at its end, how often it was refused in which way.
+// SHORT_CALLS_SEED chooses the sequence. SHORT_CALLS_LOG names a file to which every process
+// appends, when it ends, how many calls were interrupted, refused and shortened.
 
 #include <atomic>
 #include <cerrno>
@@ -34,7 +34,7 @@ struct Range {
   std::uintptr_t begin = 0, end = 0;
 };
 
-// Of the program's own code, which the loader lists first.
+// The address range of the program's own code. The loader lists the program first.
 Range program_code() {
   Range range;
   dl_iterate_phdr(
@@ -74,8 +74,8 @@ std::uint64_t random_number() {
 }
 
 struct Kind {
-  bool may_wait = false;   // and so may answer EAGAIN
-  bool is_stream = false;  // and so may move less
+  bool may_wait = false;   // the call may fail with EAGAIN
+  bool is_stream = false;  // the call may transfer less
 };
 
 Kind kind_of(int fd) {
@@ -90,7 +90,7 @@ Kind kind_of(int fd) {
   return {.may_wait = true, .is_stream = type == SOCK_STREAM};
 }
 
-// True, with errno, when this call is not to happen; `size` may become smaller.
+// Returns true, with errno set, if this call must fail. May make `size` smaller.
 bool interferes(const void* caller, int fd, std::size_t& size) {
   if (!is_program(caller)) return false;
   const int error = errno;
@@ -124,7 +124,7 @@ bool interrupts(const void* caller) {
   return true;
 }
 
-// The first `size` bytes of some parts.
+// A copy of the parts of a scattered buffer. cut() keeps only the first bytes.
 struct Parts {
   Parts(const iovec* from, std::size_t count) {
     for (; num < count && num < kMost; ++num) {
@@ -234,7 +234,7 @@ int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
   return static_cast<int>(syscall(SYS_accept4, fd, address, length, flags));
 }
 
-// It returns its error.
+// posix_fallocate() returns its error and does not set errno.
 int posix_fallocate(int fd, off_t offset, off_t size) {
   if (interrupts(CALLER)) return EINTR;
   return syscall(SYS_fallocate, fd, 0, offset, size) == 0 ? 0 : errno;

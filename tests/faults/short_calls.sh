@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# short_calls.sh LIBRARY COMMAND...: runs the command where calls are interrupted, refused and cut short (short_calls.cpp); its exit code, or 1
-# where fewer than a hundred of each happened. SHORT_CALLS_SEED repeats a run.
+# short_calls.sh LIBRARY COMMAND...: runs the command while its calls are interrupted, refused and shortened (short_calls.cpp). The exit code is the
+# command's, or 1 if any of the three happened fewer than a hundred times. SHORT_CALLS_SEED repeats a run.
 set -uo pipefail
 library=$1
 shift

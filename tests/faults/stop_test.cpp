@@ -1,5 +1,5 @@
-// SIGSTOP of a rank: the others give up at their deadline and say which rank they waited for; the
-// rank itself learns of it when it goes on.
+// SIGSTOP of a rank: the others give up at their deadline and report which rank they waited for;
+// that rank gets an error when it continues.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,7 +30,8 @@ TEST_P(StopTest, the_others_time_out_naming_the_stopped_rank_which_is_told_when_
       world,
       [&](ProcessGroup& group) {
         std::vector<float> data(100'000);
-        // A group of this many ranks on few cores needs longer to form than a collective takes.
+        // The group itself needs a longer time-out: on few cores it takes longer to form than a
+        // collective.
         const CallOptions options{.timeout = kTimeout, .keep_alive = nullptr};
         try {
           for (int i = 0;; ++i) {

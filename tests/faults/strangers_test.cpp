@@ -1,4 +1,4 @@
-// Peers that know the secret and send nonsense, and jobs that run beside each other.
+// Peers that know the secret and send nonsense, and jobs that run side by side.
 
 #include <bit>
 #include <thread>
@@ -92,7 +92,7 @@ TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
   PointToPoint messages(*raw.mesh, RingMemory());
   const auto work = messages.receive(one_float(value_), Deadline::after(20s));
   const auto header = header_of(7, 0);
-  // More headers than the limit holds: the connection stops taking them.
+  // Sends more headers than the limit allows, so the connection must stop accepting them.
   std::size_t sent = 0;  // bytes
   const auto deadline = Deadline::after(15s);
   const std::size_t most = 2 * MessageQueues::kMaxUnexpectedBytes;
@@ -111,8 +111,8 @@ TEST_F(HostilePeer, a_flood_of_empty_messages_ends_at_the_limit) {
   EXPECT_FALSE(work->is_completed());
 }
 
-// More dimensions than there can be; sizes that do not give the payload's length, that are
-// negative, and whose product overflows.
+// The shapes have more dimensions than allowed, sizes that do not match the length of the payload,
+// negative sizes, and sizes whose product overflows.
 TEST_F(HostilePeer, a_shape_that_is_none_is_refused) {
   using Sizes = std::vector<std::int64_t>;
   const std::int64_t large = std::int64_t{1} << 32;
@@ -132,7 +132,7 @@ TEST_F(HostilePeer, a_shape_that_is_none_is_refused) {
   }
 }
 
-// The receive is posted while the message that does not fit it is on its way.
+// The receive is posted while a message that does not fit it is still arriving.
 TEST_F(HostilePeer, a_mismatch_found_late_completes_the_receive_with_its_error) {
   auto raw = make_raw_mesh();
   PointToPoint messages(*raw.mesh, RingMemory());
@@ -160,7 +160,8 @@ TEST_F(HostilePeer, death_ends_receives_from_it_and_from_anybody_and_sends_to_it
     auto call = one_float(value_);
     call.peer = source;
     const auto work = messages.receive(call, Deadline::after(20s));
-    // In order: only the point-to-point socket shows it to who receives from anybody.
+    // The peer says goodbye before it dies. Then only the point-to-point socket tells a receive
+    // from any rank that the peer has left.
     raw.send(Channel::kControl, "\x7f", 1);
     raw.die();
     const auto error = error_of(work);
@@ -212,7 +213,7 @@ TEST(Jobs, side_by_side_do_not_mix) {
   }
 }
 
-// A region that this rank has freed is still another one's buffer.
+// Rank 1 frees its block of this region, but the region is still rank 0's buffer.
 TEST(Freed, symmetric_memory_of_one_rank_only_is_not_read_in_place) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     constexpr std::size_t kCount = 100'000;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Waits until another thread of the test waits: it sleeps in the kernel, where it is woken by what
-// it waits for. (A thread that is sent something no longer counts as asleep when the call that
-// sends returns.)
+// Waits until another thread of the test is blocked: it sleeps in the kernel until the thing that
+// it waits for wakes it. (When a call that sends to such a thread returns, the thread no longer
+// counts as asleep.)
 
 #include <atomic>
 #include <fstream>
@@ -15,7 +15,7 @@
 
 namespace paceline::harness {
 
-// Also when it has ended. `thread`: its gettid().
+// True also if the thread has ended. `thread`: its gettid().
 inline bool is_asleep(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string text;
@@ -29,7 +29,7 @@ inline void wait_until_asleep(pid_t thread) {
       wait_until([&] { return is_asleep(thread); }, Deadline::after(std::chrono::seconds(20))));
 }
 
-// The same of a thread that stores its gettid() there when it begins.
+// The same for a thread that stores its gettid() in `thread` when it begins.
 inline void wait_until_asleep(const std::atomic<pid_t>& thread) {
   EXPECT_TRUE(wait_until([&] { return thread != 0 && is_asleep(thread); },
                          Deadline::after(std::chrono::seconds(20))));

@@ -1,6 +1,7 @@
 #pragma once
 
-// A group of a test's rank, for what wants to share it: the harness keeps it alive.
+// Gives code that wants shared ownership a pointer to a test's group. The harness keeps the group
+// alive.
 
 #include <memory>
 

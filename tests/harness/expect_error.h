@@ -1,7 +1,7 @@
 #pragma once
 
-// expect_error(code, words, body): `body` throws an Error with that code whose message contains
-// every word.
+// expect_error(code, words, body): checks that `body` throws an Error with this code, and that its
+// message contains every word.
 
 #include <string>
 #include <vector>

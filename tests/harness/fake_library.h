@@ -1,6 +1,6 @@
 #pragma once
 
-// A communication library of a test's own, made of functions, and its registration as a backend.
+// A communication library for tests, made of functions, and its registration as a backend.
 
 #include <functional>
 #include <memory>
@@ -35,7 +35,8 @@ class FakeLibrary : public Library {
   const FakeCalls calls_;
 };
 
-// Backend `name`, for the memory of `device`, in this process; `connect` makes one rank's calls.
+// Registers backend `name` in this process, for memory of `device`. `connect` makes the calls of
+// one rank.
 inline void register_fake_library(const std::string& name, Device device,
                                   std::function<FakeCalls(const LibraryContext&)> connect) {
   register_library({.info = {.name = name, .device = device, .available = true, .text = "a test's"},
@@ -44,7 +45,7 @@ inline void register_fake_library(const std::string& name, Device device,
                     }});
 }
 
-// The result of a sum of float32 to which all ranks give the same.
+// Writes the result of a float32 sum to which all ranks contributed the same values.
 inline void sum_of_equals(const Collective& call, int world_size) {
   auto* const data = reinterpret_cast<float*>(call.output);
   for (std::size_t i = 0; data != nullptr && i < call.count; ++i) {

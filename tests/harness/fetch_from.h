@@ -1,7 +1,7 @@
 #pragma once
 
-// How ranks that form a group in a test get each other's addresses: under their numbers, in a store
-// that they share.
+// How ranks that form a group in a test get each other's addresses: from a store that they share,
+// which has each address under the rank's number.
 
 #include <chrono>
 #include <string>

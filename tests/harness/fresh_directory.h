@@ -26,7 +26,7 @@ class FreshDirectory {
   }
 
   std::string file(const std::string& name) const { return path_ + "/" + name; }
-  // Returns the file's path.
+  // Writes a file and returns its path.
   std::string write(const std::string& name, const std::string& bytes) const {
     std::ofstream(file(name), std::ios::binary | std::ios::trunc) << bytes;
     return file(name);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Whole checkpoints read back, as a rank reads its part of one: the manifest, then boxes.
+// Reads whole checkpoints in the same way as a rank reads its part: first the manifest, then boxes.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Refused {
 struct Loaded {
   Manifest manifest;
   std::map<std::string, std::vector<std::byte>> tensors;  // row-major, by name
-  std::vector<Refused> refused;                           // newer ones, the newest first
+  std::vector<Refused> refused;  // newer checkpoints that could not be loaded, the newest first
 };
 
 inline Loaded load(const CheckpointDirectory& directory, std::int64_t step) {
@@ -40,7 +40,7 @@ inline Loaded load(const CheckpointDirectory& directory, std::int64_t step) {
   return loaded;
 }
 
-// The newest checkpoint that can be loaded.
+// Loads the newest checkpoint that can be loaded.
 inline std::optional<Loaded> load_newest(const CheckpointDirectory& directory,
                                          const std::string& run = "") {
   std::vector<Refused> refused;

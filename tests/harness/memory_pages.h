@@ -1,6 +1,6 @@
 #pragma once
 
-// Which memory takes pages, counted.
+// Measures how much memory takes pages.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace paceline::harness {
 
 inline constexpr std::size_t kPageBytes = 4096;
 
-// Of mapped memory: the pages with some of it that are in memory, each once; of memory that
-// processes share, those that any of them has touched.
+// The bytes of all pages that the ranges touch and that are in memory; each page counts once. A
+// page that processes share counts if any of them has touched it.
 template <class Ranges>
 std::size_t resident_bytes(const Ranges& ranges) {
   std::set<std::uintptr_t> pages;
@@ -37,8 +37,8 @@ std::size_t resident_bytes(const Ranges& ranges) {
   return count * kPageBytes;
 }
 
-// Of the mappings that have some of [begin, end): bytes that count for this process, a page that N
-// mappings see as an Nth.
+// The memory of all mappings that overlap [begin, end), as this process's share: a page that N
+// mappings share counts as 1/N of a page.
 inline std::size_t proportional_bytes(const std::byte* begin, const std::byte* end) {
   std::ifstream file("/proc/self/smaps");
   std::size_t kilobytes = 0;

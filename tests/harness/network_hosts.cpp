@@ -17,9 +17,10 @@
 namespace paceline::harness {
 namespace {
 
-// What a link may send at once after a pause. The timer that lets packets go is late by some tens
-// of microseconds; with a smaller burst that time would be lost (one plain stream reaches 0.91 of 1
-// Gbit/s with 70,000 bytes and 0.955, which is all that headers leave, with these).
+// The most bytes that a link may send at once after a pause. The timer that releases packets is
+// late by some tens of microseconds, and a smaller burst would lose that time: one plain stream
+// reaches 0.91 of 1 Gbit/s with 70,000 bytes, and with these 0.955, which is all that the headers
+// allow.
 constexpr int kLeastBurst = 128 << 10;
 constexpr double kBurstSeconds = 1e-3;
 
@@ -29,7 +30,8 @@ Fd this_namespace() {
   return space;
 }
 
-// Empty, with errno set, where this user may not. A thread of its own, so that no other moves.
+// Returns an empty Fd, with errno set, if this user may not make namespaces. Uses a thread of its
+// own, so that the calling thread stays in its namespace.
 Fd new_namespace() {
   Fd space;
   int error = 0;
@@ -136,8 +138,8 @@ void NetworkHosts::make_link(int host, double gbit_per_s) const {
   run(space, {"ip", "address", "add", address(host) + "/24", "dev", "eth0"});
   run(space, {"ip", "address", "add", address_v6(host) + "/64", "dev", "eth0", "nodad"});
   if (gbit_per_s <= 0) return;
-  // For figures that can be compared, not what this machine has chosen; a namespace may not have
-  // every one.
+  // Results must be comparable, so the choice of this machine is replaced. A namespace may not have
+  // both algorithms.
   run(space,
       {"sh", "-c",
        "exec 2>/dev/null; cd /proc/sys/net/ipv4; echo cubic >tcp_congestion_control || echo reno "
@@ -146,7 +148,8 @@ void NetworkHosts::make_link(int host, double gbit_per_s) const {
   run(space, limit_of("eth0", gbit_per_s));
 }
 
-// Classes that get nothing but what they may borrow from the link's.
+// Gives each connection a class of 1 Mbit/s that may borrow from the link's class, up to
+// `flow_gbit_per_s`.
 void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per_s) const {
   constexpr int kFlows = 64, kPortMask = 0x7e;  // clients have even ports
   const auto megabits = [](double gbit) { return static_cast<int>(gbit * 1000); };
@@ -157,7 +160,7 @@ void NetworkHosts::limit_flows(int host, double gbit_per_s, double flow_gbit_per
       megabits(gbit_per_s), kLeastBurst);
   for (int peer = 0; peer < count(); ++peer) {
     if (peer == host) continue;
-    const int client_port_at = peer < host ? 20 : 22;  // bytes into the packet
+    const int client_port_at = peer < host ? 20 : 22;  // offset in the packet, in bytes
     for (int flow = 0; flow < kFlows; ++flow) {
       const int minor = (peer + 1) * kFlows + flow;
       script += fmt::format(

@@ -1,8 +1,8 @@
 #pragma once
 
 // Several hosts on one machine: network namespaces, each with one interface (eth0) on a common
-// bridge. A link's rate is limited in both directions (tbf), as a switch's port limits it, and on
-// request also that of every IPv4 connection by itself (htb), as some providers limit it.
+// bridge. The rate of a link is limited in both directions (tbf), like that of a switch's port. On
+// request the rate of every single IPv4 connection is limited too (htb), as some providers do.
 //
 // The namespaces have no names: descriptors of this process hold them, and the kernel removes them,
 // with everything in them, when the last process that uses them ends, however that ends.
@@ -19,13 +19,13 @@ namespace paceline::harness {
 
 class NetworkHosts {
  public:
-  // Empty where hosts can be made, otherwise the reason.
+  // Empty if hosts can be made, otherwise the reason why not.
   static std::string why_not();
 
-  // Links of `gbit_per_s` to the bridge; 0: as fast as the machine is. Error(kSystem).
-  // `flow_gbit_per_s`: of what one connection sends, within the former, which must then be given.
-  // Connections are told apart by six bits of their client's port, so now and then two share it.
-  // Requires: ranks dial those on hosts of lower numbers, as a mesh's do.
+  // Links of `gbit_per_s` to the bridge; 0: as fast as the machine allows. `flow_gbit_per_s` limits
+  // what one connection may send; it requires a `gbit_per_s` at least as large. Six bits of the
+  // client's port identify a connection, so sometimes two connections share a limit. Requires: a
+  // rank connects to ranks on hosts with lower numbers, as in a mesh. Throws Error(kSystem).
   explicit NetworkHosts(int count, double gbit_per_s = 0, double flow_gbit_per_s = 0);
   NetworkHosts(const NetworkHosts&) = delete;
   NetworkHosts& operator=(const NetworkHosts&) = delete;
@@ -35,16 +35,17 @@ class NetworkHosts {
   std::string address_v6(int host) const;
   // The addresses of all hosts, as "a.b.c.d/n".
   static std::string subnet();
-  // Where nsenter(1) finds the host's namespace, as long as this process lives.
+  // A path at which nsenter(1) finds the host's namespace, as long as this process lives.
   std::string path(int host) const;
 
-  // Moves the calling thread, and what it starts from now on, into the host; out of it again.
+  // enter() moves the calling thread, with everything that it starts from then on, into the host.
+  // leave() moves it back.
   void enter(int host) const;
   void leave() const;
 
   // `ip link set eth0 up|down` on the host.
   void set_link(int host, bool up) const;
-  // From now on everything that the host sends or receives vanishes, without a sign to anybody.
+  // From now on everything that the host sends or receives is dropped without a sign, until mend().
   void cut(int host) const;
   void mend(int host) const;
 
@@ -54,7 +55,7 @@ class NetworkHosts {
   void run(const Fd& space, const std::vector<std::string>& command) const;
 
   const Fd home_;
-  const Fd bridge_;  // the namespace in which it is
+  const Fd bridge_;  // the namespace of the bridge
   std::vector<Fd> hosts_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a test compares before and after, to see that nothing stays open.
+// The number of open descriptors. Tests compare it before and after, to see that nothing stays
+// open.
 
 #include <cstddef>
 #include <filesystem>

@@ -1,7 +1,7 @@
 #pragma once
 
-// What others may have put in the place of a file that is about to be written or read, and somebody
-// else's file that must stay as it is.
+// Objects that another user may have planted in place of a file that is about to be written or
+// read, and a victim: a file of somebody else, which must not change.
 
 #include <filesystem>
 #include <fstream>
@@ -37,8 +37,8 @@ inline const std::vector<PlantedKind>& planted_kinds() {
   return kinds;
 }
 
-// Plants each kind as `name` in a folder of its own, in turn, and lets `use` work there; what the
-// kinds lead to must not change, and `use` must return.
+// Plants each kind in turn under `name` in a new folder, and calls `use` with that folder. `use`
+// must return, and must not change the victim to which the planted object may lead.
 inline void with_each_planted(const std::string& name,
                               const std::function<void(const std::string& folder)>& use) {
   for (const PlantedKind& kind : planted_kinds()) {

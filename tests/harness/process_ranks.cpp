@@ -32,7 +32,7 @@ std::string address_of(int host, const RanksOptions& options) {
   return options.over_ipv6 ? options.hosts->address_v6(host) : options.hosts->address(host);
 }
 
-// On the first host.
+// Listens on the first host.
 Fd listen_for_store(const RanksOptions& options) {
   if (options.hosts != nullptr) options.hosts->enter(0);
   Fd listener = listen_tcp({address_of(0, options), 0});
@@ -44,8 +44,9 @@ Fd listen_for_store(const RanksOptions& options) {
                             std::uint16_t port, const Secret& secret, const ProcessBody& body,
                             const RanksOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);                       // it ended before the line above
-  const bool failed_before = testing::Test::HasFailure();  // in the parent
+  if (getppid() != parent) _exit(1);  // the parent ended before the line above
+  const bool failed_before =
+      testing::Test::HasFailure();  // whether the parent's test has failed already
   ByteWriter report_to;
   int code = 0;
   try {
@@ -82,7 +83,7 @@ Fd listen_for_store(const RanksOptions& options) {
   _exit(code);
 }
 
-// Whatever happens, the ranks are collected.
+// Calls the intervention. If it throws, kills the ranks, so that they can be collected.
 void intervene(const Intervention& intervention, const std::vector<pid_t>& pids) {
   try {
     intervention(pids);
@@ -134,7 +135,7 @@ std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& 
     children.push_back({pid, Fd(ends[0])});
     pids.push_back(pid);
   }
-  // The server's thread starts only now: fork() would not have copied it.
+  // Starts the server's thread only now, after the forks, because fork() copies no other thread.
   const TcpStoreServer server(std::move(listener), secret);
   if (intervention) intervene(intervention, pids);
 

@@ -17,26 +17,27 @@ namespace paceline::harness {
 struct ProcessResult {
   int exit_code = -1;  // -1: ended by a signal
   int signal = 0;
-  std::string report;  // what the body passed to Report, or the text of the Error that it threw
-  ErrorCode code{};    // of that Error
+  std::string report;  // what the body returned, or the text of the Error that it threw
+  ErrorCode code{};    // the code of that Error
   ErrorContext context;
   bool threw = false;
-  // When the body had returned or thrown and the group was gone: on the clock of all processes.
+  // The time at which the body had returned or thrown and the group was gone, on the clock that all
+  // processes share.
   std::chrono::steady_clock::time_point ended{};
 };
 
-// `body` returns what its rank reports. In a rank that throws an Error, the error's text is the
-// report and the exit code is 1; after a failed expectation it is 2.
+// `body` returns the report of its rank. If it throws an Error, the report is the error's text and
+// the exit code is 1. After a failed expectation the exit code is 2.
 using ProcessBody = std::function<std::string(ProcessGroup& group)>;
-// Runs in the parent once all children have been started: may kill or stop them. It must let a
-// stopped child go on.
+// Runs in the parent once all children have been started. It may kill or stop them, and must let a
+// stopped child continue.
 using Intervention = std::function<void(const std::vector<pid_t>& pids)>;
 
 std::vector<ProcessResult> run_process_ranks(int world_size, const ProcessBody& body,
                                              const RanksOptions& options = {},
                                              const Intervention& intervention = {});
 
-// For an intervention: waits until this child has ended, and leaves it to be collected.
+// For an intervention: waits until this child has ended, but does not collect it.
 void wait_for_the_end_of(pid_t pid, Deadline deadline);
 
 }  // namespace paceline::harness

@@ -11,8 +11,8 @@
 
 namespace paceline::harness {
 
-// GTEST_RANDOM_SEED, or 1. Prints it once, at the first call: CTest shows the output of a test
-// that fails, even if it crashed. Add the rank to it if ranks draw different numbers.
+// GTEST_RANDOM_SEED, or 1. The first call prints it; CTest shows the output of a test that fails,
+// even if it crashed. Add the rank to the seed if ranks must draw different numbers.
 inline unsigned random_seed() {
   static const unsigned seed = [] {
     const char* text = std::getenv("GTEST_RANDOM_SEED");

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a test runs the ranks of a group: what thread_ranks.h and process_ranks.h share.
+// How a test runs the ranks of a group: the options that thread_ranks.h and process_ranks.h share.
 
 #include <chrono>
 #include <functional>
@@ -14,22 +14,23 @@ namespace paceline::harness {
 
 struct RanksOptions {
   TransportKind transport = TransportKind::kAuto;
-  std::string backend;  // as GroupOptions takes it
+  std::string backend;  // a value for GroupOptions
   std::chrono::milliseconds group_timeout{20'000};
   std::chrono::milliseconds watchdog{60'000};
-  std::string flight_directory;  // where ranks record what they do, and leave it; empty: nowhere
-  // Of ranks as processes only: in each child, before its group is made.
+  std::string flight_directory;  // where ranks leave their flight records; empty: nowhere
+  // Only for ranks that are processes: called in each child before its group is made.
   std::function<void(int rank)> before_connect;
-  // Of ranks as processes only: rank r is on host r / ranks_per_host of these; null: all on this.
+  // Only for ranks that are processes: rank r is on host r / ranks_per_host of these hosts. Null:
+  // all ranks are on this host.
   const NetworkHosts* hosts = nullptr;
   int ranks_per_host = 1;
   bool over_ipv6 = false;
   bool encrypt = false;
   int tcp_streams = 1;
-  std::function<void(int rank, GroupOptions& options)> adjust;  // of each rank's group
+  std::function<void(int rank, GroupOptions& options)> adjust;  // changes options of a rank's group
 };
 
-// What `rank` gives its group.
+// The options with which `rank` makes its group.
 GroupOptions group_options_of(const RanksOptions& options, int rank, int world_size);
 
 }  // namespace paceline::harness

@@ -1,7 +1,7 @@
 #pragma once
 
-// A mesh of two whose other rank is the test itself, holding the bare ends of the sockets: for
-// sending what no well-behaved rank would.
+// A mesh of two ranks. The test itself acts as the other rank and holds the bare ends of the
+// sockets, so that it can send what no well-behaved rank would send.
 
 #include <cstdint>
 #include <memory>
@@ -21,8 +21,8 @@
 namespace paceline::harness {
 
 struct RawMesh {
-  std::unique_ptr<Mesh> mesh;  // rank 0
-  PeerSockets other;           // rank 1's ends
+  std::unique_ptr<Mesh> mesh;  // the mesh of rank 0
+  PeerSockets other;           // rank 1's ends of the sockets
 
   const Fd& end(Channel channel) const { return other.channels[static_cast<int>(channel)]; }
   void send(Channel channel, const void* bytes, std::size_t count) const {
@@ -30,13 +30,13 @@ struct RawMesh {
       throw system_error("send()");
     }
   }
-  // As the kernel does when the process dies.
+  // Closes the sockets, as the kernel does when a process dies.
   void die() {
     for (Fd& fd : other.channels) fd.reset();
   }
 };
 
-// `control`: encrypts rank 0's end of the control channel.
+// `control`: the cipher of rank 0's end of the control channel.
 inline RawMesh make_raw_mesh(int streams = 1, std::unique_ptr<Cipher> control = nullptr) {
   RawMesh raw;
   auto wire = std::make_unique<SocketWire>(2);
@@ -62,10 +62,11 @@ inline MessageHeader header_of(std::uint64_t bytes) {
   return header;
 }
 
-// No header is checked.
+// Accepts every header.
 inline constexpr auto kNothing = [](int, const MessageHeader&, bool) {};
 
-// How it ended: nothing when all that was posted is done.
+// Runs the exchange until it is idle. Returns the error that ended it, or nothing if everything
+// that was posted is done.
 inline std::optional<Error> run_until_idle(Exchange& exchange, Deadline::Clock::duration limit) {
   try {
     exchange.run_until([&] { return exchange.idle(); }, kNothing, Deadline::after(limit), [] {});

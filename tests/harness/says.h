@@ -1,8 +1,9 @@
 #pragma once
 
-// EXPECT_THAT(text, Says("run.first_failure", 1, "exit code 3")): the text contains that message of
-// the tables in messages/. Each {} of the message stands for the next argument; once they are
-// used up, for any text up to the end of the line. An unknown name is a failure.
+// EXPECT_THAT(text, Says("run.first_failure", 1, "exit code 3")): checks that the text contains the
+// message of that name in the tables in messages/. Each {} of the message stands for the next
+// argument. When the arguments are used up, {} stands for any text up to the end of the line. An
+// unknown name is a failure.
 
 #include <string>
 #include <string_view>
@@ -18,10 +19,11 @@ struct Message {
   std::string_view text;
 };
 
-// The message, with its parts that stand between {}. Throws std::invalid_argument for a name that
-// the table lacks, or for more arguments than the message has {}.
+// The parts of the message between its {}, with the arguments filled in. Throws
+// std::invalid_argument if the tables lack the name, or if there are more arguments than {}.
 std::vector<std::string> message_parts(std::string_view name, std::vector<std::string> arguments);
-// Whether the parts stand in this order on one line, apart from line ends within a part.
+// Whether the parts occur in this order without a line end between two parts. A part may contain
+// line ends.
 bool contains_parts(std::string_view text, const std::vector<std::string>& parts);
 
 class SaysMatcher {

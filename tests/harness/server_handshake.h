@@ -1,6 +1,7 @@
 #pragma once
 
-// The server's half of the handshake for tests that stand in for a server: it waits.
+// The server's half of the handshake, for tests that stand in for a server. It blocks until it is
+// done.
 
 #include <string_view>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace paceline::harness {
 
-// Errors as authenticate_as_client().
+// Throws the same errors as authenticate_as_client().
 inline void authenticate_as_server(const Fd& socket, const Secret& secret, std::string_view context,
                                    Deadline deadline) {
   ServerHandshake handshake(secret, context, peer_name(socket));

@@ -1,7 +1,7 @@
 #pragma once
 
-// A counter that forked processes share: how a test learns that its ranks have come far enough to
-// be killed. Make it before the ranks.
+// A counter that forked processes share. Tests use it to wait until their ranks have come far
+// enough to be killed. Make it before the ranks are forked.
 
 #include <atomic>
 #include <cstdint>
@@ -32,7 +32,7 @@ class SharedCounter {
     futex_wake_all(*word_);
   }
   std::uint32_t count() const { return word_->load(); }
-  // Throws when the count has not reached `value` by the deadline.
+  // Throws if the count has not reached `value` by the deadline.
   void wait_for(std::uint32_t value, Deadline deadline) const {
     for (;;) {
       const auto now = word_->load();

@@ -1,4 +1,4 @@
-// What lies in /dev/shm, and what a test left there.
+// The files in /dev/shm, and which of them a test left there.
 #pragma once
 
 #include <filesystem>
@@ -26,8 +26,8 @@ inline bool is_of_another_library(const std::string& name) {
   return false;
 }
 
-// The files in /dev/shm that were not there `before`, once they are gone or 30 s later: other tests
-// that run at the same time may have some for a moment.
+// The files in /dev/shm that are not in `before`. Waits for up to 30 s until there are none,
+// because other tests that run at the same time may have some for a moment.
 inline std::set<std::string> new_in_shared_memory(const std::set<std::string>& before) {
   std::set<std::string> left;
   const auto is_clean = [&] {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A limit on the memory of a test's ranks.
+// A cgroup that limits the memory of a test's ranks.
 
 #include <cstddef>
 #include <fstream>
@@ -11,7 +11,7 @@
 
 namespace paceline::harness {
 
-// A cgroup (v1) of its own that takes `bytes`, for processes that enter it.
+// A new cgroup (v1) that limits the memory of the processes that enter it to `bytes`.
 class SmallCgroup {
  public:
   explicit SmallCgroup(std::size_t bytes) {
@@ -22,7 +22,7 @@ class SmallCgroup {
   ~SmallCgroup() { rmdir(folder_.c_str()); }
   SmallCgroup(const SmallCgroup&) = delete;
   SmallCgroup& operator=(const SmallCgroup&) = delete;
-  // False where none can be made.
+  // False if the cgroup could not be made.
   bool is_made() const { return is_made_; }
   bool enter() const { return write("cgroup.procs", static_cast<std::size_t>(getpid())); }
 

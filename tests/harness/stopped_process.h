@@ -1,6 +1,6 @@
 #pragma once
 
-// A process that stands still: what it has waited for meanwhile must not count.
+// Processes that are stopped for a while, to test that time-outs do not count the time of the stop.
 
 #include <chrono>
 #include <csignal>
@@ -13,8 +13,8 @@
 
 namespace paceline::harness {
 
-// True when `body` is, in a process of its own. When that stops itself, it goes on after `pause`;
-// then `afterwards` is called here. Requires: no other threads yet.
+// Runs `body` in a child process and returns its result. If the child stops itself, this function
+// continues it after `pause` and then calls `afterwards` here. Requires: no other threads yet.
 inline bool in_a_process(
     const std::function<bool()>& body, std::chrono::milliseconds pause = {},
     const std::function<void()>& afterwards = [] {}) {
@@ -31,7 +31,7 @@ inline bool in_a_process(
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Stops this process 50 ms from now, in the middle of whatever it then does.
+// Stops this process 50 ms from now, whatever it is doing then.
 inline void stop_soon() {
   std::signal(SIGALRM, [](int) { raise(SIGSTOP); });
   const itimerval in_50_ms{.it_interval = {}, .it_value = {.tv_sec = 0, .tv_usec = 50'000}};

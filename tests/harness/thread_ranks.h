@@ -12,7 +12,7 @@ namespace paceline::harness {
 
 using RankBody = std::function<void(ProcessGroup& group)>;
 
-// What each rank threw; empty: nothing.
+// What a rank threw; empty if it threw nothing.
 struct RankResult {
   std::optional<Error> error;
 };
@@ -21,7 +21,7 @@ struct RankResult {
 std::vector<RankResult> run_ranks(int world_size, const RankBody& body,
                                   const RanksOptions& options = {});
 
-// As run_ranks, and fails the test when a rank throws.
+// Like run_ranks(), and fails the test if a rank throws.
 void run_ranks_ok(int world_size, const RankBody& body, const RanksOptions& options = {});
 
 }  // namespace paceline::harness

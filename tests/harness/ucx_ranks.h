@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests over UCX need to know.
+// Helpers for tests over UCX.
 
 #include <cstdint>
 #include <cstdlib>
@@ -14,14 +14,14 @@
 
 namespace paceline::harness {
 
-// UCX carries what goes between hosts, so each rank is declared to be on one of its own; as
-// LinkOptions::host.
+// UCX carries data between hosts, so each rank is declared to be on a host of its own. The result
+// is a value for LinkOptions::host.
 inline std::string own_host_over_ucx(TransportKind transport, int rank) {
   return transport == TransportKind::kUcx ? "h" + std::to_string(rank) : "";
 }
 
-// Where tests can run over UCX. The thread sanitizer takes what it does not see in a library for
-// races.
+// Whether tests can run over UCX. They cannot with the thread sanitizer, which reports races in
+// library code that it does not see.
 inline bool can_use_ucx() {
 #if defined(__SANITIZE_THREAD__)
   return false;
@@ -30,20 +30,20 @@ inline bool can_use_ucx() {
 #endif
 }
 
-// Where they can run over its POSIX shared memory, of which it takes a lot.
+// Whether tests can run over UCX's POSIX shared memory, which needs a lot of space in /dev/shm.
 inline bool can_use_ucx_posix() {
   struct statvfs room {};
   return can_use_ucx() && statvfs("/dev/shm", &room) == 0 &&
          room.f_bavail * room.f_frsize >= std::uint64_t{512} << 20;
 }
 
-// For tests of every leaf: `others`, and UCX where they can run over it.
+// For tests that run over several transports: `others`, and UCX if tests can run over it.
 inline std::vector<TransportKind> and_ucx(std::vector<TransportKind> others) {
   if (can_use_ucx()) others.push_back(TransportKind::kUcx);
   return others;
 }
 
-// While it lives, UCX may use these of its transports alone ("tcp", "posix,cma"). Requires: no
+// While it exists, UCX may use only these of its own transports ("tcp", "posix,cma"). Requires: no
 // other thread runs.
 class UcxTransports {
  public:

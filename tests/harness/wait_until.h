@@ -9,7 +9,7 @@
 
 namespace paceline::harness {
 
-// True once `condition` holds, false if it does not by the deadline.
+// Returns true as soon as `condition` holds, or false if it does not hold by the deadline.
 template <class Condition>
 [[nodiscard]] bool wait_until(const Condition& condition, Deadline deadline,
                               std::chrono::microseconds interval = std::chrono::milliseconds(5)) {

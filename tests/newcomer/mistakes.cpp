@@ -1,20 +1,20 @@
-// A training program with one mistake: mistakes NAME. docs/mistakes.md shows each with what is
-// printed about it.
+// A training program with one mistake: mistakes NAME. docs/mistakes.md shows each mistake with the
+// message about it.
 //
-//   none                two epochs without any
-//   no-begin-epoch      the loader is asked for batches, and no epoch was begun
-//   one-begin-epoch     ... only the first one was begun
+//   none                two epochs without a mistake
+//   no-begin-epoch      the loader is asked for batches before any epoch was begun
+//   one-begin-epoch     only the first epoch is begun
 //   same-epoch          every epoch is begun as number 0
-//   module-forward      the forward pass runs through the module, not the wrapper
+//   module-forward      the forward pass runs through the module, not through the wrapper
 //   other-model         rank 1 has a wider layer
 //   other-count         rank 1 sums up another number of values
 //   leaves-early        rank 1 returns from main() after its first step
-//   throws-before-init  the data is read before init_process_group(), and is not there
-//   throws              an exception of rank 1 that nobody catches
+//   throws-before-init  the data is read before init_process_group(), and does not exist
+//   throws              rank 1 throws an exception that is not caught
 //   wrong-shape         rank 1 gives the model images of another size
 //   extra-call          rank 0 sums up the loss once more, at the end
 //   unequal-batches     rank 1 leaves out the last batch of an epoch
-//   unused-parameter    a layer takes no part in the loss, and all must
+//   unused-parameter    a layer takes no part in the loss, although every layer must
 //   saves-everywhere    every rank saves checkpoints into one folder
 //   evaluates-alone     rank 0 evaluates the model between two steps, with gradients
 
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   const std::string mistake = argc > 1 ? argv[1] : "none";
   if (mistake == "throws-before-init") data::load_cifar10("data", data::Split::kTrain);
   const auto group = paceline::init_process_group();
-  const bool is_odd = group->rank() == 1;  // where one rank alone makes the mistake
+  const bool is_odd = group->rank() == 1;  // the rank that makes the mistake, if only one does
   const auto makes = [&](const char* name) { return mistake == name; };
 
   torch::manual_seed(0);

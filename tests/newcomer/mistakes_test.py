@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""mistakes_test.py PAGE PACELINE PROGRAM NAME: docs/mistakes.md tells the truth about the mistake NAME.
+"""mistakes_test.py PAGE PACELINE PROGRAM NAME: checks what docs/mistakes.md says about the mistake NAME.
 
-Runs the commands of its section, and compares what is printed and the exit code. A line of the section stands for one whole line
-of the output (behind the rank's mark), with "..." for anything.
+Runs the commands of its section, and compares the output and the exit code. Each line of the section must be a whole line of the
+output, without the rank's mark; "..." stands for any text.
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 LONGEST_RUN = 90  # seconds
-MARK = re.compile(r"^\[[^\]]*\] ")  # of the rank, by the launcher
+MARK = re.compile(r"^\[[^\]]*\] ")  # the launcher's mark of a rank
 
 
 def section_of(page, name):
@@ -53,7 +53,7 @@ def problems_of(output, code, wanted, wanted_code):
             problems.append(f"no line is: {line}")
     if any("terminate called" in line for line in lines):
         problems.append("the C++ library's words")
-    # Its first line and the indented ones below it; what another rank writes may come right behind them.
+    # A report is its first line and the indented lines below it. The output of another rank may follow directly.
     reports = [re.match(r".*(?:\n  .*)*", text)[0] for text in output.split(" failed first: ")[1:]]
     causes = [re.search(r"^  cause: (.*)$", report, re.M) for report in reports]
     if len(reports) > 1 or not all(causes):

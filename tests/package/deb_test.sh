@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# deb_test.sh CMAKE BUILD_DIR CONSUMER_DIR DEBIAN_LIBTORCH [FOLDER]: makes the Debian packages of a build (in FOLDER, if it is given, where they stay),
-# installs them into a root of their own, where they find every package that this machine has and nothing else of Paceline, and uses
-# them: the command, and a small program by CMake and by pkg-config. DEBIAN_LIBTORCH: ON when the build uses Debian's LibTorch; then a
-# program with tensors too.
+# deb_test.sh CMAKE BUILD_DIR CONSUMER_DIR DEBIAN_LIBTORCH [FOLDER]: makes the Debian packages of a build, in FOLDER if it is given, where they stay.
+# Installs them into a root of their own, where they find every package of this machine and no other part of Paceline. Then uses them: the command,
+# and a small program by CMake and by pkg-config. DEBIAN_LIBTORCH is ON if the build uses Debian's LibTorch; then a program with tensors is tested
+# too.
 set -euo pipefail
 cmake=$1 build=$2 consumer=$3 debian_libtorch=$4
 for tool in dpkg-deb dpkg-shlibdeps file fakeroot; do
@@ -11,7 +11,7 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 packages=${5:-$work/packages} compression=xz
-[ -n "${5:-}" ] || compression=gzip  # quick: a build's debug information is large
+[ -n "${5:-}" ] || compression=gzip  # faster: a build's debug information is large
 log=$work/log
 
 step() { "$@" >>"$log" 2>&1 || { echo "FAILED: $*"; tail -n 30 "$log"; exit 1; }; }
@@ -32,7 +32,7 @@ refuse neither_needs_python_or_libtorch 'pip|python|torch' "$(dpkg-deb -f "$runt
 refuse the_command_is_no_library '\.a$|/include/|train_image' "$(dpkg-deb -c "$runtime")"
 refuse the_library_is_no_command '/bin/|/libexec/' "$(dpkg-deb -c "$dev")"
 
-# dpkg's list of what is installed is this machine's, so a dependency that it does not meet is an error.
+# dpkg uses this machine's list of installed packages, so a dependency that the machine does not meet is an error.
 mkdir -p "$work/root" "$work/dpkg/info" "$work/dpkg/updates" "$work/dpkg/triggers"
 awk -v RS= -v ORS='\n\n' '!/^Package: (paceline|libpaceline-dev)\n/' /var/lib/dpkg/status >"$work/dpkg/status"
 touch "$work/dpkg/available"

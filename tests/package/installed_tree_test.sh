@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# installed_tree_test.sh CMAKE BUILD_DIR CONSUMER_DIR WITH_LIBTORCH WHEEL PYTHON
+# installed_tree_test.sh CMAKE BUILD_DIR CONSUMER_DIR WITH_LIBTORCH WHEEL PYTHON: installs a build into a folder, and uses the installed files.
 set -euo pipefail
 cmake=$1 build=$2 consumer=$3 with_libtorch=$4 wheel=${5:-} python=${6:-python3}
 work=$(mktemp -d)
@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 for inner in launcher/job/agent.h engine/transport/mesh.h engine/collectives/backends/paceline/shared_executor.h; do
   [ ! -e "$work/prefix/include/paceline/$inner" ] || { echo "FAILED: $inner is no public header, and is installed"; exit 1; }
 done
-# What the pages name is in the one header.
+# All names that the pages mention are in the one header.
 if [ "$with_libtorch" = ON ]; then
   "$python" "$(dirname "$0")/page_names.py" "$(dirname "$0")/../.." >"$work/page_names.cpp"
 fi
@@ -27,14 +27,14 @@ PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name paceline-engine.pc)")
 # shellcheck disable=SC2046
 c++ -Wall -Wextra -Wshadow -Werror "$consumer/with_engine.cpp" -o "$work/by_pkg_config" $(pkg-config --cflags --libs paceline-engine)
 [ "$("$work/by_pkg_config")" = "sum 42" ]
-# C++17 is refused in a few lines, the first of which says why.
+# C++17 is refused with a few lines, and the first one gives the reason.
 if c++ -std=c++17 -fsyntax-only -I"$work/prefix/include" "$consumer/with_engine.cpp" >"$work/old" 2>&1; then
   echo "FAILED: compiled as C++17"
   exit 1
 fi
 grep -m1 'error' "$work/old" | grep -q 'Paceline needs C++20: compile with -std=c++20' || { head "$work/old"; exit 1; }
 [ "$(wc -l <"$work/old")" -le 60 ] || { echo "FAILED: C++17 gives $(wc -l <"$work/old") lines"; exit 1; }
-# refused NAME PATTERN OPTIONS...: the consumer is not configured, and CMake's message matches, with its lines joined.
+# refused NAME PATTERN OPTIONS...: checks that the consumer cannot be configured, and that CMake's message, with its lines joined, matches.
 refused() {
   local name=$1 pattern=$2 output
   shift 2

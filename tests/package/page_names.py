@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""page_names.py ROOT: prints a C++ source that names every class, alias and function which the pages for users mention and Paceline's headers
-declare, through the one header that users include. It compiles against an installed tree if what the pages promise is there."""
+"""page_names.py ROOT: prints a C++ source that includes the one header for users, and names every class, alias and function that the pages for
+users mention and Paceline's headers declare. It compiles against an installed tree if everything that the pages mention is installed."""
 import pathlib
 import re
 import sys
@@ -8,13 +8,13 @@ import sys
 ROOT = pathlib.Path(sys.argv[1])
 PAGES = ("README.md", "docs/data.md", "docs/data_parallel.md", "docs/errors.md", "docs/images.md", "docs/model_parallelism.md",
          "docs/optimizers.md", "docs/pipeline.md", "docs/surviving.md", "docs/tutorial.md")
-# Inside the launcher and the engine; the pages mention some of their classes by names that are other things to users.
+# Folders inside the launcher and the engine. The pages use the names of some of their classes for other things.
 INNER = {"coordination", "diagnosis", "hosts", "job", "messages", "output", "placement", "process", "ranks", "job_timeline", "transport"}
 SPACES = ("data", "images", "models", "optim", "pipeline", "planning", "text", "train")
 
 
 def declarations():
-    """{(namespace, name)} of what stands at the beginning of a line in a header's namespace."""
+    """{(namespace, name)} of the declarations that begin a line in a namespace of a header."""
     found = set()
     for header in sorted((ROOT / "paceline").rglob("*.h")):
         if INNER.intersection(header.relative_to(ROOT).parts):
@@ -35,7 +35,7 @@ def declarations():
 
 
 def mentioned(text):
-    """(namespace or None, name) in code, between backquotes or in a fence."""
+    """Yields (namespace or None, name) for every name in code, that is, between backquotes or in a fence."""
     for code in re.findall(r"```cpp\n(.*?)```|`([^`\n]+)`", text, re.S):
         code = re.sub(r"//.*|\"[^\"\n]*\"", "", code[0] or code[1])
         for space, name in re.findall(r"(?<![\w:])(?:paceline::)?(?:(%s)::)?([A-Za-z]\w*)" % "|".join(SPACES), code):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# subproject_test.sh CMAKE SOURCE_DIR WITH_LIBTORCH WHEEL: a project that has Paceline's sources inside it is configured, both ways, and its
-# programs would be linked with all they need; `cmake --install` after a build of nothing builds what is installed.
+# subproject_test.sh CMAKE SOURCE_DIR WITH_LIBTORCH WHEEL: configures a project that contains Paceline's sources in both ways, and checks that its
+# programs would be linked with everything they need. If nothing was built, `cmake --install` must build what it installs.
 set -euo pipefail
 cmake=$1 source=$2 with_libtorch=$3 wheel=${4:-}
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ for way in OFF ON; do
   fi
 done
 
-# A build tool that only notes what it is asked for.
+# A build tool that only records its arguments.
 "$cmake" -S "$source" -B "$work/part" -G Ninja -DPACELINE_WITH_LIBTORCH=OFF -DPACELINE_BUILD_TESTS=OFF -DPACELINE_BUILD_BENCHMARKS=OFF \
   >"$work/log" 2>&1 || { tail -n 30 "$work/log"; exit 1; }
 cat >"$work/tool" <<TOOL

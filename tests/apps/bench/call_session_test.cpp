@@ -1,4 +1,4 @@
-// `paceline bench rpc` as people type it, and what happens when a contestant misbehaves.
+// `paceline bench rpc` as people type it, and what happens if a contestant misbehaves.
 
 #include "apps/bench/call_session.h"
 
@@ -36,7 +36,7 @@ nlohmann::json json_in(const std::string& path) {
   return nlohmann::json::parse(text.str());
 }
 
-// All measures, ways and sizes.
+// Runs every measure, way and size.
 TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
   const FreshDirectory directory;
   const Outcome outcome = bench_rpc(
@@ -49,7 +49,7 @@ TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
   EXPECT_THAT(outcome.err, Not(Says("bench.peer_left_out")));
   const auto json = json_in(directory.file("j"));
   EXPECT_THAT(json["command"], HasSubstr("paceline bench rpc --sizes 64,64K"));
-  std::map<std::string, std::vector<std::string>> figures;  // of each measure and size
+  std::map<std::string, std::vector<std::string>> figures;  // by way, measure and size
   for (const auto& row : json["rows"]) {
     EXPECT_GT(row["median"].get<double>(), 0) << row;
     EXPECT_EQ(row["rounds"].size(), 1u);
@@ -73,7 +73,7 @@ TEST(CallSessionTest, measures_calls_beside_a_raw_socket) {
   }
 }
 
-// A library that was not built is reported as missing; every other must work.
+// A library that was not built is reported as missing; all others must work.
 TEST(CallSessionTest, every_peer_takes_part_or_says_what_it_needs) {
   const Outcome outcome = bench_rpc({"--sizes", "64,64K", "--peer", "all", "--rounds", "1",
                                      "--measure", "blocking,pipelined", "--transport", "unix"});
@@ -113,7 +113,7 @@ TEST(CallSessionTest, measurements_before_an_interruption_are_written) {
   EXPECT_EQ(json_in(directory.file("j"))["rows"].size(), 1u);
 }
 
-// Puts programs of the tests in the places of peers.
+// Installs test programs in place of the contestants.
 class CallContestantsTest : public testing::Test {
  protected:
   CallContestantsTest() {
@@ -148,7 +148,7 @@ TEST_F(CallContestantsTest, a_peer_that_does_not_start_is_missing) {
   EXPECT_EQ(report.rows.size(), 2u);
 }
 
-// The faulty contestant knows collectives only.
+// The faulty contestant implements collectives only, so it fails when a call is measured.
 TEST_F(CallContestantsTest, a_peer_that_fails_is_left_out_from_there_on) {
   put(PACELINE_FAULTY_CONTESTANT, "bench-rpc-grpc");
   options_.peers = {"grpc"};

@@ -55,7 +55,7 @@ TEST(BenchCommandTest, measures_and_writes_its_files) {
     EXPECT_GT(row["median"].get<double>(), 0);
     EXPECT_GE(row["p95"].get<double>(), row["median"].get<double>());
     EXPECT_GT(row["algbw"].get<double>(), 0);
-    EXPECT_DOUBLE_EQ(row["busbw"].get<double>(), row["algbw"].get<double>());  // 2 ranks
+    EXPECT_DOUBLE_EQ(row["busbw"].get<double>(), row["algbw"].get<double>());  // equal for 2 ranks
   }
   EXPECT_EQ(json["rows"][1]["bytes"], 65536);
   EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce,float32,in,symmetric"));
@@ -119,7 +119,7 @@ TEST(BenchCommandTest, the_yardsticks_are_measured_with_a_peer) {
   EXPECT_THAT(outcome.err, testing::AnyOf("", Says("bench.noisy")));
 }
 
-// Every library that was built must start: a missing one is reported as such, a crash is a defect.
+// Every library that was built must start. A missing library is reported; a crash is a defect.
 TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   const Outcome outcome = bench({"all_reduce", "--np", "2", "--sizes", "4K", "--check", "--rounds",
                                  "1", "--calls", "2", "--peer", "all"});
@@ -128,7 +128,7 @@ TEST(BenchCommandTest, every_peer_that_was_built_starts_and_is_right) {
   EXPECT_THAT(outcome.err, testing::Not(HasSubstr("signal")));
 }
 
-// The calls of a turn go through every way that the limit tries.
+// There are enough calls for the limit to try each of its variants of an operation.
 TEST(BenchCommandTest, the_limit_gives_right_results_of_every_operation_that_it_knows) {
   const Outcome outcome =
       bench({"all_reduce,reduce_scatter,all_gather,broadcast,all_to_all", "--np", "2", "--sizes",
@@ -175,7 +175,8 @@ TEST(BenchCommandTest, ranks_of_a_launcher_do_not_measure_each_for_itself) {
   EXPECT_EQ(alone.exit_code, 0) << alone.err;
 }
 
-// Rows under Paceline's name are the engine's, and other variables in effect are reported.
+// Rows named Paceline measure the engine, whatever the variables say. Variables that stay in effect
+// are reported.
 TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_named) {
   const FreshDirectory directory;
   const Outcome outcome =
@@ -194,7 +195,7 @@ TEST(BenchCommandTest, variables_that_change_the_measurement_are_cleared_or_name
   const auto json = nlohmann::json::parse(content(directory.file("j")));
   EXPECT_THAT(json["variables"].get<std::string>(), variables);
   EXPECT_FALSE(std::filesystem::exists(directory.file("traces")));
-  // An option is stronger, and is not a variable.
+  // An option overrides the variable, and is not reported as a variable.
   const Outcome shm =
       run_paceline({"bench", "barrier", "--np", "2", "--rounds", "1", "--transport", "shm"},
                    {{"PACELINE_TRANSPORT", "tcp"}});
@@ -232,7 +233,7 @@ TEST(BenchCommandTest, one_rank_and_one_round_are_singular) {
   EXPECT_THAT(outcome.out, Says("bench.rank_alone"));
 }
 
-// Ctrl-C writes the rows that were measured until then.
+// After Ctrl-C the rows that were measured until then are written.
 TEST(BenchCommandTest, measurements_before_an_interruption_are_written) {
   const FreshDirectory directory;
   launcher::PacelineProcess process(std::vector<std::string>{
@@ -250,7 +251,7 @@ TEST(BenchCommandTest, measurements_before_an_interruption_are_written) {
   EXPECT_THAT(content(directory.file("c")), HasSubstr("paceline,all_reduce"));
 }
 
-// Results are checked, so that each peer carries out the operation that its row names.
+// The results are checked, so every contestant must carry out the operation that its row names.
 TEST(BenchCommandTest, peers_take_part_in_what_they_have) {
   const Outcome outcome =
       bench({"all_gather_v,reduce_scatter_v,all_to_all_v,all_reduce_coalesced,send_recv", "--np",
@@ -268,7 +269,7 @@ TEST(BenchCommandTest, peers_take_part_in_what_they_have) {
   }
 }
 
-// A command with Paceline's own contestant beside it, and no other.
+// An installation with Paceline's own contestant and no other.
 TEST(BenchCommandTest, a_missing_peer_is_named_with_its_package) {
   const FreshDirectory directory;
   namespace fs = std::filesystem;

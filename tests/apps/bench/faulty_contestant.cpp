@@ -1,5 +1,6 @@
-// A contestant for tests: computes all_reduce over nothing, and misbehaves as PACELINE_TEST_FAULT
-// says, from buffers of 64 KB on. As a rank of one it is right: its own buffer is the sum.
+// A contestant for tests. Its all_reduce does nothing; from buffers of 64 KiB on, its rank 1
+// misbehaves in the way that PACELINE_TEST_FAULT names. With one rank its result is right, because
+// that rank's buffer is the sum.
 
 #include <chrono>
 #include <csignal>

@@ -16,7 +16,8 @@ Planner planner_for(int hosts, int ranks) {
   return Planner(Hosts::blocks(hosts, ranks), {}, /*shares_memory=*/ranks > 1);
 }
 
-// A large all-reduce cannot beat the link: 2 (p-1)/p n bytes pass each host's interface.
+// A large all-reduce cannot be faster than the link allows: 2 (p-1)/p n bytes pass the interface of
+// each host.
 TEST(Forecast, comes_close_to_the_bound_of_the_link_and_never_below) {
   const std::size_t bytes = 64 << 20;
   for (const int hosts : {2, 4, 16}) {
@@ -66,7 +67,7 @@ TEST(Forecast, simulates_every_operation_among_4096_ranks) {
   }
 }
 
-// A simulation in parts comes close to one at once.
+// A simulation in parts predicts nearly the same time as a simulation of the whole call.
 TEST(Forecast, of_a_direct_reduce_in_parts_is_close) {
   for (const std::size_t count : {std::size_t{1} << 18, std::size_t{1} << 24}) {
     for (const int hosts : {4, 16, 64}) {
@@ -136,7 +137,8 @@ TEST(Forecast, leaves_out_what_takes_long_beside_the_chosen_algorithm) {
 }
 
 TEST(Forecast, says_why_it_was_not_simulated) {
-  // The last rank's chunk is smaller, so that ranks differ, and each talks with every other.
+  // The last rank's chunk is smaller, so not all ranks are alike, and each rank sends to every
+  // other.
   const Planner planner(Hosts::blocks(4096, 1), {.algorithm = Algorithm::kDirect});
   const auto rows =
       forecast(planner, Op::kAllReduce, Dtype::kFloat32, (64 << 20) + 4096, Which::kChosen);

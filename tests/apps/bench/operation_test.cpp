@@ -5,7 +5,7 @@
 namespace paceline::bench {
 namespace {
 
-// nccl-tests, doc/PERFORMANCE.md.
+// The factors are from doc/PERFORMANCE.md of nccl-tests.
 TEST(OperationTest, bus_factors_are_those_of_nccl_tests) {
   EXPECT_DOUBLE_EQ(bus_factor(Op::kAllReduce, 2), 1.0);
   EXPECT_DOUBLE_EQ(bus_factor(Op::kAllReduce, 8), 1.75);

@@ -28,7 +28,8 @@ Collective collective(Op op, Dtype dtype, std::size_t count, Bytes& output) {
 
 class PatternOf : public testing::TestWithParam<std::tuple<Dtype, int>> {};
 
-// The engine's own kernel computes the sum; for many ranks bfloat16 is the narrowest type.
+// The engine's own kernel computes the sum. With many ranks, bfloat16 is the type with the least
+// precision.
 TEST_P(PatternOf, sums_are_exact) {
   const auto [dtype, ranks] = GetParam();
   constexpr std::size_t kCount = 2000;
@@ -70,7 +71,7 @@ TEST(PatternTest, another_calls_and_another_ranks_values_differ) {
   EXPECT_NE(written(pattern, 64, 0, 1), written(pattern, 64, 1, 1));
 }
 
-// Blocks of all ranks, put together by hand.
+// The expected blocks of all ranks are put together by hand.
 TEST(PatternTest, blocks_lie_where_the_operation_puts_them) {
   constexpr int kRanks = 3;
   constexpr std::size_t kCount = 700, kBytes = kCount * 4;

@@ -58,7 +58,7 @@ TEST_F(BenchPlanningTest, keeps_what_this_group_could_not_measure) {
   EXPECT_NE(load_calibration(costs_)->sockets, known.sockets);
 }
 
-// The machine decides which of the two happens.
+// It depends on the machine whether the new calibration is kept.
 TEST_F(BenchPlanningTest, replaces_a_calibration_only_by_a_steady_one) {
   CostModel known;
   known.origin = "a quiet box of 2026-01-02";
@@ -219,7 +219,8 @@ TEST_F(BenchPlanningTest, simulates_hosts_of_a_thousand_ranks_in_parts) {
   EXPECT_THAT(outcome.out, testing::Not(Says("simulate.too_long")));
 }
 
-// With one rank a host there are no parts, and chunks are not equal.
+// With one rank on each host the simulation cannot be divided into parts, and chunks differ in
+// size.
 TEST_F(BenchPlanningTest, fails_when_the_chosen_algorithm_is_not_simulated) {
   const Outcome outcome =
       bench({"all_reduce", "--simulate", "hosts=3000", "--sizes", "1M", "--algorithm", "direct"});
@@ -250,7 +251,7 @@ TEST_F(BenchPlanningTest, tells_of_noisy_costs_wherever_they_are_used) {
   EXPECT_THAT(bench({"all_reduce", "--explain", "--np", "2", "--transport", "tcp"}).out, told);
 }
 
-// Without an earlier calibration the output of --calibrate depends on the machine.
+// Without an earlier calibration, the output of --calibrate depends on the machine.
 TEST_F(BenchPlanningTest, a_first_calibration_is_kept_and_called_noisy_where_it_is) {
   const Outcome outcome = bench({"--calibrate", "--np", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

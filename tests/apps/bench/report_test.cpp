@@ -91,7 +91,7 @@ TEST(ReportTest, the_table_shows_the_ratio_and_its_range) {
   EXPECT_THAT(text, HasSubstr("200.00 [100.00, 300.00]"));
 }
 
-// Rounds of one call each: its median, and the fastest call.
+// A row with one round for each pair: the median and the fastest call of the round.
 Row timed_row(const std::string& peer, std::vector<std::pair<double, double>> rounds) {
   Row row = row_of(peer, 4096, {});
   for (const auto& [median, fastest] : rounds)
@@ -128,7 +128,7 @@ TEST(ReportTest, a_ratio_of_noisy_measurements_says_so) {
     EXPECT_EQ(page.find("] noisy</td>") != std::string::npos, one.is_noisy) << one.what;
     EXPECT_EQ(!noise_note(report.rows).empty(), one.is_noisy) << one.what;
   }
-  // Each size has its own row of paceline's.
+  // Rows are compared with Paceline's row of the same size, so only Paceline's row is noisy here.
   std::vector<Row> rows = {timed_row("paceline", {{1, 1}, {40, 30}}), timed_row("gloo", {{9, 8}})};
   rows[1].bytes = 8192;
   EXPECT_THAT(noise_note(rows), Says("bench.noisy"));
@@ -167,7 +167,7 @@ TEST(ReportTest, the_page_says_how_it_was_made) {
   EXPECT_THAT(page, Says("bench.environment", report.variables));
 }
 
-// One size makes no line, so that every contestant needs a marker.
+// A single size gives no line in the chart, so every contestant needs a marker.
 TEST(ReportTest, every_contestant_is_seen_at_a_single_size) {
   Report report = small_report();
   for (const char* peer : {"gloo", "openmpi", "mpich", "oneccl", "limit", "memcpy"}) {

@@ -1,4 +1,4 @@
-// Real ranks in turns, and what happens when a contestant misbehaves.
+// Sessions with real ranks that take turns, and what happens if a contestant misbehaves.
 
 #include <filesystem>
 
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// "gloo" is the contestant that misbehaves.
+// The contestant "gloo" is a test program that misbehaves.
 class SessionTest : public testing::Test {
  protected:
   SessionTest() {
@@ -53,7 +53,7 @@ std::vector<std::string> labels(const Report& report) {
   return all;
 }
 
-// The notes, except the one about a busy machine, as this one may be.
+// All notes but the one about noise, because the machine that runs this test may be busy.
 std::vector<std::string> notes_of_contestants(const Report& report) {
   std::vector<std::string> notes = report.notes;
   std::erase_if(notes, [](const std::string& note) { return note.starts_with("noisy"); });
@@ -68,7 +68,7 @@ TEST_F(SessionTest, everybody_has_one_turn_a_round) {
   SessionEvents events;
   events.is_interrupted = [&] { return ++turns < 0; };
   const Report report = run(events);
-  EXPECT_EQ(turns, 2 * 3 * 3);  // sizes, rounds with the one that warms up, entrants
+  EXPECT_EQ(turns, 2 * 3 * 3);  // sizes x rounds, with the one to warm up, x entrants
   EXPECT_THAT(labels(report),
               ElementsAre("paceline, symmetric 4096", "paceline, ordinary 4096", "gloo 4096",
                           "paceline, symmetric 8192", "paceline, ordinary 8192", "gloo 8192"));
@@ -122,7 +122,7 @@ TEST_F(SessionTest, every_operation_is_right_in_every_form) {
 }
 
 TEST_F(SessionTest, a_wrong_result_puts_a_peer_out_and_is_told) {
-  add_peer("none");  // two ranks that do not add anything up
+  add_peer("none");  // its two ranks add nothing up
   options_.check = true;
   const Report report = run();
   EXPECT_THAT(labels(report), ElementsAre("paceline, symmetric 4096"));
@@ -138,7 +138,8 @@ class FaultySession : public SessionTest, public testing::WithParamInterface<Fau
 TEST_P(FaultySession, goes_on_without_the_peer) {
   add_peer(GetParam().name);
   options_.sizes = {4096, 64 << 10, 128 << 10};
-  // Paceline's turns of milliseconds must end in time as well.
+  // The limit is short for the contestant that hangs. Paceline's own turns of milliseconds must
+  // also fit within it.
   if (GetParam().name == std::string("hang")) options_.turn_limit = 5s;
   const Report report = run();
   EXPECT_THAT(labels(report),

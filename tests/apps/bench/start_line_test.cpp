@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 
 std::string path_of(const Fd& fd) { return fmt::format("/proc/self/fd/{}", fd.get()); }
 
-// Threads that share a core but believe that it is theirs spin in vain.
+// Threads that share a core but assume a core of their own spin in vain, so they repeat fewer
+// times.
 int times_for(bool own_core) { return own_core ? 20 : 200; }
 
 class StartLineWith : public testing::TestWithParam<std::tuple<int, bool>> {};

@@ -1,14 +1,14 @@
 #pragma once
 
-// The messages of the launcher's rooms, the planner and the other commands, as tests pin them.
-// tests/harness/says.h compares. A better wording is changed in the sources and here, in no test.
+// The messages of the launcher, the planner and the other commands that tests check with
+// tests/harness/says.h. To reword a message, change the sources and this table, but no test.
 
 #include "tests/harness/says.h"
 
 namespace paceline::harness {
 
 inline constexpr Message kCommandMessages[] = {
-    // ---- launcher rooms, planning, and the other commands
+    // ---- the launcher, planning, and the other commands
     // options and settings of the commands
     {"option.did_you_mean", "; did you mean {}?"},
     {"option.not_one_of", "{}: '{}' is not one of {}"},

@@ -1,7 +1,7 @@
 #pragma once
 
-// The errors of a rank (engine, files, training), as tests pin them.
-// tests/harness/says.h compares. A better wording is changed in the sources and here, in no test.
+// The errors of a rank (engine, files, training) that tests check with tests/harness/says.h. To
+// reword a message, change the sources and this table, but no test.
 
 #include "tests/harness/says.h"
 
@@ -51,7 +51,7 @@ inline constexpr Message kRankMessages[] = {
     {"manifest.box_unreadable", "\"{}\" is not a box of {} dimensions"},
     {"manifest.shape_refused", "it cannot have the shape [{}]"},
     {"manifest.version_unknown", "{}: format version {}; this release reads version {}"},
-    // engine: what paceline explain and a time-out tell from the records
+    // engine: what paceline explain and a time-out report from the records
     {"explain.missing_rank_waited_for", "it last finished {}; rank {} has been waiting for {}"},
     {"explain.missing_rank_finished_nothing", "it had finished nothing before; "},
     {"explain.missing_rank_stopped", "it last finished {} and is stopped; "},
@@ -75,7 +75,7 @@ inline constexpr Message kRankMessages[] = {
     {"flight.damaged", "{} is not a flight file, or is damaged: {}"},
     {"flight.written_by_another", "it was written by rank {}"},
     {"flight.other_version", "{} has format version {}; this program reads version {}"},
-    // engine: groups that form
+    // engine: forming a group
     {"handshake.other_version", "{} speaks protocol version {}, this build speaks {}"},
     {"forming.unreachable", "{}: connecting to {} of group {} failed: {}"},
     {"forming.gave_up", "{}: group {} did not form: {}"},
@@ -109,12 +109,12 @@ inline constexpr Message kRankMessages[] = {
     {"socket.foreign_address",
      "{} is not an address of this host; listening on all addresses, which the other ranks reach "
      "if {} leads here"},
-    // engine: memory and descriptors that run out
+    // engine: too little memory, too few descriptors
     {"memory.part_not_got", "rank {} ({}) could not get its part of {}"},
     {"system.too_many_files", "Too many open files; raise the limit: ulimit -n, now {}"},
     {"memory.not_allocated_in_time", "{}: allocating {} shared bytes in group {} timed out after "},
     {"memory.block_missing", "{} has not allocated its block; "},
-    // training: a run that begins
+    // training: the beginning of a run
     {"ownership.directory_used",
      "checkpoint directory {}: it has checkpoints already, the newest of step {}; to continue that "
      "run, resume it (--resume); to begin another one, give it a directory of its own"},
@@ -302,7 +302,7 @@ inline constexpr Message kRankMessages[] = {
     {"checkpoint.shapes_differ", "{} here, {} in the checkpoint"},
     {"checkpoint.tensors_new", "{} tensors not in the checkpoint, for instance {}"},
     {"checkpoint.tensors_unused", "tensors in the checkpoint only, for instance {}"},
-    // training: states and batches that differ
+    // training: saved states and batches that do not match
     {"saved_state.differs", "{}: {} here, {} in the saved state"},
     {"saved_state.not_a_number", "\"{}\" of the saved state is not a number: {}"},
     {"saved_state.lacks", "{}: the saved state has no \"{}\""},
@@ -330,7 +330,7 @@ inline constexpr Message kRankMessages[] = {
     {"pipeline.loan_kept",
      "; {} had given all its results and was waiting for {} to finish reading them in place"},
     {"optimizer.not_stepped", "worker {} did not take the step"},
-    // engine: groups that lose a rank
+    // engine: losing a rank
     {"loss.host_silent", "is gone: its host does not answer ({})"},
     {"loss.another_group_failed",
      " (another group had failed there: {}); see the output of rank {}"},

@@ -1,7 +1,7 @@
 #pragma once
 
-// The messages of `paceline run` and of the commands around a job, as tests pin them.
-// tests/harness/says.h compares. A better wording is changed in the sources and here, in no test.
+// The messages of `paceline run` and of the commands around a job that tests check with
+// tests/harness/says.h. To reword a message, change the sources and this table, but no test.
 
 #include "tests/harness/says.h"
 
@@ -132,7 +132,7 @@ inline constexpr Message kRunMessages[] = {
     {"hosts.variable_unset", "{}: there is no variable {} here"},
     {"hosts.option_alone",
      "{} is for --hosts and --hostfile, and none is given: the ranks run on this machine"},
-    // How ranks end and what is said of it.
+    // How ranks end, and the reports about it.
     {"run.first_failure", "rank {} failed first: {} (host "},
     {"run.role_failed_first", "{} (rank {}) failed first: {} (host "},
     {"run.last_lines", "  the last lines of {}:"},
@@ -205,7 +205,7 @@ inline constexpr Message kRunMessages[] = {
     {"tally.steps", "  steps                 {}, including steps made again"},
     {"tally.steps_lost", "  steps                 {}, {} of them lost and made again"},
     {"tally.goodput", "  goodput               {}% of that without restarts; of the time {}%\n"},
-    // Jobs that stand still.
+    // Jobs that make no progress.
     {"run.no_progress", "paceline: no progress for {} s: {}"},
     {"run.goes_on_by_itself", "paceline: the job makes progress again, after {} s"},
     {"hang.not_arrived", "{} not arrived at init_process_group(); {} waiting there"},
@@ -363,7 +363,7 @@ inline constexpr Message kRunMessages[] = {
      "topology: '{}' is neither an lstopo file (FILE.xml) nor a description like"},
     {"topo.no_cpu_left", "topology: this process may use none of the chosen cpus"},
     {"cli.not_expected", "'{}' was not expected"},
-    // What other commands of a job say.
+    // Messages of the other commands for a job.
     {"top.worker", "{} (rank {}): {}, {}"},
     {"dry_run.hosts", "{} hosts, world size {}"},
     {"jobs.no_job", "no job '{}'; there are {}"},

@@ -1,6 +1,6 @@
 #pragma once
 
-// A coordinator with a job's agents, for tests: agents are numbers, time is an argument.
+// A coordinator with the agents of a job, for tests. Agents are numbers, and time is an argument.
 
 #include <map>
 #include <optional>
@@ -26,7 +26,7 @@ inline CoordinatorSettings nodes(int min, int max, int max_restarts = 0) {
           .expected_nodes = max};
 }
 
-// Without the restarts that have been used.
+// The place in a start order, without the number of restarts that have been used.
 inline NodePlace place_of(const StartOrder& order) {
   NodePlace place = order.place;
   place.restarts = {};
@@ -73,7 +73,8 @@ class CoordinatedJob {
     collect();
   }
 
-  // The last order that the agent got and that has not been asked for; nothing when there is none.
+  // Takes the agent's last order. Returns nothing if there is none, or if it is of another kind
+  // than T.
   template <class T>
   std::optional<T> take(int agent) {
     const auto found = last_.find(agent);
@@ -90,7 +91,7 @@ class CoordinatedJob {
     collect();
   }
   bool has_lost_its_job_with(int agent) { return coordinator_.has_lost_its_job_with(agent); }
-  // Whose failure was said to be the first, in the order in which that was said.
+  // The agents whose failure the coordinator named as the first, in the order of these messages.
   const std::vector<int>& failed_first() const { return failed_first_; }
   void expect_reports_within(std::chrono::nanoseconds time) {
     coordinator_.expect_reports_within(time);

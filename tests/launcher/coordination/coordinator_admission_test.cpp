@@ -1,4 +1,4 @@
-// Which nodes the coordinator admits, and which wait as spares.
+// Which nodes the coordinator admits, and which nodes wait as spares.
 
 #include <csignal>
 
@@ -87,7 +87,7 @@ TEST(CoordinatorAdmission, a_spare_takes_the_place_of_a_lost_node_at_the_next_ge
     ASSERT_TRUE(start);
     EXPECT_EQ(place_of(*start), (NodePlace{1, 1, 2, 2, 4, {{kNoRole, 4}}}));
     EXPECT_THAT(start->note, note);
-    job.pass(60s);  // its time as a spare is over
+    job.pass(60s);  // the time that it would have waited as a spare
     EXPECT_FALSE(job.take<EndOrder>(3));
   }
 }
@@ -107,7 +107,7 @@ CoordinatorSettings shards(int min, int max, std::int64_t logical_shards) {
   return settings;
 }
 
-// Each node has two ranks: 8 shards go to 1, 2 or 4 nodes.
+// Each node has two ranks, so 8 shards can be divided among 1, 2 or 4 nodes.
 TEST(CoordinatorAdmission, a_job_of_logical_shards_continues_with_the_most_nodes_that_fit) {
   Job job(shards(1, 4, 8));
   for (const int agent : {1, 2, 3, 4}) job.join(agent);
@@ -162,7 +162,7 @@ TEST(CoordinatorAdmission,
 TEST(CoordinatorAdmission, spares_are_admitted_one_after_the_other) {
   Job job(nodes(2, 2, 9));
   for (const int agent : {1, 2, 3, 4, 5}) job.join(agent);
-  job.lose(3);  // a spare that leaves is not a loss
+  job.lose(3);  // losing a spare does not count as a loss
   EXPECT_FALSE(job.take<StopOrder>(1));
   job.lose(2);
   job.stopped(1, 0);
@@ -217,7 +217,7 @@ TEST(CoordinatorAdmission, a_loss_while_the_job_is_ending_brings_no_spare_in) {
   EXPECT_EQ(job.take<EndOrder>(3)->exit_code, 0);
 }
 
-// As when a pod with a fixed number comes back before its death is noticed.
+// This happens when a pod with a fixed number is restarted before its death has been noticed.
 TEST(CoordinatorAdmission,
      a_node_rank_that_is_taken_is_waited_for_as_long_as_a_loss_may_go_unnoticed) {
   const auto with_rank = [](const Job& job, int agent, int rank) {

@@ -1,5 +1,5 @@
-// Strangers at the job's coordinator: they cost it nothing, and no agent is shut out. And an agent
-// is not called silent because the coordinator did not listen.
+// Unknown connections to the coordinator of a job cost it little and shut out no agent. And neither
+// an agent nor the coordinator is taken for silent because the other side did not listen.
 
 #include <algorithm>
 #include <atomic>
@@ -50,7 +50,7 @@ class CoordinatorHosts : public testing::Test {
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   }
   static int next_descriptor() { return Fd(open("/dev/null", O_RDONLY | O_CLOEXEC)).get(); }
-  // The host's loop, as an agent turns it; how often it turned.
+  // Runs the event loop of the coordinator, as its agent does. Returns the number of turns.
   int turn_for(std::chrono::milliseconds time) {
     int turns = 0;
     for (const Deadline deadline = Deadline::after(time); !deadline.expired(); ++turns) {
@@ -60,7 +60,7 @@ class CoordinatorHosts : public testing::Test {
     }
     return turns;
   }
-  // Which needs this loop to turn meanwhile.
+  // The agent connects on another thread, because the coordinator's loop must run meanwhile.
   std::unique_ptr<CoordinatorLink> connect_agent(EventLoop& loop,
                                                  const KeepAlive& keep_alive = {}) {
     std::atomic<bool> done = false;
@@ -122,7 +122,7 @@ TEST_F(CoordinatorHosts, strangers_beyond_the_last_descriptor_make_room_for_each
   limit_descriptors(512);
   const std::string said = GetCapturedStderr();
   EXPECT_GE(num_hung_up(), 190);
-  EXPECT_LT(num_hung_up(), 200);  // the newest stay
+  EXPECT_LT(num_hung_up(), 200);  // the newest connections stay
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
@@ -153,7 +153,7 @@ TEST_F(CoordinatorHosts, the_coordinator_has_its_time_again_after_a_standstill_o
   EXPECT_EQ(link->lost(), "");
   for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
     ASSERT_FALSE(deadline.expired());
-    loop.turn(Deadline::after(20ms));  // the coordinator's does not turn
+    loop.turn(Deadline::after(20ms));  // the coordinator's loop does not run
     link->tend();
   }
   EXPECT_THAT(link->lost(), Says("coordinator.silent", 0.2));
@@ -171,7 +171,7 @@ TEST_F(CoordinatorHosts, agents_have_their_time_again_after_a_standstill_of_the_
   EXPECT_EQ(link->lost(), "");
   for (const Deadline deadline = Deadline::after(20s); link->lost().empty();) {
     ASSERT_FALSE(deadline.expired());
-    turn_for(500ms);  // an agent whose loop does not turn says nothing
+    turn_for(500ms);  // the agent's loop does not run, so it sends no sign of life
     loop.turn(Deadline::after(std::chrono::milliseconds(0)));
   }
 }

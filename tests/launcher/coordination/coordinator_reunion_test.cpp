@@ -1,4 +1,4 @@
-// Coordinators of one job that a gap in the network has left with some of its nodes each.
+// Several coordinators of one job, each with some of the nodes, after the network was partitioned.
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@ constexpr int kCaller = 99;
 
 Endpoint at(int agent) { return {fmt::format("10.0.0.{}", agent), 1}; }
 
-// One side of the gap. The agent that leads is the first of `agents`, which were in generation 0 of
-// a job of `world` nodes together with the others.
+// The agents on one side of a network partition. The first of `agents` leads. In generation 0 the
+// agents of both sides together were one job of `world` nodes.
 class Side {
  public:
   Side(const CoordinatorSettings& usual, const std::vector<int>& agents, int world)
@@ -27,7 +27,7 @@ class Side {
   CoordinatedJob& job() { return job_; }
   int leader() const { return leader_; }
   bool looks() const { return !job_.coordinator().others_to_ask().empty(); }
-  // Asks the other one and does as it says; whether it gave way.
+  // Asks the other side and follows its answer. Returns whether this side gave way.
   bool give_way_to(Side& other) {
     const Looking question = job_.coordinator().question_to(at(other.leader()));
     other.job().report(kCaller, question);
@@ -123,14 +123,14 @@ TEST(CoordinatorReunion, all_agents_are_sent_to_the_one_that_has_more) {
   EXPECT_FALSE(right.looks());
 }
 
-// It told the other one to come, so it stays until that may have come.
+// The left side has told the right one to come, so it must stay until the right one may have come.
 TEST(CoordinatorReunion, one_that_called_another_does_not_leave_at_the_same_time) {
   Side left(nodes(3, 3, 9), {0}, 3), right(nodes(3, 3, 9), {2}, 3);
   right.job().report(kCaller, left.job().coordinator().question_to(at(2)));
   EXPECT_FALSE(right.job().take<FollowOrder>(kCaller));
   left.job().report(kCaller, right.job().coordinator().question_to(at(0)));
   ASSERT_TRUE(left.job().take<FollowOrder>(kCaller));
-  Joining joining = right.job().joining(1);  // meanwhile the other one has got more
+  Joining joining = right.job().joining(1);  // meanwhile the right side has another agent
   right.job().join(1, joining);
   EXPECT_FALSE(left.give_way_to(right));
   left.job().pass(6s);
@@ -157,12 +157,12 @@ TEST(CoordinatorReunion, one_that_never_had_a_generation_or_has_enough_looks_for
   EXPECT_TRUE(first.coordinator().others_to_ask().empty());
   first.lose(2);
   first.stopped(0, 0);
-  EXPECT_TRUE(first.coordinator().others_to_ask().empty());  // something runs still
+  EXPECT_TRUE(first.coordinator().others_to_ask().empty());  // agent 1 still runs
   first.stopped(1, 0);
   EXPECT_EQ(first.coordinator().others_to_ask(), std::vector{at(2)});
 }
 
-// One node's word does not end a coordinator that the others still follow.
+// A coordinator that other agents still follow must not end because a single node gives it up.
 TEST(CoordinatorReunion, as_many_agents_must_give_it_up_as_make_a_job) {
   for (const auto& [min, wanted] : {std::pair(1, 1), std::pair(2, 2), std::pair(3, 3)}) {
     CoordinatedJob job(nodes(min, 4, 9));

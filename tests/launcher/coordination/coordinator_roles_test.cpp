@@ -1,5 +1,5 @@
-// Roles of ranks: who deals them, and how a job ends whose servers serve until its trainers are
-// done.
+// Roles of ranks: how the coordinator assigns them, and how a job ends if its servers serve until
+// its trainers have ended.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -85,7 +85,7 @@ TEST(CoordinatorRoles, servers_end_once_no_node_has_a_trainer_left) {
   job.join(2);
   job.take<StartOrder>(1);
   job.take<StartOrder>(2);
-  job.report(2, WorkDone{0});  // it has observers alone
+  job.report(2, WorkDone{0});  // this node has only observers
   EXPECT_FALSE(job.take<WindUpOrder>(1) || job.take<WindUpOrder>(2));
   job.report(1, WorkDone{0});
   EXPECT_TRUE(job.take<WindUpOrder>(1));
@@ -119,7 +119,7 @@ TEST(CoordinatorRoles, after_a_restart_the_trainers_are_waited_for_again) {
   job.pass(60s);
   EXPECT_EQ(job.take<StartOrder>(1)->place.roles, kUntilTrainers);
   job.report(2, WorkDone{1});
-  job.report(1, WorkDone{0});  // late, of the first generation
+  job.report(1, WorkDone{0});  // a late report about the first generation
   EXPECT_FALSE(job.take<WindUpOrder>(2));
   job.report(1, WorkDone{1});
   EXPECT_TRUE(job.take<WindUpOrder>(2));

@@ -1,4 +1,4 @@
-// The coordinator alone.
+// The coordinator alone, without connections and agents.
 
 #include "paceline/launcher/coordination/coordinator.h"
 
@@ -86,7 +86,7 @@ TEST(Coordinator, ends_in_order_when_every_node_has) {
   job.join(2);
   job.report(1, Finished{0});
   EXPECT_FALSE(job.over());
-  job.lose(1);  // it has nothing left to do
+  job.lose(1);  // its ranks have already finished
   EXPECT_FALSE(job.over());
   job.report(2, Finished{0});
   EXPECT_EQ(job.take<EndOrder>(2)->exit_code, 0);
@@ -114,7 +114,7 @@ TEST(Coordinator, a_failure_stops_all_and_starts_the_next_generation_once_nothin
   EXPECT_THAT(job.take<StopOrder>(2)->reason, HasSubstr("failure at h1"));
   job.stopped(1, 0);
   job.take<StartOrder>(1);
-  job.fail(2, 0, 1);  // because of it
+  job.fail(2, 0, 1);  // a consequence of the first failure
   job.stopped(2, 0);
   const auto next = job.take<StartOrder>(1);
   ASSERT_TRUE(next);
@@ -147,7 +147,7 @@ TEST(Coordinator, a_report_of_an_older_generation_is_dropped) {
 TEST(Coordinator, a_signal_weighs_more_than_an_exit_code_and_a_lost_host_more_than_both) {
   Job job(nodes(2, 3));
   for (const int agent : {1, 2, 3}) job.join(agent);
-  job.fail(1, 0, 1);  // it noticed first that rank 2 was gone
+  job.fail(1, 0, 1);  // it noticed the end of agent 2's rank before agent 2 did
   job.fail(2, 0, 0, SIGKILL);
   for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
   EXPECT_EQ(job.take<EndOrder>(3)->cause, "failure at h2");
@@ -184,7 +184,7 @@ TEST(Coordinator, names_the_first_failure_when_all_reports_on_their_way_have_arr
   job.fail(2, 0, 0, SIGKILL);
   job.pass(100ms);
   EXPECT_THAT(job.failed_first(), testing::ElementsAre(2));
-  job.fail(3, 0, 0, SIGSEGV);  // too late to be shown, and so to be the cause
+  job.fail(3, 0, 0, SIGSEGV);  // too late to be printed, so it cannot become the cause
   for (const int agent : {1, 2, 3}) job.stopped(agent, 0);
   EXPECT_THAT(job.failed_first(), testing::ElementsAre(2));
   EXPECT_EQ(job.take<EndOrder>(3)->cause, "failure at h2");
@@ -277,7 +277,8 @@ TEST(Coordinator, a_node_that_is_stopped_leaves_an_elastic_job_and_ends_another_
   EXPECT_EQ(fixed.take<EndOrder>(1)->exit_code, 128 + SIGTERM);
 }
 
-// Of which only the first dies early; the others make steps, and end because a node goes or comes.
+// Only every third generation dies early. The others make steps, and end because a node is lost or
+// joins.
 TEST(Coordinator, early_deaths_far_apart_are_not_a_crash_loop_of_an_elastic_job) {
   Job job(nodes(1, 2, 1000));
   job.join(1);
@@ -297,7 +298,7 @@ TEST(Coordinator, early_deaths_far_apart_are_not_a_crash_loop_of_an_elastic_job)
   }
 }
 
-// The program has no part in it.
+// The program has no part in these ends.
 TEST(Coordinator, hosts_that_are_lost_early_are_not_a_crash_loop) {
   Job job(nodes(2, 2, 1000));
   job.join(1);
@@ -354,7 +355,7 @@ TEST(Coordinator, a_node_that_leaves_between_generations_does_not_end_a_job_that
     job.fail(1, generation, 3 + generation);
     for (const int agent : {1, 2, 3}) job.stopped(agent, generation);
   }
-  // The second early death is followed by a pause.
+  // After the second early death the coordinator pauses.
   job.report(2, Leaving{15});
   EXPECT_FALSE(job.over());
   job.pass(1s);
@@ -386,7 +387,7 @@ TEST(Coordinator, where_steps_are_counted_they_alone_are_progress) {
               Says("restarts.crash_loop", "ended with exit code 3", 3));
 }
 
-// Every agent knows from the order that started its generation what the job may still do.
+// Every agent knows how many restarts are left from the order that started its generation.
 TEST(Coordinator, a_successor_goes_on_counting_restarts_where_the_first_one_was) {
   Job first(nodes(2, 3, 2));
   for (const int agent : {1, 2, 3}) first.join(agent);
@@ -401,7 +402,8 @@ TEST(Coordinator, a_successor_goes_on_counting_restarts_where_the_first_one_was)
   settings.terms.restarts = last->place.restarts;
   Job successor(settings);
   for (const int agent : {2, 3}) successor.join(agent);
-  ASSERT_TRUE(successor.take<StartOrder>(2));  // enough are left: the loss was free
+  // Enough nodes are left, so the loss of agent 1 used no restart.
+  ASSERT_TRUE(successor.take<StartOrder>(2));
   successor.fail(2, 2, 3);
   for (const int agent : {2, 3}) successor.stopped(agent, 2, 60s);
   EXPECT_THAT(successor.take<StartOrder>(3)->note, Says("coordinator.restarts", 2, 2));

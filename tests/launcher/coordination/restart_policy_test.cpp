@@ -110,7 +110,7 @@ TEST(RestartPolicy, ends_on_purpose_are_not_a_crash_loop_and_take_no_pause_but_u
   EXPECT_THAT(policy.after(struck, kBegin).reason, Says("restarts.used_up", "8 restarts"));
 }
 
-// Whatever ended the one that made it.
+// Any kind of end counts, if its generation made progress.
 TEST(RestartPolicy, progress_between_two_early_ends_restarts_the_count) {
   const GenerationEnd useless{{.end = "exit code 7"}, false, 10ms};
   for (const bool noted : {true, false}) {
@@ -140,7 +140,8 @@ TEST(RestartPolicy, young_deaths_are_followed_by_growing_pauses) {
   EXPECT_EQ(policy.after({{.end = "one"}, false, 10ms}, kBegin).pause, 0s);
 }
 
-// As an agent does that takes over from the coordinator: clocks differ, ages travel.
+// An agent that takes over from the coordinator does this. Clocks differ between hosts, so the ages
+// of restarts are sent.
 TEST(RestartPolicy, goes_on_with_a_budget_that_another_has_used) {
   RestartPolicy first({.max_restarts = 2, .window = 1h});
   EXPECT_TRUE(first.after(kUseful, kBegin).restart);
@@ -151,7 +152,8 @@ TEST(RestartPolicy, goes_on_with_a_budget_that_another_has_used) {
   RestartPolicy successor(used, other_clock);
   EXPECT_THAT(successor.after(kUseful, other_clock + 10min).reason,
               Says("restarts.used_up_in_window", "2 restarts", 3600, 2));
-  EXPECT_TRUE(successor.after(kUseful, other_clock + 20min).restart);  // the first is an hour old
+  // The first restart is an hour old.
+  EXPECT_TRUE(successor.after(kUseful, other_clock + 20min).restart);
   EXPECT_EQ(successor.budget(other_clock + 20min).num_restarts, 3);
   EXPECT_TRUE(RestartPolicy(used.after(20min)).after(kUseful, kBegin).restart);
 }

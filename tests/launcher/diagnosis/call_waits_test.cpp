@@ -13,7 +13,7 @@ using testing::EndsWith;
 
 constexpr std::uint64_t kOneSecond = 1'000'000'000, kNow = 100 * kOneSecond;
 
-// A worker that runs.
+// The reading of a worker whose process runs.
 CallReading worker(int rank, const std::string& name) {
   CallReading reading;
   reading.rank = rank;
@@ -29,7 +29,7 @@ OpenCall call_of(const std::string& caller, const std::string& callee, double se
   const auto begun = kNow - static_cast<std::uint64_t>(seconds * 1e9);
   return {caller, callee, "pull", 7, worker_hash(caller), begun, state};
 }
-// The same call at its callee.
+// The same call, as its callee recorded it.
 OpenCall at_callee(const OpenCall& call, OpenState state, double seconds) {
   OpenCall there = call;
   std::swap(there.worker, there.other);
@@ -118,7 +118,7 @@ TEST(CallWaitsOfMany, a_call_of_another_process_of_that_name_is_not_taken_for_it
   EXPECT_EQ(call_waits({caller, callee})[0].state, CalleeState::kNotTaken);
 }
 
-// trainer0 waits for server0, which waits for store0, whose handler runs.
+// trainer0 waits for server0, which waits for store0, whose handler is running.
 TEST(CallWaitsOfMany, the_last_of_a_chain_explains_the_others) {
   CallReading trainer = worker(0, "trainer0"), server = worker(1, "server0"),
               store = worker(2, "store0");
@@ -139,7 +139,7 @@ TEST(CallWaitsOfMany, workers_that_wait_for_each_other_are_a_circle) {
   EXPECT_THAT(explain_waits(call_waits({a, b, c})), Says("hang.calls_in_a_circle", "b", "c", "b"));
 }
 
-// Rank 0 did not come to a collective, because it waits for a call.
+// Rank 0 has not arrived at a collective because it waits for a call.
 TEST(CallWaitsOfMany, tell_why_a_rank_that_operations_blame_is_late) {
   CallReading trainer = worker(0, "trainer0"), server = worker(1, "server0");
   trainer.open[0] = {call_of("trainer0", "server0", 9)};

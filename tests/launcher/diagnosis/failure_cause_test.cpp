@@ -49,7 +49,7 @@ TEST(FailureCause, a_kill_that_the_kernel_did_not_count_came_from_outside) {
   EXPECT_THAT(cause_of(killed()), Says("cause.killed_from_outside"));
   EndEvidence blind = killed();
   blind.before = blind.after = {};
-  EXPECT_EQ(cause_of(blind), "");  // the usual cause is printed
+  EXPECT_EQ(cause_of(blind), "");  // empty, so the launcher prints the usual hint
 }
 
 TEST(FailureCause, a_killed_child_counts_as_well) {

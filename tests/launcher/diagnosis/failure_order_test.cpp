@@ -40,7 +40,7 @@ TEST(FailureOrder, a_death_long_after_an_exit_is_its_consequence) {
   EXPECT_TRUE(failed_before(exit_code, killed));
 }
 
-// An uncaught exception ends like that, and is often a consequence.
+// An uncaught exception ends with an abort, and is often a consequence of another failure.
 TEST(FailureOrder, an_abort_weighs_no_more_than_an_exit) {
   const Failure exit_code = failure(0, 10s, kClose), aborted = failure(SIGABRT, 10s + 5ms, kClose);
   EXPECT_FALSE(failed_before(aborted, exit_code));
@@ -73,7 +73,7 @@ TEST(FailureOrder, a_rank_says_who_ended_its_group) {
            {"1 (rank 5 of the world, box): rank 0 (rank 4 of the world): why\n", 4},
            {"3 (box): (its notice cannot be read)\n", 3}})
     EXPECT_EQ(accused_rank(aborted + words), (AccusedRank{rank, true})) << words;
-  // A loss that was passed on.
+  // A rank that was lost, and another rank that passed this on when it aborted its group.
   EXPECT_EQ(accused_rank(aborted + "1 (box): rank 1: rank 2 (box) of group world is gone: its "
                                    "process ended; see the output of rank 2\n"),
             (AccusedRank{2, false}));

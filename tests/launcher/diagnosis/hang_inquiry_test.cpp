@@ -1,4 +1,4 @@
-// Where the ranks of several hosts are, together: who is named, and who is not.
+// Where the ranks of several hosts are: which of them are blamed for a hang, and which are not.
 
 #include "paceline/launcher/diagnosis/hang_inquiry.h"
 
@@ -21,7 +21,8 @@ using testing::IsEmpty;
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr int kGeneration = 3;
 
-// A rank of two that finished #1 forty seconds ago, and has waited in #2 since then or not arrived.
+// A rank of two. It finished all_reduce #1 `seconds` ago; if `waits`, it has been waiting in #2
+// since then, otherwise it has not arrived there.
 Flight rank_at(int rank, bool waits, double seconds = 40) {
   Flight flight;
   flight.rank = rank;
@@ -58,7 +59,7 @@ class HangInquiries : public testing::Test {
  protected:
   HangInquiries() { inquiry_.begin(kGeneration, {{4, "a"}, {9, "b"}}); }
 
-  // The number of the round that agent 9 is asked for; 0 when it is not asked.
+  // The number of the round in which agent 9 is asked; 0 if it is not asked.
   int round() {
     int round = 0;
     for (const auto& mail : inquiry_.take_mail()) {
@@ -69,7 +70,7 @@ class HangInquiries : public testing::Test {
     }
     return round;
   }
-  // What all agents are told; nothing when they are told nothing.
+  // The order that all agents get, or nothing if they get none.
   std::optional<HangOrder> verdict() {
     const auto mail = inquiry_.take_mail();
     if (mail.empty()) return {};
@@ -96,7 +97,7 @@ TEST_F(HangInquiries, name_the_missing_rank_of_another_host) {
   EXPECT_THAT(hang->sentence,
               Says("hang.never_entered", "rank 1", "all_reduce #2 (float32 x 8, sum, group world)",
                    "all_reduce #1", "rank 0", 40));
-  // The same standstill, reported again before the verdict had come.
+  // The same standstill is reported again, by a report that was sent before the verdict.
   inquiry_.take(4, report_of(rank_at(0, true)), now_ + 20ms);
   EXPECT_THAT(inquiry_.take_mail(), IsEmpty());
 }
@@ -114,7 +115,8 @@ TEST_F(HangInquiries, blame_no_rank_without_the_answer_of_a_host) {
   EXPECT_EQ(hang->witness, 0);
   EXPECT_THAT(hang->sentence, Says("hang.no_records", 1, 2));
   EXPECT_THAT(hang->sentence, Says("hang.host_silent", "b", 2));
-  // Asked again: silence adds nothing, an answer does.
+  // The first host reports again. If the other one is silent again, there is no new verdict; its
+  // answer brings one.
   inquiry_.take(4, report_of(rank_at(0, true)), now_ + 10s);
   EXPECT_GT(round(), 0);
   inquiry_.tick(now_ + 12s);
@@ -148,7 +150,7 @@ TEST_F(HangInquiries, do_without_a_host_that_is_lost_and_forget_older_generation
   EXPECT_THAT(inquiry_.take_mail(), IsEmpty());
 }
 
-// The receiver alone is known; it is not the reason.
+// Only the records of the receiver are known, and the receiver is not the cause.
 TEST_F(HangInquiries, do_not_blame_a_rank_that_waits_for_a_message_of_a_silent_host) {
   Flight flight = rank_at(0, true);
   flight.operations.back().call.op = static_cast<std::uint8_t>(Op::kReceive);
@@ -162,7 +164,8 @@ TEST_F(HangInquiries, do_not_blame_a_rank_that_waits_for_a_message_of_a_silent_h
   EXPECT_THAT(hang->ranks, IsEmpty());
 }
 
-// What a launcher knows besides records: those of a job of two ranks, one on each host.
+// A launcher's report of the signs of a hang, without flight records. The job has two ranks, one on
+// each of two hosts.
 Whereabouts signs_of(int rank, Standstill standstill, int round = 0) {
   standstill.seconds = standstill.seconds > 0 ? standstill.seconds : 40;
   standstill.running.push_back(rank);
@@ -180,7 +183,7 @@ TEST_F(HangInquiries, name_ranks_that_are_missing_in_the_first_meeting) {
   EXPECT_EQ(hang->witness, 0);
   EXPECT_EQ(hang->seconds, 40);
   inquiry_.take(4, signs_of(0, {.waiting = {0}, .missing = {1}}), now_ + 10s);
-  EXPECT_THAT(inquiry_.take_mail(), IsEmpty());  // it has been said
+  EXPECT_THAT(inquiry_.take_mail(), IsEmpty());  // this has already been reported
 }
 
 TEST_F(HangInquiries, name_the_ranks_that_wait_for_one_that_has_ended) {
@@ -214,7 +217,7 @@ TEST_F(HangInquiries, name_all_ranks_when_none_makes_a_step_or_computes) {
             "ranks 0, 1 are idle outside of any operation: steps have stopped, and none "
             "of them computes");
   EXPECT_THAT(hang->ranks, ElementsAre(0, 1));
-  // Another standstill, later: steps are progress where no operation is recorded.
+  // A later standstill is a new one: where no operation is recorded, steps are the progress.
   const Standstill later{.steps = 9, .idle = true};
   inquiry_.take(4, signs_of(0, later), now_ + 100s);
   inquiry_.take(9, signs_of(1, later, round()), now_ + 100s);
@@ -231,7 +234,7 @@ TEST_F(HangInquiries, say_nothing_of_ranks_that_compute_or_never_made_a_step) {
   EXPECT_TRUE(says_nothing({.idle = true}, {.idle = true}));
   EXPECT_TRUE(says_nothing({.steps = 7, .idle = true}, {.seconds = 5, .steps = 7, .idle = true}));
   EXPECT_TRUE(says_nothing({.stopped = {0}}, {.seconds = 5}));
-  // Nor without the answer of a host.
+  // A host that does not answer is also a reason to blame no rank.
   inquiry_.take(4, signs_of(0, {.steps = 7, .idle = true}), now_);
   EXPECT_GT(round(), 0);
   inquiry_.tick(now_ + 2s);

@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 using harness::Says;
 using testing::HasSubstr;
 
-// A reader's helper is the program that runs, here this test: `stacks --json --pid=N` answers after
-// a while, before main().
+// The program that reads stacks is the running one, which is this test. So `stacks --json --pid=N`
+// is answered here, before main() and after a while.
 __attribute__((constructor)) void answer_as_a_helper(int argc, char** argv) {
   if (argc < 2 || std::string_view(argv[1]) != "stacks") return;
   usleep(200'000);
@@ -68,7 +68,7 @@ TEST_F(StackSurveys, of_more_ranks_than_are_read_at_once_have_them_all) {
   EXPECT_EQ(stacks_text(*stacks_), "  ranks 0-5, thread main:\n      #0  work\n");
 }
 
-// The first ones are being read when the last descriptor goes.
+// The first four stacks are already being read when no more descriptors can be opened.
 TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
   const StackSurvey survey(loop_, "/proc/self/exe", ranks(6), keep_);
   allow_descriptors(0);
@@ -80,7 +80,8 @@ TEST_F(StackSurveys, name_ranks_that_cannot_be_looked_at_and_end_nothing) {
   EXPECT_THAT(text, HasSubstr("Too many open files"));
 }
 
-// The program that has the launcher as a library is not started again in the helper's place.
+// A program that contains the launcher as a library must not be started again in place of the
+// helper.
 TEST_F(StackSurveys, without_a_helper_say_that_there_is_none) {
   const StackSurvey survey(loop_, "", ranks(2), keep_);
   turn_until_done();

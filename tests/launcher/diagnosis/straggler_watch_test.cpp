@@ -24,7 +24,7 @@ TEST(StragglerCause, is_what_takes_a_tenth_of_the_time_quota_first) {
               Says("straggler.waits_for_something", 60));
   EXPECT_THAT(straggler_cause({.span = 10, .on_cpu = 9, .ready = 0.5, .in_operations = 0.5}),
               Says("straggler.computes_longer"));
-  // Several threads use more than the span.
+  // Several threads use more cpu time than the span is long.
   EXPECT_THAT(straggler_cause({.span = 10, .on_cpu = 38, .ready = 0.5, .in_operations = 1}),
               Says("straggler.computes_longer"));
 }

@@ -13,12 +13,13 @@ namespace {
 
 TEST(ThreadCensus, counts_threads_that_ran_and_no_others) {
   EXPECT_EQ(busy_threads({{1, 100}, {2, 100}}, {{1, 100}, {2, 300}, {3, 50}}, 1.0), 2);
-  EXPECT_EQ(busy_threads({{1, 100}}, {{1, 101}}, 10.0), 0);  // a hundredth of a second in ten
+  // A hundredth of a second of cpu time in ten seconds.
+  EXPECT_EQ(busy_threads({{1, 100}}, {{1, 101}}, 10.0), 0);
   EXPECT_EQ(busy_threads({}, {}, 1.0), 0);
 }
 
 TEST(ThreadCensus, sees_every_thread_of_this_process) {
-  std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first
+  std::thread([] {}).join();  // with the first thread, a sanitizer starts one of its own
   const std::size_t before = thread_times(getpid()).size();
   std::atomic<bool> stop = false;
   {

@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The other end is a script.
+// A shell script stands in for the other end of the link.
 class HostLinkTest : public testing::Test {
  protected:
   std::unique_ptr<HostLink> connect(const std::string& script) {
@@ -33,7 +33,8 @@ class HostLinkTest : public testing::Test {
 
   const FreshDirectory directory_;
   const std::string hello_ = directory_.write(
-      "hello", std::string(kGreeting) + encode_frame(FrameKind::kHello, "1"));  // $0
+      // The script finds the file as $0.
+      "hello", std::string(kGreeting) + encode_frame(FrameKind::kHello, "1"));
   EventLoop loop_;
   int num_frames_ = 0;
 };
@@ -46,7 +47,7 @@ TEST_F(HostLinkTest, a_host_that_says_nothing_is_silent) {
   link->cut();
 }
 
-// Output of this host is not read meanwhile, so nothing can arrive.
+// While the link is held, the output of the host is not read, so nothing can arrive.
 TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_afterwards) {
   const auto link = connect("exec sleep 60");
   link->hold(true);
@@ -59,7 +60,7 @@ TEST_F(HostLinkTest, a_host_that_is_held_is_not_silent_and_has_its_time_again_af
   link->cut();
 }
 
-// ssh ends its lines as a terminal in raw mode wants them.
+// ssh ends its lines with a carriage return, for a terminal in raw mode.
 TEST_F(HostLinkTest, messages_of_ssh_are_shown_without_carriage_returns) {
   const auto link = connect("printf 'Permission denied.\\r\\nbye\\033\\r\\n' >&2");
   turn_until([&] { return link->ended(); });

@@ -1,4 +1,4 @@
-// Hosts as users write them, and what is not a host.
+// Lists of hosts as users write them, and words that are refused as hosts.
 
 #include "paceline/launcher/hosts/host_list.h"
 
@@ -105,7 +105,7 @@ TEST(HostList, names_file_and_line_of_what_is_wrong) {
   EXPECT_THAT(refusal([] { read_hostfile("/tmp"); }), Says("hosts.file_not_opened", "/tmp"));
 }
 
-// Whatever comes: hosts that are safe on a command line, or an error.
+// For any text the result is an error, or hosts that are safe on a command line.
 TEST(HostList, never_lets_anything_but_a_name_through) {
   std::mt19937 random(harness::random_seed());
   const std::string alphabet = "ab1.-_@:[]%,=# \t\n;$()`'\"\\\x01\x7f\xff/slotsmax_";
@@ -131,7 +131,7 @@ TEST(HostList, never_lets_anything_but_a_name_through) {
       ASSERT_LE(host.slots, kMaxSlots);
     }
   }
-  EXPECT_GT(taken, 1000);  // the alphabet does make hosts
+  EXPECT_GT(taken, 1000);  // random texts do contain valid hosts
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// An agent with ranks and consoles of its own, without the command and the supervisor around it.
+// An agent with its own ranks and consoles, without the command and the supervisor around it.
 
 #include "paceline/launcher/job/agent.h"
 
@@ -33,7 +33,7 @@ class Agents : public testing::Test {
                                      {.num_local_ranks = 2, .binding = {.to = BindTo::kNone}});
   }
 
-  // The exit code of a job of two ranks that run `script`.
+  // Runs `script` as a job of two ranks; returns the exit code of the job.
   int run(const std::string& script) {
     plan_.options.command = {"sh", "-c", script};
     const Fd out = make_file("out"), err = make_file("err");

@@ -1,5 +1,5 @@
-// Generations of real processes without the command around them: nothing may grow with their
-// number.
+// Generations of real processes without the command around them. Nothing may grow with the number
+// of generations.
 
 #include "paceline/launcher/job/generation.h"
 
@@ -40,7 +40,7 @@ class GenerationTest : public testing::Test {
                                      {.num_local_ranks = 2, .binding = {.to = BindTo::kNone}});
   }
 
-  // Two ranks with `services` of their own.
+  // Starts a generation of two ranks with `services`.
   std::unique_ptr<Generation> start(int generation, JobServices& services) {
     const NodePlace place{.generation = generation, .world_size = 2};
     auto ranks =
@@ -61,7 +61,7 @@ class GenerationTest : public testing::Test {
     ASSERT_TRUE(ranks.over());
   }
 
-  // Kills one and waits until nothing is left.
+  // Kills one rank and waits until nothing is left.
   void cycle(int generation) {
     JobServices services(plan_.options);
     const auto ranks = start(generation, services);
@@ -85,7 +85,8 @@ class GenerationTest : public testing::Test {
   RankSeeds seeds_{"/bin/sleep", false, {}};
 };
 
-// The rest of the job hears of it by a broken connection, and its order to stop comes first.
+// The other ranks learn of the death from a broken connection. Their order to stop may arrive
+// before this launcher has noticed the death.
 TEST_F(GenerationTest, a_rank_that_died_before_the_order_to_stop_is_the_culprit) {
   testing::internal::CaptureStderr();
   JobServices services(plan_.options);
@@ -112,7 +113,7 @@ TEST_F(GenerationTest, ranks_that_only_run_are_not_deaths) {
 }
 
 TEST_F(GenerationTest, a_thousand_kills_and_restarts_leave_no_descriptor_process_or_memory) {
-  testing::internal::CaptureStderr();  // a report of each
+  testing::internal::CaptureStderr();  // every kill prints a report
   for (int generation = 1; generation <= 20; ++generation) cycle(generation);
   const auto descriptors = num_descriptors();
   const long pages = resident_pages();
@@ -122,7 +123,7 @@ TEST_F(GenerationTest, a_thousand_kills_and_restarts_leave_no_descriptor_process
   const auto descriptors_after = num_descriptors();
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(descriptors_after, descriptors);
-  EXPECT_LT(resident_pages() - pages, 5L << 20 >> 12);  // 5 MiB
+  EXPECT_LT(resident_pages() - pages, 5L << 20 >> 12);  // at most 5 MiB
   EXPECT_EQ(children(), "");
 }
 

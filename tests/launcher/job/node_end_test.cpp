@@ -1,4 +1,4 @@
-// How a job ended, by what one of its nodes knows.
+// How a job ended, as far as one of its nodes knows.
 
 #include <csignal>
 

@@ -20,7 +20,7 @@ StepReading steps(std::uint64_t made, double seconds, std::optional<std::uint64_
   return reading;
 }
 
-// The same, made between two moments.
+// The same reading, with the begin of the first step and the end of the last one.
 StepReading steps(std::uint64_t made, double seconds, std::uint64_t begun_at, double first_began,
                   double last_ended) {
   StepReading reading = steps(made, seconds, begun_at);
@@ -34,9 +34,9 @@ TEST(RunTally, steps_that_were_made_again_are_lost) {
   tally.started(100);
   tally.ended(110, steps(80, 8, 0));
   tally.started(112);
-  tally.ended(120, steps(60, 6, 50));  // 30 of the 80 again, up to 110
+  tally.ended(120, steps(60, 6, 50));  // makes 30 of the 80 steps again, up to step 110
   EXPECT_EQ(tally.steps_lost(), 30u);
-  // 14 s of steps, 110 of 140 kept, in 20 s.
+  // Steps took 14 s of the 20 s, and 110 of 140 steps were kept.
   EXPECT_DOUBLE_EQ(*tally.goodput(), 14 * 110 / 140.0 / 20);
   EXPECT_FALSE(tally.time_spent());
   EXPECT_THAT(tally.text(), Says("tally.steps_lost", 140, 30));
@@ -45,8 +45,8 @@ TEST(RunTally, steps_that_were_made_again_are_lost) {
   EXPECT_THAT(tally.text(), Says("tally.goodput_of_time", "55.0"));
 }
 
-// 2 s to start, 8 s of steps and 1 s of evaluating; the 9th second of steps is cut off by a failure
-// at 111.5; 3.5 s later there is a step again. At last 2 s for saving.
+// Until 111 the first generation takes 2 s to start, 8 s for steps and 1 s to evaluate. A failure
+// ends it at 112. The second one begins its first step at 115, and at the end it saves for 2 s.
 TEST(RunTally, the_cost_of_restarts_is_told_apart_from_the_jobs_own_time) {
   RunTally tally;
   tally.started(100);
@@ -57,7 +57,7 @@ TEST(RunTally, the_cost_of_restarts_is_told_apart_from_the_jobs_own_time) {
   ASSERT_TRUE(spent);
   EXPECT_DOUBLE_EQ(spent->kept, 11);
   EXPECT_DOUBLE_EQ(spent->made_again, 3);
-  EXPECT_DOUBLE_EQ(spent->recovering, 4);  // 111 to 115
+  EXPECT_DOUBLE_EQ(spent->recovering, 4);  // from 111 to 115
   EXPECT_DOUBLE_EQ(spent->own, 2 + 1 + 2);
   EXPECT_DOUBLE_EQ(spent->all(), 23);
   EXPECT_DOUBLE_EQ(spent->goodput(), *tally.goodput());
@@ -76,7 +76,7 @@ TEST(RunTally, a_run_without_a_restart_loses_nothing_to_one) {
   EXPECT_DOUBLE_EQ(tally.time_spent()->own, 10);
 }
 
-// Of five generations only the second and the fourth come to a step.
+// Only the second and the fourth of five generations make a step.
 TEST(RunTally, generations_without_a_step_are_recovering) {
   RunTally tally;
   tally.started(0);

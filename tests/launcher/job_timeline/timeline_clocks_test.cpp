@@ -9,7 +9,8 @@ namespace {
 using namespace std::chrono_literals;
 using testing::ElementsAre;
 
-// Host 1's clock is an hour ahead of host 0's; the launcher is 50 us and 70 us away from them.
+// Host 1's clock is an hour ahead of host 0's. The launcher knows their offsets to within 50 us and
+// 70 us.
 const std::vector<ClockShift> kHosts = {{0s, 50us}, {-1h, 70us}};
 
 TEST(TimelineClocks, the_ranks_measurements_count_as_long_as_the_launcher_agrees) {
@@ -32,7 +33,8 @@ TEST(TimelineClocks, a_rank_that_could_not_measure_is_put_there_by_the_launcher)
 }
 
 TEST(TimelineClocks, a_generation_with_another_first_host_uses_the_same_clock) {
-  // Later rank 0 runs on host 1, and host 0 has measured itself against that.
+  // In a later generation rank 0 runs on host 1, and host 0 has measured its clock against host
+  // 1's.
   const ClockShift towards_first{-1h, 20us}, towards_second{1h, 20us};
   const auto shifts = shifts_to_one_clock(
       {{0, 0, 0, {}}, {1, 1, 0, towards_first}, {1, 0, 1, {}}, {0, 1, 1, towards_second}}, kHosts);

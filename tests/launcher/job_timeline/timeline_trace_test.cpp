@@ -30,7 +30,7 @@ Timeline::Clock::time_point at(std::chrono::nanoseconds time) {
   return Timeline::Clock::time_point(time);
 }
 
-// As the trace, and as what it is called until it is whole.
+// Objects are planted at the name of the trace, and at the name that it has until it is complete.
 TEST(TimelineTrace, replaces_planted_links_and_fifos_and_follows_none) {
   for (const char* name : {"trace.json", "trace.json.part"}) {
     harness::with_each_planted(name, [&](const std::string& folder) {
@@ -57,7 +57,7 @@ TEST(TimelineTrace, has_all_ranks_on_one_clock) {
     Timeline timeline({.directory = directory.path(), .rank = rank, .world_size = 2});
     timeline.name_group(0, "world \"quoted\\");
     timeline.set_clock(rank * -1ms, rank * 1us);
-    const auto shift = rank * 1ms;  // this host's clock is ahead
+    const auto shift = rank * 1ms;  // the clock of this host is ahead by this much
     timeline.add(SpanKind::kStep, 0, 9, at(100us + shift), at(300us + shift));
     timeline.add(SpanKind::kPhase, static_cast<std::uint8_t>(Phase::kBackward), 0,
                  at(100us + shift), at(250us + shift));

@@ -37,7 +37,7 @@ std::vector<json> strict_spans(const std::string& path) {
       continue;
     }
     const auto track = std::pair(process, event.at("tid").get<int>());
-    if (kind == "s" || kind == "f") {  // an end of an arrow, at the begin of the last span
+    if (kind == "s" || kind == "f") {  // one end of an arrow, which begins with the span before it
       EXPECT_TRUE(event.at("id").is_string() && event.at("cat").is_string()) << event;
       EXPECT_EQ(event.at("ts"), spans.back().at("ts")) << event;
       EXPECT_EQ(track,

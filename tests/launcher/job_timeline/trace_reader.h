@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads a trace as strictly as a viewer of Chrome's trace format may.
+// Reads a trace as strictly as a viewer of Chrome's trace format may read it.
 
 #include <string>
 #include <vector>
@@ -11,8 +11,8 @@ namespace paceline::launcher {
 
 std::string read_text(const std::string& path);
 
-// The spans, after what a viewer relies on was checked: the keys of each event and their types,
-// tracks that have names, and spans of one track that do not overlap.
+// The spans of the trace. Checks everything that a viewer relies on: the keys of each event and
+// their types, that tracks have names, and that spans on one track do not overlap.
 std::vector<nlohmann::json> strict_spans(const std::string& path);
 
 }  // namespace paceline::launcher

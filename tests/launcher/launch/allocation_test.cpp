@@ -1,4 +1,4 @@
-// `paceline run` inside a SLURM job, with a command that stands for srun, and inside MPI jobs.
+// `paceline run` inside a SLURM job, with a script in place of srun, and inside MPI jobs.
 
 #include <optional>
 
@@ -40,7 +40,8 @@ class Allocation : public testing::Test {
   }
 
   FreshDirectory directory;
-  // Both "nodes" are this machine, so the address is given; srun would make the names reach them.
+  // Both "nodes" are this machine, so an address is given. With a real srun the names of the nodes
+  // would be enough.
   const PacelineProcess::Variables two_nodes = {
       {"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_TASKS_PER_NODE", "2,1"}};
 };
@@ -72,14 +73,14 @@ TEST_F(Allocation, that_contradicts_the_options_or_itself_is_refused) {
   EXPECT_THAT(list.err, Says("slurm.not_a_node_list", "n[1;x"));
 }
 
-// The ways in which SLURM 22.05 starts a launcher, with the variables that it leaves, and what
-// `paceline run` makes of them: ranks by srun on the nodes ("[n1:0] 0/3"), ranks here ("0/1"), or
-// an error.
+// The ways in which SLURM 22.05 starts a launcher, with the variables that it sets, and the result
+// of `paceline run`: ranks that srun starts on the nodes ("[n1:0] 0/3"), ranks on this machine
+// ("0/1"), or an error.
 struct Way {
   std::string what;
   PacelineProcess::Variables variables;
   std::vector<std::string> options;
-  std::vector<std::string> ranks;  // sorted lines of output
+  std::vector<std::string> ranks;  // the lines of output, sorted
   std::optional<harness::SaysMatcher> error;
 };
 

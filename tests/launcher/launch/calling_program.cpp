@@ -1,7 +1,8 @@
-// Workers of `paceline run --roles` that call each other by the names that the launcher gives.
-// Observers serve for ever, one `hold` at a time, which never answers. A trainer
+// Workers of `paceline run --roles` that call each other by the names that the launcher gives them.
+// Observers serve for ever; they run one `hold` at a time and never answer it. The argument says
+// what a trainer does:
 //   join            prints its name and its role, as observers do
-//   call N          calls N observers and prints who answered
+//   call N          calls N observers and prints which one answered
 //   load            calls observer0 again and again
 //   hold            waits for `hold` of observer0
 

@@ -1,4 +1,4 @@
-// Shell completion, tested in the shells themselves.
+// Shell completion, tested in real shells.
 
 #include <cstdlib>
 #include <map>
@@ -29,7 +29,7 @@ bool is_installed(const std::string& shell) {
   return std::system(("command -v " + shell + " >/dev/null").c_str()) == 0;
 }
 
-// A line's words as bash makes them: ":" and "=" are words of their own.
+// The words of a line as bash splits it: runs of ":" and "=" are words of their own.
 std::vector<std::string> split_by_bash(const std::string& line) {
   std::vector<std::string> words(1);
   bool is_break = false;
@@ -91,7 +91,7 @@ TEST(Completion, of_bash_continues_behind_values_with_colons) {
   EXPECT_THAT(offered("paceline run --backend=cpu:"), Contains("gloo"));
 }
 
-// Bash itself makes the words, and completes the line on a terminal.
+// Bash itself splits the line into words, and completes it on a terminal.
 TEST(Completion, of_bash_completes_at_a_terminal) {
   TerminalProcess bash({"/bin/bash", "--norc", "--noprofile", "-i"}, {24, 200},
                        {{"TERM", "dumb"}, {"PS1", "here> "}, {"INPUTRC", "/dev/null"}});
@@ -105,7 +105,7 @@ TEST(Completion, of_bash_completes_at_a_terminal) {
            {"paceline run --backend cpu:gl\t", "cpu:gloo "}}) {
     bash.type(typed);
     bash.wait_for(completed);
-    bash.type("\x15\n");  // leaves the line
+    bash.type("\x15\n");  // clears the line
     bash.wait_for("here> ");
   }
   bash.type("exit\n");

@@ -1,17 +1,17 @@
-// A rank for the tests of explained failures: crashing_program HOW. Rank 1 does it, the others
-// wait in a collective.
+// A rank for the tests of explained failures: crashing_program HOW. Rank 1 fails in the given way
+// while the other ranks wait in a collective:
 //
 //   null       writes through a null pointer, three calls deep
-//   thread     the same in a thread of its own
+//   thread     does the same in a thread of its own
 //   overflow   calls itself without end
-//   throws     an uncaught exception
-//   asserts    a failed assertion
-//   frees      memory twice
-//   illegal    an instruction that no processor has
-//   zero       an integer division by zero
-//   handled    has its own handler for SIGSEGV, which exits with 9
-//   memory     takes memory until it is stopped
-//   leaves     exits with 0 in front of a collective
+//   throws     throws an exception that is not caught
+//   asserts    fails an assertion
+//   frees      frees memory twice
+//   illegal    executes an instruction that no processor has
+//   zero       divides an integer by zero
+//   handled    writes through a null pointer; its own handler for SIGSEGV exits with 9
+//   memory     takes memory until it is killed
+//   leaves     exits with 0 before a collective
 //   shm        fills /dev/shm through a mapped file
 
 #undef NDEBUG
@@ -48,13 +48,13 @@ volatile int zero = 0;
   volatile char frame[4096];
   frame[depth % 4096] = 1;
   const int result = call_without_end(depth + 1);
-  return result + frame[depth % 4096];  // so the call is not the last
+  return result + frame[depth % 4096];  // so that it is no tail call
 }
 
 [[gnu::noinline]] void run_kernel() { __builtin_trap(); }
 
 [[gnu::noinline]] int divide(int value) {
-  const volatile int quotient = value / zero;  // done although its result is unused
+  const volatile int quotient = value / zero;  // volatile, so that it is computed
   return quotient;
 }
 

@@ -1,13 +1,16 @@
-// A rank for the tests of endings: ending_program HOW. In the job's first generation rank 1 ends as
-// HOW says while rank 0 waits for it in a collective; in later ones all ranks end with 0.
+// A rank for the tests of endings: ending_program HOW. In the job's first generation rank 1 ends in
+// the given way while rank 0 waits for it in a collective; in later ones all ranks exit with 0.
 //
-//   invalid, unsupported, timeout, system, corrupt, damaged: with that Error, uncaught
-//   exception  with a std::exception
-//   object     by throwing an object that is no std::exception
-//   abort, segv, kill: with that signal
-//   1, 2, 86   with that exit code
-//   damaged-late, invalid-late: ends its group because of that Error, then has work to finish
-//   progress   makes a step, then ends with an Error of use
+//   invalid, unsupported, timeout, system, corrupt, damaged
+//              throws this Error, which is not caught
+//   exception  throws a std::exception
+//   object     throws an object that is not a std::exception
+//   abort, segv, kill
+//              raises this signal
+//   1, 2, 86   exits with this code
+//   damaged-late, invalid-late
+//              aborts its group because of this Error, and exits a second later
+//   progress   makes a step, then throws an Error of use
 
 #include <csignal>
 #include <cstdio>
@@ -46,7 +49,7 @@ void end_as(const std::string& how) {
   std::_Exit(std::atoi(how.c_str()));
 }
 
-// Ends like a program that finishes its last checkpoint, long after the other ranks have ended.
+// Ends like a program that still saves its last checkpoint long after the other ranks have ended.
 [[noreturn]] void end_late(paceline::ProcessGroup& group, const Error& error) {
   group.abort(error.what());
   std::this_thread::sleep_for(1s);

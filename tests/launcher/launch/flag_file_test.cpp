@@ -1,4 +1,4 @@
-// Options from a file: its form, what overrides it, and what is refused.
+// Options from a file: the format, what overrides it, and what is refused.
 
 #include "apps/cli/flag_file.h"
 
@@ -117,7 +117,7 @@ TEST_F(FlagFileOfRun, is_found_in_the_working_directory) {
   EXPECT_EQ(outcome.out, "2\n") << outcome.err;
 }
 
-// Like a command in a folder where another user may write.
+// An options file that another user may have written.
 class FlagFileOfAnother : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -152,7 +152,7 @@ TEST_P(FlagFileOfAnother, is_said_and_not_read) {
   EXPECT_THAT(named.err, Says("flag_file.foreign", path_));
   const Outcome none = run_paceline({"run", "--config", "/dev/null", "true"});
   EXPECT_EQ(none.exit_code, 0) << none.err;
-  EXPECT_THAT(none.err, Not(HasSubstr("paceline.toml")));  // what runs beside it may be warned of
+  EXPECT_THAT(none.err, Not(HasSubstr("paceline.toml")));  // other warnings may be printed
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, FlagFileOfAnother, testing::Values("given away", "written by all"));

@@ -1,4 +1,5 @@
-// Flight records of a real job: removed after success, kept and explained after a failure.
+// Flight records of a real job: they are removed after success, and kept and explained after a
+// failure.
 
 #include <csignal>
 #include <filesystem>
@@ -21,7 +22,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// What rank 1 never enters.
+// The operation that rank 1 never enters.
 const char* const kOperation = "all_reduce #2 (float32 x 1000, sum, group world)";
 
 std::vector<std::string> job(const std::string& how, std::vector<std::string> options = {}) {
@@ -79,8 +80,9 @@ TEST(FlightRecords, a_missing_rank_is_named_by_the_error_the_launcher_and_explai
   EXPECT_EQ(json["flights"][1]["operations"][0]["op"], "broadcast");
 }
 
-// The others may be ended before they notice, even before they have finished the broadcast. The
-// verdict for each of these moments is tested in tests/engine/collectives/explain_test.cpp.
+// The launcher may end the other ranks before they notice the death, even before they have finished
+// the broadcast. tests/engine/collectives/explain_test.cpp tests the verdict for each of these
+// moments.
 testing::Matcher<const std::string&> explains_that_rank_1_died() {
   return testing::ContainsRegex("(rank |ranks 0-)1[^\n]* broadcast #1");
 }
@@ -105,7 +107,7 @@ TEST(FlightRecords, a_hang_that_is_interrupted_is_explained_and_can_be_looked_at
   const FreshDirectory logs;
   PacelineProcess paceline(job("hangs", {"--log-dir", logs.path()}));
   paceline.wait_for_lines("waiting", 1);
-  std::this_thread::sleep_for(1500ms);  // a shorter wait would be no hang
+  std::this_thread::sleep_for(1500ms);  // a shorter wait is not reported as a hang
   EXPECT_THAT(run_paceline({"explain", logs.path()}).out,
               Says("records.never_entered", "rank 1", kOperation));
   paceline.send(SIGINT);
@@ -134,7 +136,7 @@ TEST(Explain, takes_the_last_job_that_failed) {
   EXPECT_EQ(run_paceline(job("misses"), here).exit_code, 5);
   const Outcome last = run_paceline(job("dies"), here);
   EXPECT_EQ(run_paceline(job("ends"), here).exit_code, 0);
-  EXPECT_EQ(run_paceline({"run", "false"}, here).exit_code, 1);  // leaves no records
+  EXPECT_EQ(run_paceline({"run", "false"}, here).exit_code, 1);  // this job leaves no records
   PacelineProcess running(job("hangs"), here);
   running.wait_for_lines("waiting", 1);
   const Outcome outcome = run_paceline({"explain"}, here);

@@ -26,7 +26,7 @@ using testing::Not;
 
 using Arguments = std::vector<std::string>;
 
-// The line that say_who() of seeded_program.cpp wrote.
+// The values in the line that say_who() of seeded_program.cpp prints.
 struct Start {
   int generation = 0, pid = 0, loaded = 0, statics = 0, grown = 0, parent = 0;
 };
@@ -61,7 +61,7 @@ void expect_all_executed(const Outcome& outcome, std::size_t count) {
 }
 
 #ifdef __SANITIZE_THREAD__
-// A fork would lose the sanitizer's own thread.
+// A fork would lose the thread of the sanitizer.
 TEST(ForkServer, a_program_with_the_thread_sanitizer_is_executed_again) {
   expect_all_executed(run({}, {SEEDED_PROGRAM, "restarts", "2"}), 3);
 }
@@ -89,7 +89,7 @@ TEST(ForkServer, a_forked_rank_sees_what_an_executed_one_sees) {
             {{"EMPTY", ""}, {"LINES", "1\n2"}, {"PACELINE_FLIGHT_DIR", "/tmp"}});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr(server == "on" ? "grown 1" : "generation 1"));
-    // Numbers that differ at every start, and the harness's own folders.
+    // Leaves out numbers that differ at every start, and the test's own folders.
     std::string text = outcome.out.substr(outcome.out.find('\n', outcome.out.find("generation 1")));
     text = std::regex_replace(
         text, std::regex("(_PORT|_STORE|_FD|_SOCKET|_MEMORY_CHECKPOINT|TMPDIR)=.*"), "$1=");
@@ -104,7 +104,7 @@ TEST(ForkServer, a_forked_rank_sees_what_an_executed_one_sees) {
   EXPECT_THAT(forked, Not(HasSubstr(kForkServerVariable)));
 }
 
-// The job's processes that are not ranks: they wait to become one.
+// The pids of the job's seeds, which wait to become ranks.
 std::vector<std::string> seeds_of(const Start& rank) {
   std::vector<std::string> pids;
   const std::string parent = fmt::format("\nPPid:\t{}\n", rank.parent);
@@ -133,7 +133,7 @@ class SleepingJob {
 
   PacelineProcess& paceline() { return paceline_; }
   const std::vector<Start>& ranks() const { return ranks_; }
-  // Both have one before main().
+  // The pids of the seeds; every rank forks one before main().
   std::vector<std::string> seeds() const {
     std::vector<std::string> pids;
     EXPECT_TRUE(harness::wait_until([&] { return (pids = seeds_of(ranks_[0])).size() >= 2; },
@@ -203,7 +203,7 @@ TEST(ForkServer, a_killed_and_a_stopped_seed_cost_an_execution) {
   }
 }
 
-// The program is built again in the middle of a job.
+// Replaces the file, as a new build does in the middle of a job.
 void replace_file(const std::string& path) {
   std::filesystem::copy_file(path, path + ".new");
   std::filesystem::rename(path + ".new", path);

@@ -1,7 +1,7 @@
 #pragma once
 
-// A job of `paceline run --hosts` on network namespaces, whose hosts can be lost. Tests are skipped
-// if there can be no namespaces.
+// A job of `paceline run --hosts` on network namespaces, with hosts that can be lost. The tests are
+// skipped if no namespaces can be made.
 
 #include <memory>
 #include <optional>
@@ -20,19 +20,20 @@ class HostsFixture : public testing::Test {
   using Arguments = std::vector<std::string>;
   using Job = std::unique_ptr<PacelineProcess>;
 
-  // Two hosts.
+  // Makes two hosts.
   void SetUp() override;
 
-  // One rank a host. `script` finds its rank, world size and generation in $P; connections are made
-  // by `ssh`, the hosts' own when it is empty.
+  // Starts one rank on each host. `script` finds its rank, world size and generation in $P.
+  // Connections are made by `ssh`; empty: by the command of `hosts`.
   Job start(const Arguments& options, const std::string& script, const std::string& ssh = "");
-  // A script that prints its place and waits for let_end().
+  // A script that prints $P and waits for let_end().
   std::string until_done() const;
   void let_end() const;
-  // Waits until the rank of this host has printed its place.
+  // Waits until the rank of this host has printed `place`.
   static void wait_for(PacelineProcess& job, int host, const std::string& place);
 
-  // Connections that can be cut: each leaves its pid and runs `before` (as ssh_after()) first.
+  // Makes connections that cut() can cut: each one first leaves its pid and runs `before` (see
+  // ssh_after()).
   std::string ssh_with_pid(const std::string& before = "") const;
   void cut(int host) const;
 

@@ -1,4 +1,4 @@
-// `paceline ps`, `top`, `logs` and `stop` on real jobs, and which users may ask.
+// `paceline ps`, `top`, `logs` and `stop` on real jobs, and which users may use them.
 
 #include <csignal>
 #include <cstddef>
@@ -36,7 +36,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// A job of two ranks whose name no other test uses.
+// A job of two ranks with an id that no other test uses.
 class Job {
  public:
   explicit Job(std::string id, const std::string& script = "echo ready; read end; sleep 60",
@@ -67,7 +67,7 @@ nlohmann::json listed(const std::string& id) {
   return {};
 }
 
-// Asks for the job once: other tests make thousands of marks.
+// The mark of the job. Lists the jobs only once, because other tests make thousands of marks.
 std::string mark_of(const Job& job) {
   const pid_t launcher = listed(job.id())["launcher"].get<pid_t>();
   for (const std::string& mark : find_marks()) {
@@ -165,13 +165,15 @@ TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   for (const auto& rank : json["ranks"]) {
     EXPECT_EQ(rank["state"], "running");
     EXPECT_GT(rank["memory_bytes"], 1 << 20);
-    EXPECT_GT(rank["step"], 1000);  // it says that it goes on after so many
+    EXPECT_GT(rank["step"], 1000);  // the program begins to count at 1000
     EXPECT_GT(rank["samples_per_second"], 0);
-    EXPECT_NEAR(rank["waiting_share"].get<double>(), 0.25, 0.01);  // as the program says
+    // The share that the program reports.
+    EXPECT_NEAR(rank["waiting_share"].get<double>(), 0.25, 0.01);
     EXPECT_GT(rank["operations_per_second"], 0);
     EXPECT_THAT(rank["where"].get<std::string>(), HasSubstr("all_reduce #"));
   }
-  const Outcome table = run_paceline({"top", "top-test", "--interval", "0.2"});  // no terminal
+  // Without a terminal.
+  const Outcome table = run_paceline({"top", "top-test", "--interval", "0.2"});
   EXPECT_THAT(table.out, StartsWith("top-test  "));
   EXPECT_THAT(table.out, HasSubstr("SAMPLES/S"));
   EXPECT_THAT(table.out, Not(HasSubstr("\x1b")));
@@ -180,7 +182,7 @@ TEST(JobCommands, top_shows_cpu_memory_and_the_steps_that_a_program_counts) {
   paceline.wait();
 }
 
-// The lines that stand on the screen at the end of `shown`.
+// The lines on the screen after the last time that `shown` cleared it.
 std::vector<std::string> lines_on_screen(const std::string& shown) {
   std::istringstream stream(shown.substr(shown.rfind("\x1b[J") + 3));
   std::vector<std::string> lines;
@@ -232,11 +234,12 @@ TEST(JobCommands, a_job_that_is_not_there_or_not_clear_is_refused) {
   EXPECT_EQ(run_paceline({"stop", by_pid}).out, "same-2 has ended\n");
 }
 
-// A process that listens under such names until it is told to end, and never answers.
+// A process that listens under the names that `name_of` makes until it is killed, and never
+// answers.
 class SilentListener {
  public:
-  // `name_of` gets the process's pid and a number below `count`. `full`: no more connections fit
-  // into their queues.
+  // `name_of` gets the pid of that process and a number below `count`. `full`: the queues of its
+  // sockets are full, so no more connections fit.
   SilentListener(int count, const std::function<std::string(pid_t pid, int number)>& name_of,
                  uid_t user = getuid(), bool full = false) {
     int ends[2];
@@ -262,7 +265,8 @@ class SilentListener {
     }
     others.reset();
     char byte = 0;
-    if (read(ready.get(), &byte, 1) != 0) throw std::runtime_error("read()");  // closed: it listens
+    // The process closes its end of the pipe once it listens.
+    if (read(ready.get(), &byte, 1) != 0) throw std::runtime_error("read()");
   }
   ~SilentListener() {
     kill(pid_, SIGKILL);
@@ -296,8 +300,8 @@ TEST(JobSocket, a_name_that_another_user_made_hides_no_job) {
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 
-// Listeners that cannot be a launcher's, each under a name of a launcher's form that /proc shows to
-// be false.
+// These listeners cannot be launchers: /proc shows that the pid in each name does not belong to the
+// process that listens.
 TEST(JobSocket, names_that_their_process_does_not_hold_are_not_asked) {
   Job job("held-test");
   const std::string own = mark_of(job);
@@ -327,12 +331,13 @@ TEST(JobSocket, names_that_their_process_does_not_hold_are_not_asked) {
 
 TEST(JobSocket, sockets_of_another_user_are_not_asked) {
   if (getuid() != 0) GTEST_SKIP() << "becoming another user needs root";
-  const auto named = [](pid_t pid, int number) {  // its own, and the first process's
+  // The first name has its own pid, the second one the pid of process 1.
+  const auto named = [](pid_t pid, int number) {
     return fmt::format("paceline-job/{}/1x1/{:016x}", number == 0 ? pid : 1, 7);
   };
   const SilentListener stranger(2, named, 65534);
   EXPECT_THAT(find_own_marks(),
-              testing::Contains(named(stranger.pid(), 0)));  // root asks all users
+              testing::Contains(named(stranger.pid(), 0)));  // root sees the jobs of all users
   const pid_t user = fork();
   if (user == 0) {
     if (setuid(65533) != 0) _exit(9);
@@ -347,7 +352,7 @@ TEST(JobSocket, sockets_of_another_user_are_not_asked) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-// Their queues are full, so that a connection to any of them would wait.
+// The queues of these sockets are full, so a connection to any of them would wait.
 TEST(JobSocket, thousands_of_strangers_hide_no_job) {
   Job job("crowded-test");
   const SilentListener strangers(
@@ -369,11 +374,13 @@ TEST(JobSocket, thousands_that_do_not_answer_cause_no_long_wait) {
   });
   const auto begin = std::chrono::steady_clock::now();
   const Outcome ps = run_paceline({"ps"});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);  // 5 s, unless the machine is busy
+  // This takes 5 s, unless the machine is busy.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 60s);
   EXPECT_THAT(ps.out, HasSubstr("patient-test"));
   EXPECT_THAT(ps.err,
-              testing::ContainsRegex(fmt::format(  // beside those of other tests
-                  "no answer from the launcher with pid ([0-9]+, )*{}", crowd.pid())));
+              // The message may also list launchers of other tests.
+              testing::ContainsRegex(
+                  fmt::format("no answer from the launcher with pid ([0-9]+, )*{}", crowd.pid())));
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 
@@ -385,7 +392,7 @@ TEST(JobSocket, is_asked_by_its_own_user_alone) {
   EXPECT_THAT(ask_job(name, "describe", Deadline::after(10s)), HasSubstr("private-test"));
   const pid_t stranger = fork();
   if (stranger == 0) {
-    // The stranger does not look whose socket it is: the launcher must.
+    // This process does not check whose socket it is, so the launcher must refuse it.
     if (setuid(65534) != 0) _exit(9);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -400,7 +407,7 @@ TEST(JobSocket, is_asked_by_its_own_user_alone) {
   int status = 0;
   ASSERT_EQ(waitpid(stranger, &status, 0), stranger);
   EXPECT_EQ(WEXITSTATUS(status), 0);
-  EXPECT_FALSE(listed(job.id()).is_null());  // it was not stopped
+  EXPECT_FALSE(listed(job.id()).is_null());  // the job was not stopped
   EXPECT_EQ(run_paceline({"stop", job.id()}).exit_code, 0);
 }
 
@@ -414,7 +421,8 @@ TEST(JobSocket, takes_whatever_is_sent_to_it) {
     try {
       EXPECT_EQ(ask_job(name, request, Deadline::after(10s)), "") << request.substr(0, 20);
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);  // closed while it was still being sent
+      // The launcher closed the connection while the request was being sent.
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
     }
   }
   EXPECT_FALSE(listed(job.id()).is_null());

@@ -1,6 +1,6 @@
 #pragma once
 
-// Several agents of one job on this machine, as if each were on a host of its own.
+// Several agents of one job on this machine, as if each one were on a host of its own.
 
 #include <fstream>
 #include <memory>
@@ -24,7 +24,7 @@ class JobNodes : public testing::Test {
   }
 
   using Node = std::unique_ptr<PacelineProcess>;
-  // `conf` is for --rdzv-conf; without it the agents find out which of them listens.
+  // `conf` is the value of --rdzv-conf. If it is empty, the agents find out which of them listens.
   Node start_with(const std::string& conf, const std::string& nnodes, const std::string& script,
                   std::vector<std::string> options) {
     std::vector<std::string> arguments = {"run",
@@ -42,12 +42,12 @@ class JobNodes : public testing::Test {
     return std::make_unique<PacelineProcess>(
         arguments, PacelineProcess::Variables{{"PACELINE_SECRET_FILE", secret_}});
   }
-  // The node whose agent is the coordinator.
+  // Starts the node whose agent is the coordinator.
   Node start_first(const std::string& nnodes, const std::string& script,
                    std::vector<std::string> options = {}) {
     return start_with("is_host=true", nnodes, script, std::move(options));
   }
-  // A node that is not the coordinator's.
+  // Starts a node whose agent is not the coordinator.
   Node start(const std::string& nnodes, const std::string& script,
              std::vector<std::string> options = {}) {
     return start_with("is_host=false", nnodes, script, std::move(options));

@@ -1,4 +1,4 @@
-// Jobs on several hosts as `paceline ps`, `logs` and `stop` see them on one machine.
+// How `paceline ps`, `logs` and `stop` see jobs on several hosts from one machine.
 
 #include <csignal>
 #include <set>
@@ -17,7 +17,7 @@ using harness::Says;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The entries with this id.
+// The entries of `paceline ps` with this id.
 std::vector<nlohmann::json> entries_of(const std::string& id) {
   std::vector<nlohmann::json> entries;
   for (const auto& entry : nlohmann::json::parse(run_paceline({"ps", "--json"}).out)) {
@@ -80,7 +80,7 @@ TEST(JobParts, of_hosts_in_a_slurm_job_are_named_after_it) {
 
 class JobPartsByHand : public JobNodes {};
 
-// torchrun's id for agents that are started apart: other jobs have it as well.
+// "none" is torchrun's id for agents that are started one by one. Other jobs have it as well.
 TEST_F(JobPartsByHand, that_are_called_alike_are_not_guessed_at) {
   const std::string script = "echo ready; sleep 60 & wait";
   const Node a = start_first("2", script), b = start("2", script);
@@ -94,7 +94,7 @@ TEST_F(JobPartsByHand, that_are_called_alike_are_not_guessed_at) {
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(a->pid()) + " (rank 0 of 2, "));
     EXPECT_THAT(outcome.err, HasSubstr(std::to_string(b->pid()) + " (rank 1 of 2, "));
   }
-  EXPECT_FALSE(id_of(a->pid()).empty());  // it was not stopped
+  EXPECT_FALSE(id_of(a->pid()).empty());  // the job was not stopped
   EXPECT_FALSE(id_of(b->pid()).empty());
   EXPECT_THAT(run_paceline({"ps"}).out, HasSubstr("rank 1 of 2"));
   const Outcome logs = run_paceline({"logs", std::to_string(b->pid())});

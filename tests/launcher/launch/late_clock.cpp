@@ -1,4 +1,4 @@
-// LD_PRELOAD: the wall clock is an hour late.
+// A library for LD_PRELOAD: the wall clock is an hour late.
 
 #include <ctime>
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# mpi_launchers_test.sh PACELINE RANK: a program started by Open MPI's and MPICH's own launchers, and paceline run under them. Exit status
-# 77 when neither is installed.
+# mpi_launchers_test.sh PACELINE RANK: a program that Open MPI's and MPICH's own launchers start, and paceline run under these launchers. The exit
+# status is 77 if neither is installed.
 set -uo pipefail
 paceline=$1 rank=$2
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PACELINE_LOG_LEVEL=info
 failures=0 found=0
 
-# expect NAME WANTED_EXIT PATTERN COMMAND...: the exit code and a pattern of what is printed.
+# expect NAME WANTED_EXIT PATTERN COMMAND...: checks the command's exit code, and that its output matches the pattern.
 expect() {
   local name=$1 wanted=$2 pattern=$3 output code=0
   shift 3
@@ -20,7 +20,7 @@ expect() {
   fi
 }
 
-# launcher NAME COMMAND: NAME is what the program calls it.
+# launcher NAME COMMAND: tests the launcher COMMAND, for which the program's name is NAME.
 launcher() {
   local name=$1 command=$2
   command -v "$command" >/dev/null || return
@@ -36,7 +36,7 @@ launcher() {
   expect "$command with one launcher" 0 'waiting' "$command" -n 1 "$paceline" run --nproc-per-node 2 "$rank" ends
 }
 
-# Two ranks that may run anywhere have half of the cores each.
+# Each of two ranks that may run anywhere gets half of the cores.
 cores=$(lscpu -p=core,socket | grep -v '^#' | sort -u | wc -l)
 share=$((cores > 1 ? cores / 2 : 1))
 free=(--bind-to none)

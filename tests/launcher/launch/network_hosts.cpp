@@ -28,7 +28,7 @@ void write_script(const std::string& path, const std::string& text) {
   chmod(path.c_str(), 0755);
 }
 
-// A process in a network namespace of its own; it ends with this one.
+// Starts a process in a new network namespace. It ends when this process ends.
 pid_t start_keeper() {
   int ready[2];
   if (pipe(ready) != 0) throw system_error("pipe");

@@ -1,8 +1,8 @@
 #pragma once
 
 // Hosts for tests on one machine: network namespaces that a bridge connects, and a command that
-// stands for ssh and enters them. Needs root. Everything is made by processes of the test and in a
-// namespace of its own, so nothing is left behind by any death.
+// stands in for ssh and enters them. Needs root. The test's own processes make everything in
+// namespaces of their own, so nothing is left behind, whichever of them dies.
 //
 //   10.77.0.254 (this process) ── bridge ─┬─ 10.77.0.1 (host 0)
 //                                         └─ 10.77.0.2 (host 1) ...
@@ -18,7 +18,7 @@ namespace paceline::launcher {
 
 class NetworkHosts {
  public:
-  // Why namespaces cannot be made here; empty if they can.
+  // Why namespaces cannot be made here; empty if they can be made.
   static std::string unavailable();
 
   explicit NetworkHosts(int count);
@@ -26,23 +26,23 @@ class NetworkHosts {
   NetworkHosts& operator=(const NetworkHosts&) = delete;
   ~NetworkHosts();
 
-  // "10.77.0.1:2,10.77.0.2:2"
+  // A list for --hosts: "10.77.0.1:2,10.77.0.2:2".
   std::string list(int slots) const;
   static std::string name(int host) { return "10.77.0." + std::to_string(host + 1); }
-  // For --ssh-command. Like a fresh login it passes no variables on.
+  // The command for --ssh-command. Like a fresh login it passes no variables on.
   std::string ssh() const { return directory_.file("ssh"); }
-  // A stand-in that runs `script` (of a POSIX shell; $1 is the host, $2 the command) in front of
-  // the real thing.
+  // A command that first runs `script` (of a POSIX shell; $1 is the host, $2 the command) and then
+  // ssh().
   std::string ssh_after(const std::string& script) const;
-  // Unplugs the host: nothing comes from it any more, and nothing arrives.
+  // Unplugs the host: nothing that it sends arrives any more, and nothing reaches it.
   void unplug(int host) const;
   const FreshDirectory& directory() const { return directory_; }
-  // TMPDIR of all hosts.
+  // The TMPDIR of all hosts.
   std::string temporary() const { return directory_.file("tmp"); }
 
  private:
   FreshDirectory directory_;
-  std::vector<pid_t> keepers_;  // each keeps a namespace alive
+  std::vector<pid_t> keepers_;  // each one keeps a namespace alive
 };
 
 }  // namespace paceline::launcher

@@ -44,7 +44,7 @@ PacelineProcess::PacelineProcess(std::vector<std::string> arguments, Variables v
     dup2(out.write_end.get(), 1);
     dup2(err.write_end.get(), 2);
     for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
-      std::signal(signal, SIG_DFL);  // the tests may run in the background
+      std::signal(signal, SIG_DFL);  // the tests may run in the background, where these are ignored
     }
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     execv(argv[0], argv.data());

@@ -1,8 +1,8 @@
 #pragma once
 
-// Runs the real command `paceline` for tests: arguments as given, output collected, everything
-// under a deadline. Its TMPDIR is a fresh directory, so that what it leaves behind can be seen and
-// is removed.
+// Runs the real command `paceline` for tests with given arguments, collects its output, and keeps
+// everything under a deadline. TMPDIR is a fresh directory, so that a test sees what the command
+// leaves there; it is removed at the end.
 
 #include <chrono>
 #include <map>
@@ -21,7 +21,7 @@ namespace paceline::launcher {
 
 struct Outcome {
   int exit_code = -1;  // as a shell reports it
-  int signal = 0;      // that killed it; 0: it exited
+  int signal = 0;      // the signal that killed it; 0: it exited
   std::string out, err;
   std::chrono::duration<double> seconds{};
 };
@@ -35,7 +35,7 @@ class PacelineProcess {
 #endif
   using Variables = std::map<std::string, std::string>;
 
-  // `command` is the program; the one of this build unless another is named.
+  // `command` is the program to run; by default the one of this build.
   explicit PacelineProcess(std::vector<std::string> arguments, Variables variables = {},
                            std::string command = PACELINE_COMMAND);
   PacelineProcess(const PacelineProcess&) = delete;
@@ -48,13 +48,13 @@ class PacelineProcess {
   void write_stdin(const std::string& text);
   void close_stdin() { stdin_.reset(); }
 
-  // Reads stdout until it has `count` lines that begin with `start`; returns what follows on those
-  // lines. Throws Error(kTimeout).
+  // Reads stdout until it has `count` lines that begin with `start`. Returns the rest of each of
+  // these lines. Throws Error(kTimeout).
   std::vector<std::string> wait_for_lines(const std::string& start, std::size_t count);
-  // Reads stderr until it contains the message; false if it ends before, or after 20 s.
+  // Reads stderr until it contains the message. Returns false at its end, or after 20 s.
   bool wait_for(const harness::SaysMatcher& message);
-  // Closes stdin and reads until the end. Throws Error(kTimeout) and kills when that does not
-  // happen.
+  // Closes stdin and reads until the process ends. If it does not end within `limit`, kills it and
+  // throws Error(kTimeout).
   Outcome wait(std::chrono::milliseconds limit = kLimit);
 
  private:
@@ -67,7 +67,7 @@ class PacelineProcess {
   std::string texts_[2];
 };
 
-// Starts and waits.
+// Starts the command and waits for it.
 Outcome run_paceline(std::vector<std::string> arguments, PacelineProcess::Variables variables = {});
 
 std::vector<std::string> lines_of(const std::string& text);
@@ -75,7 +75,7 @@ std::vector<std::string> lines_of(const std::string& text);
 // The bytes of a file; empty if it does not exist.
 std::string content_of(const std::string& path);
 
-// True when all of these processes have ended by the deadline.
+// Returns true when all of these processes have ended, false if they have not within `limit`.
 bool all_gone(const std::vector<Fd>& pidfds, std::chrono::milliseconds limit);
 std::vector<Fd> open_pidfds(const std::vector<std::string>& pids);
 

@@ -1,5 +1,5 @@
-// Prints a line in the way that the first argument names, without flushing it, then makes the file
-// that the second one names, and waits to be ended.
+// Prints a line with the library that the first argument names, makes the file that the second one
+// names, and waits to be ended. Only the line of "iostream" is flushed.
 
 #include <cstdio>
 #include <fstream>
@@ -14,7 +14,8 @@ int main(int, char** argv) {
   if (way == "C++") std::cout << "line of C++\n";
   if (way == "iostream") {
     std::ios::sync_with_stdio(false);
-    std::cout << "line of iostream" << std::endl;  // keeps lines back on every terminal otherwise
+    // Without the flush no terminal would show the line.
+    std::cout << "line of iostream" << std::endl;
   }
   std::ofstream(argv[2]) << "";
   for (;;) pause();

@@ -1,21 +1,21 @@
 // A rank for the tests of flight records: recorded_program HOW.
 //
-//   ends     finishes two collectives
-//   misses   rank 1 does not arrive at the second one
-//   throws   every rank ends with an exception; rank 1's process ends first
-//   dies     rank 1 is killed in front of the second one
-//   hangs    rank 1 does not arrive, and no rank gives up
-//   stops    rank 1 stops itself; SIGCONT lets it go on, for a second
-//   works    200 collectives in two seconds
-//   counts   steps forever, after 1000 ones, a quarter of each spent waiting, as it says
-//   sleeps   the same, and rank 1 takes three times as long, most of it asleep
-//   stalls   20 steps, then no rank does anything for a minute
+//   ends      finishes two collectives
+//   misses    rank 1 does not arrive at the second one
+//   throws    every rank throws an exception; the process of rank 0 ends last, after a minute
+//   dies      rank 1 is killed before the second one
+//   hangs     rank 1 does not arrive, and no rank gives up
+//   stops     rank 1 stops itself; after SIGCONT the job continues for a second
+//   works     200 collectives in two seconds
+//   counts    steps without end, numbered from 1000 on; reports that a quarter of each is waiting
+//   sleeps    the same, but rank 1 takes three times as long, most of it asleep
+//   stalls    20 steps, then no rank does anything for a minute
 //   evaluates 20 steps, then all ranks compute for five seconds
-//   computes no rank calls anything for two seconds
-//   threads  prints how many threads it is to compute with
-//   samples  900 steps of a sample for each rank, written down; goes on where an agreed stop left,
-//            and hurries then
-//   it restarts 20 steps, after which rank 1 is killed; the next generation makes the last 10 again
+//   computes  no rank makes a call for two seconds
+//   threads   prints the number of threads that each rank should use
+//   samples   900 steps, each with one sample for every rank, which the rank writes down; continues
+//             where an agreed stop ended the program, and is faster then
+//   restarts  20 steps, after which rank 1 is killed; the next generation repeats the last 10
 
 #include <chrono>
 #include <csignal>
@@ -36,7 +36,7 @@
 
 using namespace std::chrono_literals;
 
-// In the working folder: "next" has the step to go on with, "seen-R" the samples of rank R.
+// In the working folder, "next" has the step to continue with, and "seen-R" the samples of rank R.
 int take_samples(paceline::ProcessGroup& group) {
   paceline::AgreedStop stop;
   int step = 0;
@@ -46,7 +46,7 @@ int take_samples(paceline::ProcessGroup& group) {
     std::printf("goes on at step %d\n", step);
     std::fflush(stdout);
   }
-  group.barrier();  // no rank writes before all have read
+  group.barrier();  // no rank writes before all ranks have read
   std::ofstream seen("seen-" + std::to_string(group.rank()), std::ios::app);
   for (; step < 900; ++step) {
     std::this_thread::sleep_for(pace);

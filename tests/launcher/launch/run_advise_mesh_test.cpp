@@ -18,7 +18,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Two blocks of a million parameters, which two stages or four ranks of a layer can divide.
+// Two blocks of a million parameters each. Two stages can divide the model, and up to four ranks a
+// layer.
 constexpr const char* kProfileText =
     R"({"format":"paceline profile","version":1,"program":"pretend","samples_per_step":8,"most_parts":4,
 "shard_stages":[0,1,2,3],"schedules":["1f1b"],"layers":[
@@ -27,7 +28,8 @@ constexpr const char* kProfileText =
 {"name":"b","is_block":true,"parameters":1000000,"forward":{"fixed_s":0,"sample_s":0.001},
 "backward":{"fixed_s":0,"sample_s":0.002},"activation_bytes":1000000,"output_bytes":1000}]})";
 
-// Rank 0 writes the profile if it is asked for one; otherwise it reports steps of 12 ms.
+// A program whose rank 0 writes the profile if it is asked for one; otherwise it reports steps of
+// 12 ms.
 constexpr const char* kPretendingGpt =
     "if [ -n \"$PACELINE_PROFILE\" ]; then "
     "[ $RANK != 0 ] || cat \"$0\" > \"$PACELINE_PROFILE\"; exit 0; fi; "
@@ -84,7 +86,7 @@ TEST_F(AdviseMesh, machines_that_are_not_here) {
   EXPECT_THAT(measured.out, AllOf(HasSubstr("12500 hosts x 8 ranks, 100 Gbit/s"),
                                   Says("mesh.failures_take"), Says("mesh.stragglers_take", 100000),
                                   Says("advise.advice", "--mesh"), Not(Says("advise.command"))));
-  // With the kept profile no program is needed.
+  // With the kept profile the program is not needed.
   const Outcome again =
       run_paceline({"advise", "--mesh", "--profile", kept, "--simulate", "hosts=4,ranks=2"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
@@ -94,7 +96,8 @@ TEST_F(AdviseMesh, machines_that_are_not_here) {
 TEST_F(AdviseMesh, memory_of_each_stage) {
   const Outcome outcome = advise({"--memory", "--ranks", "4"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  // Four replicas of 2 million parameters: 16 bytes each, and 8 + 8 / 4.
+  // For each of the 2 million parameters a replica needs 16 bytes; if four ranks share the
+  // optimizer's state, each needs 8 + 8 / 4.
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("DDP"), HasSubstr("stage 3"), HasSubstr("16 MB"),
                                  HasSubstr("4 MB"), Says("mesh.fits")));
   const Outcome small = advise({"--memory", "--simulate", "hosts=1,ranks=4,memory=100MB"});
@@ -128,7 +131,7 @@ TEST_F(AdviseMesh, refuses_what_makes_no_sense) {
   EXPECT_THAT(advise({"--mesh", "--ranks", "2", "--simulate", "hosts=2"}).err,
               Says("mesh.ranks_of_this_machine"));
   EXPECT_THAT(advise({"--simulate", "hosts=2"}).err, Says("mesh.options_need_mesh"));
-  // Eight ranks, two blocks and four parts: no mesh for a batch of one.
+  // Two blocks in four parts give one replica to 8 ranks at most, so 16 ranks need a batch of two.
   EXPECT_THAT(advise({"--mesh", "--simulate", "hosts=16,ranks=1", "--global-batch", "1"}).err,
               Says("mesh.batch_too_small", 16, 1));
 }

@@ -21,7 +21,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Steps whose length it claims; no time has to pass. Two ranks claim to be almost twice as fast.
+// Reports steps of a made-up length, so no time has to pass. Two ranks claim to be almost twice as
+// fast.
 constexpr const char* kPretend =
     "[ $WORLD_SIZE = 1 ] && s=0.19 || s=0.1; "
     "log=$PACELINE_STEP_LOG/rank-$(printf %03d $RANK).jsonl; "
@@ -39,7 +40,7 @@ std::vector<std::string> advise(std::vector<std::string> options,
 
 TEST(Advise, measures_and_recommends) {
   if (discover_topology().num_cores() < 2) GTEST_SKIP() << "one core";
-  // So long that a rank that gets little of the processor has also reported enough steps.
+  // Long enough that even a rank that gets little of the processor has reported enough steps.
   auto arguments = advise({"--global-batch", "64"}, "4");
   arguments.insert(arguments.end(), {kPretend, "pretend", "{batch}"});
   PacelineProcess paceline(arguments);
@@ -50,7 +51,7 @@ TEST(Advise, measures_and_recommends) {
               AllOf(HasSubstr("ranks  threads   samples/s"), Says("advise.data_parallel", 2),
                     Says("advise.gain", "1.90", "one rank on one core"),
                     Says("advise.ranks_wait", 10), Says("advise.command", "--nproc-per-node 2")));
-  EXPECT_THAT(outcome.out, HasSubstr("pretend 32\n"));  // the batch of each of two ranks
+  EXPECT_THAT(outcome.out, HasSubstr("pretend 32\n"));  // the batch of each of the two ranks
   EXPECT_THAT(outcome.out, Not(Says("advise.careful")));
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }

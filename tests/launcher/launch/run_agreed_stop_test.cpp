@@ -1,4 +1,4 @@
-// Jobs whose ranks end with exit code 85: stopped as agreed, to be continued.
+// Jobs whose ranks end with exit code 85: they stopped as agreed, and can be continued.
 
 #include <csignal>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Workers that call each other, as `paceline top` and `paceline explain` show them.
+// How `paceline top` and `paceline explain` show workers that call each other.
 
 #include <csignal>
 #include <map>
@@ -33,7 +33,7 @@ class RunCalls : public testing::Test {
     job->wait_for_lines("[trainer0] calling", 1);
     return job;
   }
-  // Waits until `explain` reports it.
+  // Waits until `explain` prints the message.
   testing::AssertionResult explains(const harness::SaysMatcher& message) {
     std::string said;
     const auto says = [&] {
@@ -83,7 +83,7 @@ TEST_F(RunCalls, the_timeline_has_calls_and_their_handlers) {
       run_paceline({"run", "--timeline", output, "--roles", "trainer=1,observer=1", "--until",
                     "trainer", CALLING_PROGRAM, "call", "1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  std::map<int, std::string> workers;  // of the last call, by rank
+  std::map<int, std::string> workers;  // the worker at the other end of the last call, by rank
   for (const nlohmann::json& span : strict_spans(output)) {
     EXPECT_EQ(span["name"], "ask");
     workers[span["pid"].get<int>()] = span["args"]["worker"].get<std::string>();

@@ -1,4 +1,4 @@
-// The report of `paceline run` on the end of a real rank: where it was, and why it ended.
+// How `paceline run` reports the end of a real rank: where it was, and why it ended.
 
 #include <csignal>
 #include <filesystem>
@@ -24,7 +24,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-// A sanitizer would handle these signals itself.
+// Without these options a sanitizer would handle the signals itself.
 const PacelineProcess::Variables kNoSanitizer = {
     {"ASAN_OPTIONS",
      "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
@@ -36,7 +36,7 @@ std::vector<std::string> crash(const std::string& how, const char* ranks = "2") 
   return {"run", "--nproc-per-node", ranks, CRASHING_PROGRAM, how};
 }
 
-// The innermost frame that is shown.
+// The innermost frame in the report.
 std::string first_frame(const std::string& text) {
   const auto at = text.find("    #0  ");
   return at == std::string::npos ? "" : text.substr(at + 8, text.find('\n', at) - at - 8);
@@ -64,7 +64,8 @@ TEST(RunCauses, threads_overflows_divisions_and_instructions_are_shown_as_well) 
   }
 }
 
-// Rank 1 takes a while to die, as its memory goes first. Rank 0 sees that and exits before.
+// Rank 1 takes a while to die, because its memory is freed first. Rank 0 sees that and exits
+// earlier.
 constexpr const char* kSlowDeath = R"py(
 import os, signal, sys
 name = sys.argv[1] + "/pid"
@@ -94,7 +95,7 @@ TEST(RunCauses, a_rank_that_is_still_dying_comes_before_one_that_noticed_and_exi
   EXPECT_THAT(outcome.err, Says("run.followers", "rank 0", "exit code 5"));
 }
 
-// Both ranks run under a wrapper that passes the exit code on, slowly for the killed one.
+// Each rank runs under a wrapper that passes its exit code on, with a delay if the rank was killed.
 constexpr const char* kWrapped = R"py(
 import os, subprocess, sys, time
 code = subprocess.run(sys.argv[1:], close_fds=False).returncode
@@ -180,12 +181,12 @@ TEST(RunCauses, a_rank_that_leaves_while_others_wait_is_named) {
   const Outcome outcome = run_paceline(crash("leaves", "3"), kNoSanitizer);
   EXPECT_EQ(outcome.exit_code, 5);
   EXPECT_THAT(outcome.err, Says("run.ended_before", "rank 1"));
-  // The text that comes from the records.
+  // This text comes from the flight records.
   EXPECT_THAT(outcome.err, Says("records.ended_outside", 1));
   EXPECT_THAT(outcome.err, Not(Says("records.died")));
 }
 
-// A cgroup with a limit of memory; empty if none can be made.
+// A cgroup with a memory limit. It has no path if none can be made.
 class MemoryGroup {
  public:
   explicit MemoryGroup(std::size_t limit) {
@@ -203,7 +204,8 @@ class MemoryGroup {
   }
   ~MemoryGroup() {
     if (path_.empty()) return;
-    std::error_code error;  // until the last process, which has ended, is gone
+    // Removing it fails until its last process, which has ended, is gone.
+    std::error_code error;
     (void)harness::wait_until([&] { return std::filesystem::remove(path_, error); },
                               Deadline::after(std::chrono::seconds(5)));
   }

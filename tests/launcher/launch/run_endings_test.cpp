@@ -1,4 +1,4 @@
-// How jobs of `paceline run` end: failures, signals, and deaths of the launcher itself.
+// How jobs of `paceline run` end: by failures, by signals, and by the death of the launcher itself.
 
 #include <algorithm>
 #include <csignal>
@@ -98,9 +98,10 @@ TEST(RunEndings, a_rank_that_ignores_sigterm_is_killed_after_the_grace_time) {
 }
 
 TEST(RunEndings, ranks_that_were_killed_after_a_signal_to_the_launcher_are_named) {
-  PacelineProcess paceline(ranks(
-      "3", "[ $RANK = 1 ] || trap '' TERM; echo ready; while :; do sleep 0.02; done",
-      {"--all-ranks", "--shutdown-timeout", "3"}));  // rank 1 ends within it on a busy machine
+  PacelineProcess paceline(
+      ranks("3", "[ $RANK = 1 ] || trap '' TERM; echo ready; while :; do sleep 0.02; done",
+            // Enough for rank 1 to end, even on a busy machine.
+            {"--all-ranks", "--shutdown-timeout", "3"}));
   for (const char* rank : {"[0] ready", "[1] ready", "[2] ready"}) paceline.wait_for_lines(rank, 1);
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
@@ -119,7 +120,8 @@ TEST(RunEndings, a_stopped_rank_ends_with_the_others) {
   const Outcome outcome = run_paceline(
       ranks("2", "[ $RANK = 1 ] && exit 4; kill -STOP $$", {"--shutdown-timeout", "60"}));
   EXPECT_EQ(outcome.exit_code, 4);
-  EXPECT_LT(outcome.seconds.count(), 30.0);  // SIGCONT lets it act on SIGTERM, no grace time passes
+  // After SIGCONT it obeys SIGTERM, so no grace time passes.
+  EXPECT_LT(outcome.seconds.count(), 30.0);
 }
 
 TEST(RunEndings, processes_that_a_rank_leaves_running_are_ended) {
@@ -177,14 +179,14 @@ TEST(RunEndings, a_signal_to_the_launcher_reaches_every_rank_once) {
     paceline.wait_for_lines("[1] ready", 1);
     paceline.send(signal);
     const Outcome outcome = paceline.wait();
-    EXPECT_EQ(outcome.signal, signal);  // what a shell, make and systemd go by
+    EXPECT_EQ(outcome.signal, signal);  // shells, make and systemd depend on it
     EXPECT_THAT(outcome.out, HasSubstr("[0] got\n"));
     EXPECT_THAT(outcome.out, HasSubstr("[1] got\n"));
     EXPECT_THAT(outcome.err, Says("run.stopped", signal_name(signal)));
   }
 }
 
-// The processes that `pid` has started, then itself.
+// All descendants of `pid`, each one after its own children, then `pid` itself.
 std::vector<pid_t> family_of(pid_t pid) {
   std::vector<pid_t> family;
   std::ifstream children("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) +
@@ -196,7 +198,7 @@ std::vector<pid_t> family_of(pid_t pid) {
   return family;
 }
 
-// Whether the signal is still pending: sent again, it would count only once.
+// Whether the signal is still pending. Until it is not, sending it again would have no effect.
 bool is_pending(pid_t pid, int signal) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -206,14 +208,14 @@ bool is_pending(pid_t pid, int signal) {
   return false;
 }
 
-// How systemd and batch systems end a job: the processes that they signal, and in which order.
+// How systemd and batch systems end a job: which processes they signal, and in which order.
 TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
   enum class To : std::uint8_t { kLauncher, kAllRanksFirst, kAllLauncherFirst };
   struct Row {
     const char* who;
     int signal;
     To to;
-    bool saves;  // the ranks save and end; else they die of it
+    bool saves;  // the ranks save and exit; otherwise the signal kills them
   };
   const std::vector<Row> rows = {
       {"systemd, KillMode=mixed or process", SIGTERM, To::kLauncher, true},
@@ -248,7 +250,8 @@ TEST(RunEndings, of_systemd_and_batch_systems_are_deaths_by_the_signal) {
   }
 }
 
-// When the grace time of systemd or a batch system is over: SIGKILL to the launcher, or to all.
+// The grace time of systemd or of a batch system is over: SIGKILL to the launcher, or to all
+// processes.
 TEST(RunEndings, sigkill_after_sigterm_leaves_no_process_behind) {
   for (const bool to_all : {false, true}) {
     PacelineProcess paceline(ranks(
@@ -325,7 +328,7 @@ TEST(RunEndings, ranks_that_stop_as_agreed_after_a_signal_are_an_exit_code) {
   EXPECT_EQ(outcome.exit_code, 85);
 }
 
-// A shell or make starts the launcher again and again: the second round must not begin.
+// Ctrl-C must also end a shell or make that starts the launcher repeatedly: no second round begins.
 TEST(RunEndings, ctrl_c_ends_what_repeats_the_launcher) {
   const FreshDirectory directory;
   std::ofstream(directory.file("Makefile"))
@@ -360,7 +363,7 @@ TEST(RunEndings, user_signals_are_passed_on_without_stopping) {
   EXPECT_THAT(outcome.out, HasSubstr("done\n"));
 }
 
-// Ranks with children, children in other sessions, one rank stopped, all deaf to SIGTERM.
+// Ranks with children, some of them in other sessions. One rank is stopped, and all ignore SIGTERM.
 constexpr const char* kHardToEnd =
     "trap '' TERM HUP INT; sh -c 'echo pid $$; exec sleep 1000' & "
     "sh -c 'sh -c \"echo pid \\$\\$; exec sleep 1001\" & echo pid $$; wait' & "

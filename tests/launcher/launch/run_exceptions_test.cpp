@@ -1,4 +1,4 @@
-// Every way in which a program can end, and what the launcher does then: the table of
+// Every way in which a program can end, and the reaction of the launcher, as in the table of
 // docs/launching.md.
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 using harness::Says;
 
 struct Ending {
-  const char* how;    // of ending_program
-  int exit_code;      // of the job without restarts
-  bool restarts;      // with some left
-  bool stops_damage;  // not with --on-damage stop
+  const char* how;    // the argument of ending_program
+  int exit_code;      // the job's exit code without restarts
+  bool restarts;      // the job is restarted, if a restart is left
+  bool stops_damage;  // but not with --on-damage stop
 };
 
 const Ending kEndings[] = {
@@ -70,7 +70,7 @@ TEST_P(RunExceptions, are_followed_by_a_restart_unless_that_would_not_help) {
 
 TEST_P(RunExceptions, end_the_job_with_on_damage_stop_if_they_are_damage) {
   const Ending& ending = GetParam();
-  if (!ending.restarts) return;  // they end it in any case
+  if (!ending.restarts) return;  // such an ending ends the job in any case
   const Outcome outcome = run_program(ending.how, {"--max-restarts", "5", "--on-damage", "stop"});
   const bool stops = ending.stops_damage;
   EXPECT_EQ(outcome.exit_code, stops ? ending.exit_code : 0) << outcome.err;

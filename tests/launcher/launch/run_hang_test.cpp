@@ -1,4 +1,4 @@
-// A job that hangs: reported with the place and stack of every rank, ended if that is asked.
+// A job that hangs is reported with the place and the stack of every rank, and ended on request.
 
 #include <csignal>
 #include <thread>
@@ -21,7 +21,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-// What rank 1 never enters.
+// The operation that rank 1 never enters.
 const char* const kOperation = "all_reduce #2 (float32 x 1000, sum, group world)";
 
 std::vector<std::string> hanging(std::vector<std::string> options,
@@ -36,10 +36,10 @@ TEST(RunHang, is_reported_with_where_each_rank_is_and_nothing_is_ended) {
   PacelineProcess paceline(hanging({"--hang-timeout", "0.5", "--rdzv-id", "hang B/é"}));
   paceline.wait_for_lines("waiting", 1);
   EXPECT_TRUE(paceline.wait_for(Says("hang.nothing_ended")));
-  std::this_thread::sleep_for(3s);  // it is not said again
+  std::this_thread::sleep_for(3s);  // it must not be reported again
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
-  EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
+  EXPECT_EQ(outcome.exit_code, 143);  // the job ran until SIGTERM
   EXPECT_THAT(outcome.err, Says("records.never_entered", "rank 1", kOperation));
   EXPECT_THAT(outcome.err, Says("stacks.heading", "rank 1", "recorded_progra"));
   EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));   // rank 1
@@ -77,7 +77,7 @@ TEST(RunHang, a_job_that_moves_or_only_computes_is_none) {
   EXPECT_THAT(computing.err, Not(Says("run.no_progress")));
 }
 
-// Two ranks, unless there is only one, that tell their pids and go on as `script`.
+// A job of two ranks, or of `ranks`, that print their pids and then run `script`.
 std::vector<std::string> standing_still(const std::string& script, std::vector<std::string> options,
                                         const std::string& ranks = "2") {
   std::vector<std::string> arguments = {"run", "--nproc-per-node", ranks, "--all-ranks"};

@@ -1,4 +1,4 @@
-// The rank that failed first is found although news from the hosts takes different times.
+// The rank that failed first is found even if the hosts' reports take different times to arrive.
 
 #include <optional>
 
@@ -17,7 +17,7 @@ using harness::Says;
 using testing::AllOf;
 using testing::Not;
 
-// Passes both directions of a connection on, each piece 0.3 s late.
+// Forwards both directions of a connection; each piece arrives 0.3 s late.
 constexpr const char* kSlowConnection = R"(
 import os, subprocess, sys, threading, time, queue
 child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -51,8 +51,8 @@ class RunHostsOrder : public testing::Test {
     hosts.emplace(2);
   }
 
-  // The second host is far away. Its rank 1 fails as soon as both have started, rank 0 half a way
-  // later: its report is the first to arrive.
+  // The connection to the second host is slow. Its rank 1 fails as soon as both ranks have started,
+  // and rank 0 fails half a delay later, so rank 0's report arrives first.
   Outcome run(const std::vector<std::string>& options) {
     const std::string slow = hosts->directory().write("slow.py", kSlowConnection);
     const std::string go = hosts->directory().file("go");

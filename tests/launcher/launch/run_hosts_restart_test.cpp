@@ -1,4 +1,4 @@
-// `paceline run --hosts` with restarts and MIN:MAX, on network namespaces that stand for hosts.
+// `paceline run --hosts` with restarts and MIN:MAX, on network namespaces in place of hosts.
 
 #include <csignal>
 
@@ -113,7 +113,8 @@ TEST_F(RunHostsRestart, an_elastic_job_continues_without_its_first_host) {
   EXPECT_THAT(outcome.err, Says("hosts.going_on", 1, 2));
 }
 
-// The launcher still reaches it, the other host does not: once the job is over it is stopped.
+// The launcher still reaches the third host, but the first one does not. When the job is over, the
+// launcher stops that host.
 TEST_F(RunHostsRestart, a_host_that_only_the_launcher_reaches_does_not_hold_up_the_end) {
   hosts.reset();
   hosts.emplace(3);
@@ -127,7 +128,8 @@ TEST_F(RunHostsRestart, a_host_that_only_the_launcher_reaches_does_not_hold_up_t
   EXPECT_THAT(outcome.err, Says("run.no_sign_of_life", 3));
 }
 
-// Silence alone ends no such job before 30 s; once a rank has failed, it ends within seconds.
+// Silence alone does not end such a job for 30 s. Once a rank has failed, the job ends within
+// seconds.
 TEST_F(RunHostsRestart, a_silent_host_does_not_hold_up_the_end_of_a_job_without_restarts) {
   const auto job = start({"--shutdown-timeout", "1"},
                          "echo $P; [ $RANK = 1 ] && exec sleep 60; until [ -s " +
@@ -179,7 +181,7 @@ TEST_F(RunHostsRestart, an_elastic_job_begins_without_hosts_that_do_not_answer) 
                                  HasSubstr("  | Permission denied"), Says("hosts.going_on", 1, 2)));
 }
 
-// The job meets there.
+// The job meets on the first host.
 TEST_F(RunHostsRestart, nothing_begins_without_the_first_host) {
   const auto job = start({"--nnodes", "1:2", "--start-timeout", "1"}, "echo $P",
                          hosts->ssh_after("[ $1 = 10.77.0.1 ] && exec sleep 60"));

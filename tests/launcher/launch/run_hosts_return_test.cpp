@@ -23,7 +23,7 @@ using testing::Not;
 
 class RunHostsReturn : public HostsFixture {
  protected:
-  // `before` is run in front of each connection, with the host as $1.
+  // Each connection first runs `before`, with the host as $1.
   Job start(const Arguments& options, const std::string& before = "") {
     return HostsFixture::start(options, until_done(), ssh_with_pid(before));
   }
@@ -51,7 +51,7 @@ TEST_F(RunHostsReturn, a_lost_host_returns_to_an_elastic_job) {
                                  Says("run.host_joins", 2, "10.77.0.2")));
 }
 
-// The others meet somewhere else by then.
+// By then the other nodes meet at another place.
 TEST_F(RunHostsReturn, the_first_host_returns_to_the_node_that_leads_now) {
   const auto job = start({"--nnodes", "1:2"});
   wait_for(*job, 0, "0/2/0");
@@ -64,7 +64,7 @@ TEST_F(RunHostsReturn, the_first_host_returns_to_the_node_that_leads_now) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
-// It has no part to get before it has answered, whatever happens to the others meanwhile.
+// Until the first host has answered it gets no part of the job, whatever happens to the others.
 TEST_F(RunHostsReturn, the_first_host_returns_though_another_is_lost_while_it_is_started) {
   hosts.emplace(3);
   const auto file = [&](const char* name) { return hosts->directory().file(name); };
@@ -153,7 +153,8 @@ TEST_F(RunHostsReturn, a_signal_during_a_try_ends_the_job) {
   EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
 }
 
-// As a scheduler does that knows of it first. The connection stays, but nothing passes it.
+// A scheduler that knows of the silence first stops the job like this. The connection stays open,
+// but nothing passes through it.
 TEST_F(RunHostsReturn, a_host_that_fell_silent_is_named_when_the_job_is_stopped) {
   const std::string relay = hosts->directory().file("relay");
   const auto job = start({"--max-restarts", "3", "--shutdown-timeout", "1"},

@@ -1,4 +1,4 @@
-// `paceline run --hosts` through a real ssh and sshd on loopback, with keys of its own.
+// `paceline run --hosts` through a real ssh and sshd on loopback, with keys of their own.
 
 #include <csignal>
 #include <cstdlib>
@@ -70,7 +70,7 @@ class RunHostsSshd : public testing::Test {
         "-o UserKnownHostsFile={0}/hosts -i {0}/{1} -p {2}",
         directory.path(), key, port, config);
   }
-  // The command with a user's configuration.
+  // The ssh command with the options of a user's configuration.
   std::string ssh_with(const std::string& options) const {
     directory.write("user_config", options + "\n");
     return ssh("user", directory.file("user_config"));
@@ -90,7 +90,7 @@ TEST_F(RunHostsSshd, starts_ranks_passes_arguments_and_ends_with_the_ranks_exit_
   EXPECT_EQ(good.out, "[127.0.0.1:0] waiting\n");
   const Outcome bad = run_paceline({"run", "--hosts", "root@127.0.0.1:1", "--ssh-command", ssh(),
                                     "sh", "-c", "printf %s \"$1\"; exit 255", "sh", odd});
-  EXPECT_EQ(bad.exit_code, 255) << bad.err;  // the rank's, not ssh's
+  EXPECT_EQ(bad.exit_code, 255) << bad.err;  // the exit code of the rank, not of ssh
   EXPECT_EQ(bad.out, odd);
   EXPECT_THAT(bad.err, Says("run.first_failure", 0, "exit code 255"));
 }
@@ -105,13 +105,13 @@ TEST_F(RunHostsSshd, a_signal_ends_the_ranks_behind_ssh) {
     pids.push_back(paceline.wait_for_lines(fmt::format("[127.0.0.1:{}] ready ", i), 1).front());
   }
   const auto ranks = open_pidfds(pids);
-  paceline.send(SIGKILL);  // no process can tell ssh anything any more
+  paceline.send(SIGKILL);  // now no process can pass anything on to ssh
   EXPECT_TRUE(all_gone(ranks, 10s));
 }
 
-// What a user may have for every host in ssh_config(5); docs/launching.md has the table. Each that
-// breaks a plain command is alone; the last one is all the others together. @folder@ is the test's
-// folder, @busy@ a port that is taken.
+// Options that a user may set for all hosts in ssh_config(5); docs/launching.md has the table. Each
+// option that breaks a plain command is tested alone; the last row has all other options together.
+// @folder@ is the folder of the test, @busy@ a port that is in use.
 class RunHostsSshConfig : public RunHostsSshd, public testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -150,7 +150,8 @@ TEST_P(RunHostsSshConfig, changes_nothing_for_the_ranks_and_leaves_nothing_behin
   EXPECT_FALSE(std::filesystem::exists(at + "/ran"));
 }
 
-// The master of the user's sessions, started before the job or by ssh on the way (a jump host).
+// The master connection of a user's sessions. It was started before the job, or by ssh itself for a
+// jump host.
 TEST_F(RunHostsSshd, a_users_shared_connection_outlives_the_job) {
   const std::string shared = fmt::format(
       "ControlMaster auto\nControlPath {}/mux-%h-%p\nControlPersist 60", directory.path());

@@ -1,5 +1,5 @@
-// Hosts that cannot be reached, do not answer, or are lost: a clear message that names the host,
-// and everything else ended.
+// Hosts that cannot be reached, do not answer, or are lost: a clear message names the host, and
+// everything else is ended.
 
 #include <csignal>
 #include <filesystem>
@@ -32,7 +32,7 @@ class RunHostsStart : public testing::Test {
     hosts.emplace(2);
   }
 
-  // A job whose connections are made by `ssh`; its ranks would leave a file.
+  // Starts a job whose connections are made by `ssh`. Its ranks would make a file.
   Outcome start(const std::string& ssh, const std::string& list = "10.77.0.1:1,10.77.0.2:1",
                 const Arguments& options = {}) {
     Arguments arguments = {"run", "--hosts", list, "--ssh-command", ssh};
@@ -152,8 +152,8 @@ TEST_F(RunHostsStart, a_program_that_a_host_does_not_have_is_127) {
   EXPECT_THAT(outcome.err, Says("program.not_in_path", "no-such-program"));
 }
 
-// The connection ends without a word, as when a machine loses its power: the others are stopped,
-// and so are the ranks there.
+// The connection ends without a message, as when a machine loses its power. The other ranks are
+// stopped, and so are the ranks at the other end.
 TEST_F(RunHostsStart, a_connection_that_is_lost_ends_the_job) {
   PacelineProcess paceline({"run", "--hosts", hosts->list(1), "--all-ranks", "--ssh-command",
                             hosts->ssh_after("echo $$ > " + hosts->directory().path() + "/pid-$1"),

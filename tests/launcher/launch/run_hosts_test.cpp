@@ -1,4 +1,5 @@
-// `paceline run --hosts` on network namespaces that stand for hosts: one world, one ending.
+// `paceline run --hosts` on network namespaces in place of hosts: all hosts are one world and end
+// together.
 
 #include <algorithm>
 #include <csignal>
@@ -45,10 +46,10 @@ class RunHosts : public testing::Test {
   Arguments ranks(const std::string& script, const Arguments& options = {"--all-ranks"}) {
     return run(hosts->list(2), options, {"sh", "-c", script});
   }
-  // Prints a line "host:rank pid" and goes on.
+  // A script that prints a line "[host:rank] ready pid" and continues.
   static std::string ready() { return "echo ready $$; "; }
 
-  // Waits until every rank of `paceline` is ready and watches its process.
+  // Waits until every rank of `paceline` is ready; returns a pidfd of each.
   static std::vector<Fd> pids_of(PacelineProcess& paceline, int count) {
     std::vector<std::string> pids;
     for (int rank = 0; rank < count; ++rank) {
@@ -98,8 +99,8 @@ TEST_F(RunHosts, this_machine_needs_no_ssh) {
               UnorderedElementsAre("[10.77.0.254:0] 0", "[10.77.0.254:1] 1"));
 }
 
-// The launcher's own machine takes part: its address on the way to the other host is the one where
-// the job meets.
+// The launcher's own machine takes part. The job meets at the address that this machine has in the
+// direction of the other host.
 TEST_F(RunHosts, this_machine_and_another_meet_at_an_address_that_both_reach) {
   const Outcome outcome = run_paceline(
       {"run", "--hosts", "localhost:1,10.77.0.2:1", "--ssh-command",
@@ -130,10 +131,10 @@ TEST_F(RunHosts, variables_that_were_not_asked_for_stay_here) {
                    {{"OTHER", "1"}, {"PET_TEE", "3"}, {"PACELINE_X", "y"}});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("[y]"));
-  EXPECT_THAT(outcome.out, HasSubstr("[10.77.0.2:1] "));  // PET_TEE counts, as an option
+  EXPECT_THAT(outcome.out, HasSubstr("[10.77.0.2:1] "));  // PET_TEE took effect, as an option
 }
 
-// Neither what is started nor any environment holds the secret.
+// No command line and no environment of any process contains the secret.
 TEST_F(RunHosts, the_secret_is_on_no_command_line_and_in_no_environment) {
   PacelineProcess paceline(
       ranks("echo \"secret $(cat /proc/$$/fd/$PACELINE_SECRET_FD)\"; exec sleep 60"));
@@ -143,7 +144,7 @@ TEST_F(RunHosts, the_secret_is_on_no_command_line_and_in_no_environment) {
   int looked_at = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     for (const char* name : {"cmdline", "environ"}) {
-      std::ostringstream read;  // takes it as an empty file when the process has just ended
+      std::ostringstream read;  // reads nothing if the process has just ended
       read << std::ifstream(entry.path() / name, std::ios::binary).rdbuf();
       const std::string text = read.str();
       looked_at += text.empty() ? 0 : 1;
@@ -193,7 +194,7 @@ TEST_F(RunHosts, a_user_signal_is_passed_on_and_stops_no_rank) {
   paceline.send(SIGUSR1);
   const Outcome outcome = paceline.wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), 'h'), 4);  // of "caught"
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), 'h'), 4);  // one h in each "caught"
 }
 
 TEST_F(RunHosts, an_agreed_stop_of_all_hosts_is_not_a_failure) {
@@ -219,7 +220,7 @@ TEST_F(RunHosts, nothing_survives_a_launcher_that_is_killed) {
   PacelineProcess paceline(ranks("trap '' TERM HUP; " + ready() + "while :; do sleep 1; done"));
   const auto pids = pids_of(paceline, 4);
   paceline.send(SIGKILL);
-  EXPECT_TRUE(all_gone(pids, 10s));  // 0.1 s when the machine is idle
+  EXPECT_TRUE(all_gone(pids, 10s));  // it takes 0.1 s on an idle machine
 }
 
 TEST_F(RunHosts, rank_0_reads_the_launchers_input_whatever_its_size) {

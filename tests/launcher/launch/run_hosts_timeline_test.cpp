@@ -1,4 +1,4 @@
-// `paceline run --hosts --timeline` on network namespaces that stand for hosts.
+// `paceline run --hosts --timeline` on network namespaces in place of hosts.
 
 #include <algorithm>
 #include <csignal>
@@ -53,7 +53,7 @@ class RunHostsTimeline : public testing::Test {
   std::string output;
 };
 
-// Begin and end of each rank's all_reduce with this sequence number, in microseconds.
+// The begin and the end of each rank's all_reduce with this sequence number, in microseconds.
 std::map<int, std::pair<double, double>> all_reduce(const std::vector<json>& spans,
                                                     std::uint64_t sequence) {
   std::map<int, std::pair<double, double>> times;
@@ -65,7 +65,7 @@ std::map<int, std::pair<double, double>> all_reduce(const std::vector<json>& spa
   return times;
 }
 
-// No rank is through an all_reduce before the last one has come to it.
+// No rank may leave an all_reduce before the last rank has entered it.
 void expect_causal(const std::vector<json>& spans, double clock_error) {
   int compared = 0;
   for (std::uint64_t sequence = 1; sequence < 250; ++sequence) {
@@ -92,7 +92,7 @@ TEST_F(RunHostsTimeline, the_spans_of_all_hosts_are_in_one_file_here) {
   EXPECT_GT(clock_error(), 0);
 }
 
-// Both hosts' ranks record before the first agent collects.
+// The ranks of both hosts record before the first agent collects the files.
 TEST_F(RunHostsTimeline, hosts_that_share_the_log_folder_take_their_own_ranks_files) {
   const std::string logs = hosts->directory().file("shared");
   const Outcome outcome = run({"--log-dir", logs}, {RECORDED_PROGRAM, "works"});

@@ -30,7 +30,7 @@ using testing::IsEmpty;
 
 using Arguments = std::vector<std::string>;
 
-// A /dev/shm and a TMPDIR of its own.
+// A test with a /dev/shm and a TMPDIR of its own.
 class RunLeftovers : public testing::Test {
  protected:
   void SetUp() override {
@@ -84,8 +84,8 @@ bool is_marked(const std::string& mark) {
   return std::find(marks.begin(), marks.end(), mark) != marks.end();
 }
 
-// Each has its group in shared memory, its store, its sockets and its folder while all others have
-// theirs.
+// Each launch has its own group in shared memory, store, sockets and folder, at the same time as
+// all other launches.
 TEST_F(RunLeftovers, launches_at_once_share_nothing_and_leave_nothing) {
   constexpr int kLaunches = 40;
   const std::string script =
@@ -117,8 +117,8 @@ TEST_F(RunLeftovers, launches_at_once_share_nothing_and_leave_nothing) {
   for (const std::string& port : ports) EXPECT_TRUE(is_free(port)) << port;
 }
 
-// In the middle of a training, one rank stopped, with memory for checkpoints, a job socket, a
-// gauge and flight records in use.
+// The launcher is killed in the middle of a training with one rank stopped, while checkpoint
+// memory, a job socket, a gauge and flight records are in use.
 TEST_F(RunLeftovers, kill_9_of_the_launcher_of_ranks_that_train_leaves_nothing) {
   const FreshDirectory logs;
   for (const bool own_logs : {true, false}) {
@@ -141,13 +141,13 @@ TEST_F(RunLeftovers, kill_9_of_the_launcher_of_ranks_that_train_leaves_nothing) 
     EXPECT_TRUE(is_marked(mark));
     EXPECT_FALSE(is_free(port));
     paceline->send(SIGKILL);
-    EXPECT_TRUE(all_gone(processes, 10s));                      // 20 ms when the machine is idle
-    EXPECT_TRUE(comes_true([&] { return !is_marked(mark); }));  // the agent is the last to go
+    EXPECT_TRUE(all_gone(processes, 10s));                      // it takes 20 ms on an idle machine
+    EXPECT_TRUE(comes_true([&] { return !is_marked(mark); }));  // the agent ends last
     EXPECT_TRUE(comes_true([&] { return left().empty(); })) << left().front();
     EXPECT_TRUE(comes_true([&] { return is_free(port); }));
     if (!own_logs) continue;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      EXPECT_EQ(entry.path().extension(), ".log");  // which the user asked for
+      EXPECT_EQ(entry.path().extension(), ".log");  // the logs, which the user asked for
     }
   }
 }
@@ -156,7 +156,8 @@ TEST_F(RunLeftovers, kill_9_of_the_launcher_leaves_nothing_on_other_hosts) {
   const std::string reason = NetworkHosts::unavailable();
   if (!reason.empty()) GTEST_SKIP() << reason;
   const NetworkHosts hosts(2);
-  // In a session of its own, as behind a real ssh, the other side notices only the silence.
+  // ssh runs in a session of its own. So, as with a real ssh, the other side notices only the
+  // silence.
   const auto paceline = start(
       {"--hosts", hosts.list(1), "--ssh-command", "setsid --wait " + hosts.ssh(), "--all-ranks"},
       {"sh", "-c", "trap '' TERM HUP; echo pid $$; while :; do sleep 1; done"});
@@ -168,7 +169,7 @@ TEST_F(RunLeftovers, kill_9_of_the_launcher_leaves_nothing_on_other_hosts) {
   const auto ranks = open_pidfds(pids);
   EXPECT_FALSE(std::filesystem::is_empty(hosts.temporary()));
   paceline->send(SIGKILL);
-  EXPECT_TRUE(all_gone(ranks, 10s));  // 0.1 s when the machine is idle
+  EXPECT_TRUE(all_gone(ranks, 10s));  // it takes 0.1 s on an idle machine
   EXPECT_TRUE(comes_true([&] { return std::filesystem::is_empty(hosts.temporary()); }));
   EXPECT_THAT(left(), IsEmpty());
 }

@@ -1,4 +1,4 @@
-// Programs that behave badly and machines that give less than a job wants: they lead to a clear
+// Programs that behave badly, and machines that give less than a job wants. They lead to a clear
 // message and the right exit code, and leave nothing behind.
 
 #include <filesystem>
@@ -41,17 +41,18 @@ TEST(RunLimits, a_gigabyte_in_one_line_keeps_the_launcher_small) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer keeps what was freed";
   const FreshDirectory logs;
   std::filesystem::create_symlink("/dev/null", logs.file("rank-001.log"));
-  // Through the pipe, because a pseudo-terminal would take minutes on a busy machine.
+  // Writes to stderr, which is a pipe, because a pseudo-terminal would take minutes on a busy
+  // machine.
   PacelineProcess paceline({"run", "--nproc-per-node", "2", "--log-dir", logs.path(), "sh", "-c",
                             "[ $RANK = 0 ] && exit; exec >&2; head -c 1000000000 /dev/zero | "
                             "tr '\\0' x; echo; grep VmHWM /proc/$PPID/status; exit 7"});
   const Outcome outcome = paceline.wait(120s);
   EXPECT_EQ(outcome.exit_code, 7);
-  EXPECT_THAT(outcome.err, HasSubstr("  | ...xxxx"));  // its end, cut
+  EXPECT_THAT(outcome.err, HasSubstr("  | ...xxxx"));  // the end of the line
   EXPECT_LT(outcome.err.size(), 10'000U);
   const auto at = outcome.err.find("VmHWM:");
   ASSERT_NE(at, std::string::npos) << outcome.err;
-  EXPECT_LT(std::stol(outcome.err.substr(at + 6)), 64 << 10);  // KiB; of the agent
+  EXPECT_LT(std::stol(outcome.err.substr(at + 6)), 64 << 10);  // KiB, of the agent
 }
 
 TEST(RunLimits, escapes_of_a_failing_rank_are_shown_as_text) {
@@ -65,7 +66,7 @@ TEST(RunLimits, escapes_of_a_failing_rank_are_shown_as_text) {
 
 TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
   if (getuid() != 0) GTEST_SKIP() << "becoming a user who may not write needs root";
-  const FreshDirectory directory;  // root's alone
+  const FreshDirectory directory;  // only root may use it
   PacelineProcess paceline(
       {"--reuid=65534", "--regid=65534", "--clear-groups", PACELINE_COMMAND, "run",
        "--nproc-per-node", "2", "--log-dir", directory.file("logs"), "sh", "-c", "echo ran"},
@@ -80,7 +81,7 @@ TEST(RunLimits, a_log_folder_without_permission_is_an_error_before_the_start) {
               Says("output.folder_not_made", directory.file("logs"), "Permission denied"));
 }
 
-// /dev/full takes nothing, like a full disk.
+// /dev/full accepts no byte, like a full disk.
 TEST(RunLimits, lost_output_is_reported_once_kept_in_the_logs_and_not_a_success) {
   const auto run = [](const std::string& script, const std::string& logs) {
     PacelineProcess shell(
@@ -126,7 +127,7 @@ TEST(RunLimits, an_endless_line_among_other_ranks_keeps_the_launcher_small) {
   EXPECT_EQ(outcome.exit_code, 0);
   const auto at = outcome.out.find("VmHWM:");
   ASSERT_NE(at, std::string::npos) << outcome.out;
-  EXPECT_LT(std::stol(outcome.out.substr(at + 6)), 64 << 10);  // KiB; of the agent
+  EXPECT_LT(std::stol(outcome.out.substr(at + 6)), 64 << 10);  // KiB, of the agent
 }
 
 TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed) {
@@ -139,7 +140,7 @@ TEST(RunLimits, too_few_descriptors_are_an_error_with_the_number_that_is_needed)
   EXPECT_FALSE(std::filesystem::exists("ran"));
 }
 
-// The limit of the launcher's log files; ranks keep the limit that they inherit.
+// The limit applies to the launcher's log files. Ranks inherit the limit, and no ignored signal.
 TEST(RunLimits, a_limit_of_file_sizes_is_like_a_full_disk) {
   const FreshDirectory directory;
   const std::string command =
@@ -160,8 +161,8 @@ TEST(RunLimits, a_low_soft_limit_of_descriptors_is_raised_for_the_launcher_alone
   EXPECT_EQ(outcome.out, "64\n");
 }
 
-// Logs and flight records share the disk, and a rank would be killed if it wrote into a record
-// whose page cannot be allocated.
+// Logs and flight records share the disk. A rank would be killed if it wrote to a page of a record
+// for which there is no space.
 TEST(RunLimits, a_full_disk_under_logs_and_records_costs_warnings_and_no_rank) {
   if (getuid() != 0) GTEST_SKIP() << "a small file system needs root";
   const FreshDirectory directory;
@@ -177,7 +178,7 @@ TEST(RunLimits, a_full_disk_under_logs_and_records_costs_warnings_and_no_rank) {
   EXPECT_THAT(outcome.err, Says("output.log_incomplete", "No space left on device"));
 }
 
-// A cgroup that allows so many processes; empty if none can be made.
+// A cgroup that allows `limit` processes. It has no path if none can be made.
 class ProcessGroup {
  public:
   explicit ProcessGroup(int limit) {
@@ -194,7 +195,8 @@ class ProcessGroup {
   }
   ~ProcessGroup() {
     if (path_.empty()) return;
-    std::error_code error;  // until the last process, which has ended, is gone
+    // Removing it fails until its last process, which has ended, is gone.
+    std::error_code error;
     (void)harness::wait_until([&] { return std::filesystem::remove(path_, error); },
                               Deadline::after(std::chrono::seconds(5)));
   }

@@ -1,4 +1,5 @@
-// Where logs and records lie, whatever folder the user named: relative, impossible, in use.
+// Where logs and records are written if the user names a relative folder, an impossible one, or one
+// that is in use.
 
 #include <filesystem>
 #include <fstream>
@@ -18,7 +19,7 @@ using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
-// `paceline run` in a folder of its own, with ranks that go on elsewhere.
+// Runs `paceline run` in `folder`, with ranks that change to another folder.
 std::vector<std::string> in_folder(const std::string& folder, const std::string& options,
                                    const std::string& how) {
   return {"-c", "cd " + folder + " && exec " PACELINE_COMMAND " run --nproc-per-node 2 " + options +

@@ -1,4 +1,5 @@
-// Open MPI's mpirun alone, over several hosts: network namespaces, entered by a stand-in for ssh.
+// Open MPI's mpirun, without paceline run, on several hosts: network namespaces that a stand-in for
+// ssh enters.
 
 #include <algorithm>
 #include <cstdlib>
@@ -33,7 +34,8 @@ class RunMpiHosts : public testing::Test {
     hosts.emplace(2);
   }
 
-  // Open MPI gives its agent options, the host and words for a shell; it needs different names.
+  // Open MPI calls its agent with options, the host and the words of a shell command. It needs
+  // hosts with different names.
   std::string agent() const {
     const std::string path = hosts->directory().write(
         "rsh",
@@ -43,7 +45,7 @@ class RunMpiHosts : public testing::Test {
     std::filesystem::permissions(path, std::filesystem::perms::owner_all);
     return path;
   }
-  // Two ranks on each of two hosts.
+  // Starts two ranks on each of two hosts.
   Outcome run(const std::string& how) const {
     const std::string secret =
         hosts->directory().write("secret", "0123456789abcdef0123456789abcdef");

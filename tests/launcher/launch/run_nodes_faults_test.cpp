@@ -1,4 +1,5 @@
-// Faults while the agents of a job meet: names, versions, clocks, hosts that disappear.
+// Faults while the agents of a job meet: unknown names, other versions, wrong clocks, hosts that
+// disappear.
 
 #include <csignal>
 #include <fstream>
@@ -28,7 +29,7 @@ class RunNodesFaults : public JobNodes {
   Endpoint endpoint() const { return {"127.0.0.1", port_.port}; }
 };
 
-// A machine with names of its own, which the test may change.
+// Runs a command with host names of its own, which the test may change.
 const char* const kWithNames =
     "mount --bind $0/hosts /etc/hosts && mount --bind $0/switch /etc/nsswitch.conf && exec \"$@\"";
 
@@ -58,7 +59,7 @@ TEST_F(RunNodesFaults, a_meeting_place_whose_name_is_not_known_yet_is_waited_for
   }
 }
 
-// Without agents, every rank, also rank 0, gets MASTER_ADDR.
+// Without agents every rank gets MASTER_ADDR, including rank 0.
 TEST_F(RunNodesFaults, ranks_wait_for_the_masters_name) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, for a file system with other names";
   std::ofstream(directory_.file("switch")) << "hosts: files\n";
@@ -129,7 +130,7 @@ TEST_F(RunNodesFaults, another_secret_is_told_to_both_sides) {
   EXPECT_THAT(first->wait().err, Says("nodes.other_secret"));
 }
 
-// Claims another version.
+// The test itself acts as an agent of another version.
 TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   const auto first = start_first("2", "true");
   EventLoop loop;
@@ -158,13 +159,13 @@ TEST_F(RunNodesFaults, another_version_is_refused_and_both_are_named) {
   ASSERT_TRUE(end != nullptr);
   EXPECT_EQ(end->exit_code, 2);
   EXPECT_THAT(end->reason, Says("nodes.other_version", "0.0.1"));
-  // The job goes on without it.
+  // The job continues without that agent.
   const auto second = start("2", "true");
   EXPECT_EQ(first->wait().exit_code, 0);
   EXPECT_EQ(second->wait().exit_code, 0);
 }
 
-// Changes the wall clock by a preloaded library, and the monotonic one by a namespace.
+// A preloaded library changes the wall clock, and a namespace the monotonic one.
 TEST_F(RunNodesFaults, a_host_whose_clocks_are_an_hour_off_takes_part) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, for a monotonic clock of its own";
   std::vector<std::string> common = {"run",
@@ -204,10 +205,11 @@ TEST_F(RunNodesFaults, a_host_whose_clocks_are_an_hour_off_takes_part) {
 TEST_F(RunNodesFaults, a_host_that_disappears_before_the_job_begins_is_replaced) {
   const auto first = start_first("3", "echo $P");
   const auto gone = start("3", "echo $P");
-  std::this_thread::sleep_for(300ms);  // it may have joined or not
+  std::this_thread::sleep_for(300ms);  // by now it may have joined or not
   gone->send(SIGKILL);
-  gone->wait();  // and its agent: one that still lives when the others arrive would be taken with
-                 // them
+  // Waits for its agent too. If the agent were alive when the others arrive, it would be admitted
+  // with them.
+  gone->wait();
   const auto second = start("3", "echo $P");
   const auto third = start("3", "echo $P");
   const Outcome outcome = first->wait();
@@ -219,13 +221,13 @@ TEST_F(RunNodesFaults, a_host_that_disappears_before_the_job_begins_is_replaced)
 }
 
 TEST_F(RunNodesFaults, a_host_that_disappears_while_its_ranks_start_is_replaced_by_a_restart) {
-  // Ranks of the first generation never come to a meeting of their own.
+  // The ranks of the first generation never meet.
   const std::string script = "echo $P; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60";
   const auto first = start_first("2", script, {"--max-restarts", "1"});
   const auto gone = start("2", script, {"--max-restarts", "1"});
   gone->wait_for_lines("[1] 1/2/0", 1);
   gone->send(SIGKILL);
-  // It may arrive before any agent has noticed.
+  // The new node may arrive before any agent has noticed that the old one was lost.
   const Outcome second = start("2", script, {"--max-restarts", "1"})->wait();
   EXPECT_EQ(second.out, "[1] 1/2/1\n") << second.err;
   const Outcome outcome = first->wait();
@@ -240,7 +242,7 @@ TEST_F(RunNodesFaults, a_node_too_many_waits_and_joins_when_another_is_lost) {
   first->wait_for_lines("[0] 0/2/0", 1);
   second->wait_for_lines("[1] 1/2/0", 1);
   const auto spare = start("2", script, {"--max-restarts", "1"});
-  std::this_thread::sleep_for(500ms);  // it may have come by now, or come just then
+  std::this_thread::sleep_for(500ms);  // it has already arrived, or arrives just then
   second->send(SIGKILL);
   const Outcome outcome = spare->wait();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -1,4 +1,4 @@
-// Agents of a job that stand still for a while and then go on.
+// Agents of a job that are stopped for a while and then continue.
 
 #include <csignal>
 #include <fstream>
@@ -20,7 +20,7 @@ using testing::Not;
 
 class RunNodesFreeze : public JobNodes {
  protected:
-  // Two nodes, of which the coordinator's is frozen until the other has gone on alone.
+  // Starts two nodes, freezes the coordinator, and waits until the other node has continued alone.
   void freeze_the_coordinator(const std::string& nnodes, const std::string& conf) {
     const std::string common = "keep_alive_interval=0.2,keep_alive_max_attempt=5" + conf;
     const std::string script =
@@ -47,11 +47,11 @@ TEST_F(RunNodesFreeze, a_coordinator_that_thaws_joins_the_one_that_took_over) {
   const Outcome a = first_->wait(), b = second_->wait();
   EXPECT_EQ(a.exit_code, 0) << a.err;
   EXPECT_EQ(b.exit_code, 0) << b.err;
-  EXPECT_THAT(a.out, Not(HasSubstr("0/1/1")));  // it never went on alone
+  EXPECT_THAT(a.out, Not(HasSubstr("0/1/1")));  // it never continued alone
   EXPECT_THAT(a.err, Says("nodes.coordinator_here_lost", host_name(), 1));
 }
 
-// They may have finished the job.
+// The other nodes may have finished the job meanwhile.
 TEST_F(RunNodesFreeze, a_coordinator_that_thaws_and_finds_no_node_does_not_begin_again) {
   freeze_the_coordinator("1:2", ",join_timeout=8");
   second_->send(SIGKILL);

@@ -1,6 +1,6 @@
-// A job on several hosts that hangs because of a rank on a host where no rank waits: that rank is
-// named, shown and, if that is asked, ended; the rank that waits is not. Hosts are agents of this
-// machine.
+// A job on several hosts hangs because of a rank on a host where no rank waits. That rank is named,
+// its stack is shown, and on request it is ended; the rank that waits is not. The hosts are agents
+// on this machine.
 
 #include <chrono>
 #include <csignal>
@@ -47,10 +47,10 @@ TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
   PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--hang-timeout", "1",
                             RECORDED_PROGRAM, "hangs"});
   EXPECT_TRUE(paceline.wait_for(Says("hang.nothing_ended")));
-  std::this_thread::sleep_for(std::chrono::seconds(3));  // it is not said again
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // it must not be reported again
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
-  EXPECT_EQ(outcome.exit_code, 143);  // it ran until then
+  EXPECT_EQ(outcome.exit_code, 143);  // the job ran until SIGTERM
   EXPECT_THAT(outcome.err, kNamed);
   EXPECT_THAT(outcome.err, Says("stacks.heading", "[127.0.0.1]   rank 1", "recorded_progra"));
   EXPECT_THAT(outcome.err, HasSubstr("nanosleep"));  // rank 1
@@ -61,7 +61,7 @@ TEST(RunHostsHang, shows_the_stacks_of_both_sides_and_ends_nothing) {
   EXPECT_THAT(lines_of(outcome.err), Contains(Says("run.no_progress")).Times(1));
 }
 
-// The hosts' agents meet, and each reports it; it is shown once.
+// The hosts' agents report the hang to the coordinator; it is shown once.
 TEST(RunHostsHang, is_the_same_in_a_job_that_continues) {
   const Outcome outcome = stand_still_on_hosts({"--hang-action", "kill", "--max-restarts", "1"});
   EXPECT_EQ(outcome.exit_code, 137);
@@ -107,7 +107,7 @@ TEST_F(RunNodesHang, restarts_because_of_the_missing_rank) {
   EXPECT_THAT(b.err, Says("cause.ended_while_hanging"));
 }
 
-// A stopped launcher answers nothing, so no rank is blamed.
+// A stopped launcher does not answer, so no rank is blamed.
 TEST_F(RunNodesHang, ends_no_rank_when_a_host_does_not_report_where_its_ranks_are) {
   const std::string program = std::string("echo agent $PPID; exec ") + RECORDED_PROGRAM + " hangs";
   first_ = start_with("is_host=true,keep_alive_interval=100", "2", program,

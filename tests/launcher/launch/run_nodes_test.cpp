@@ -1,4 +1,4 @@
-// Several agents of one job on this machine, as if each were on a host of its own.
+// Several agents of one job on this machine, as if each one were on a host of its own.
 
 #include <csignal>
 #include <fstream>
@@ -49,7 +49,7 @@ TEST_F(RunNodes, a_node_rank_that_is_taken_is_refused) {
   const auto first = start_first("3", "true", {"--node-rank", "0"});
   const auto one = start("3", "true", {"--node-rank", "1"});
   const auto twin = start("3", "true", {"--node-rank", "1"});
-  // The one that arrives second is refused; the other one waits with the first for node 2.
+  // The one that arrives second is refused. The other one waits with the first node for node 2.
   const auto ends = open_pidfds({std::to_string(one->pid()), std::to_string(twin->pid())});
   pollfd entries[2] = {{ends[0].get(), POLLIN, 0}, {ends[1].get(), POLLIN, 0}};
   ASSERT_EQ(::poll(entries, 2, 20'000), 1) << "both were taken in";
@@ -73,7 +73,7 @@ TEST_F(RunNodes, different_nnodes_and_job_names_are_refused) {
   EXPECT_EQ(first->wait().exit_code, 143);
 }
 
-// When a node starts, the number of ranks is not known yet.
+// The number of ranks is not yet known when a node starts.
 TEST_F(RunNodes, a_fault_for_a_rank_that_never_was_is_named_at_the_end) {
   const std::vector<std::string> chaos = {"--chaos", "kill:rank=1@100s,kill:rank=7@0.01s"};
   const auto first = start_first("2", "sleep 0.2", chaos);
@@ -137,7 +137,8 @@ TEST_F(RunNodes, all_nodes_restart_together) {
   EXPECT_THAT(a.err, Says("run.restarts", 1, 1, 1, "rank 1 on host "));
 }
 
-// Whichever reports first, the other one gets its order to stop long after it has stopped.
+// Whichever node reports first, the other one gets its order to stop long after its ranks have
+// stopped.
 TEST_F(RunNodes, nodes_whose_ranks_fail_at_the_same_moment_agree_on_the_next_store) {
   for (int round = 0; round < 20; ++round) {
     const std::string met = directory_.file(fmt::format("met{}.", round));
@@ -154,7 +155,7 @@ TEST_F(RunNodes, nodes_whose_ranks_fail_at_the_same_moment_agree_on_the_next_sto
   }
 }
 
-// Ends when the file exists.
+// A script that prints $P and ends when the file exists.
 std::string until(const std::string& file) {
   return "echo $P; until [ -e " + file + " ]; do sleep 0.02; done";
 }

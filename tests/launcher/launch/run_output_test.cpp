@@ -1,5 +1,5 @@
-// The output of ranks is visible at once, for programs of every kind, and complete, however they
-// end.
+// The output of ranks is visible at once, for programs of every kind, and complete, whatever ends
+// the ranks.
 
 #include <csignal>
 #include <cstdlib>
@@ -25,10 +25,10 @@ using harness::Says;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A program that prints "line of KIND", makes a file and waits.
+// A kind of program that prints "line of KIND", makes a file and waits.
 struct Kind {
   std::string name;
-  std::vector<std::string> command;  // before the file's name
+  std::vector<std::string> command;  // without the name of the file
 };
 
 const std::vector<Kind>& kinds() {
@@ -45,7 +45,7 @@ const std::vector<Kind>& kinds() {
   return all;
 }
 
-// "FILE-RANK" for each rank.
+// The command for all ranks; each one adds the file name "FILE-RANK".
 std::vector<std::string> command_of(const Kind& kind, const std::string& file) {
   std::vector<std::string> words = {"sh", "-c", "exec \"$@\" " + file + "-$RANK", "sh"};
   words.insert(words.end(), kind.command.begin(), kind.command.end());

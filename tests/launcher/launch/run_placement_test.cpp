@@ -82,7 +82,8 @@ TEST(RunPlacement, a_second_job_on_the_same_cores_is_told_about_the_first) {
   const std::vector<std::string> second = {"run", "--nproc-per-node", ranks, "true"};
   PacelineProcess first({"run", "--nproc-per-node", ranks, "sh", "-c", "echo pid $PPID; sleep 60"});
   const std::string pid = first.wait_for_lines("pid ", 1).front();
-  // The mark is set right after the ranks were started.
+  // The first job sets its mark just after it has started its ranks, so this may take several
+  // attempts.
   std::string seen;
   for (int attempt = 0; attempt < 100 && seen.find(pid) == std::string::npos; ++attempt) {
     seen = run_paceline(second).err;
@@ -110,7 +111,7 @@ TEST(RunPlacement, a_dry_run_shows_each_process_and_its_reasons) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("because: "), HasSubstr("rank 1: "),
                                  HasSubstr("  OMP_NUM_THREADS="), HasSubstr("MASTER_ADDR=127.")));
   const std::string command = "\n  sh -c 'echo $RANK'\n";
-  EXPECT_NE(outcome.out.find(command), outcome.out.rfind(command));  // once a rank
+  EXPECT_NE(outcome.out.find(command), outcome.out.rfind(command));  // once for each rank
 }
 
 TEST(RunPlacement, the_configuration_says_where_each_value_comes_from) {

@@ -1,4 +1,4 @@
-// What the ranks of `paceline run` get: place, arguments, streams, ports, secret.
+// What the ranks of `paceline run` get: their place, arguments, streams, ports and secret.
 
 #include <filesystem>
 #include <fstream>
@@ -108,7 +108,7 @@ TEST(RunRanks, redirects_keep_streams_off_the_console_and_in_the_log) {
   EXPECT_EQ(shown({"-r", "1"}), "err 0\n");
   EXPECT_EQ(shown({"--redirects", "3"}), "");
   EXPECT_EQ(shown({"--redirects=1:3"}), "out 0\nerr 0\n");
-  EXPECT_EQ(shown({"-r", "3", "-t", "0:1"}), "[0] out 0\n");  // both ways
+  EXPECT_EQ(shown({"-r", "3", "-t", "0:1"}), "[0] out 0\n");  // redirected, and also shown
   EXPECT_EQ(shown({"-r", "0:2,1:3", "--local-ranks-filter", "0,1"}), "[0] out 0\n");
   EXPECT_THAT(lines_of(content_of(logs.file("logs/rank-001.log"))),
               UnorderedElementsAre("err 1", "out 1"));
@@ -165,7 +165,7 @@ TEST(RunRanks, a_line_without_end_keeps_the_launcher_small) {
   EXPECT_EQ(outcome.out.size(), 64000000U);
   const auto at = outcome.err.find("VmHWM:");
   ASSERT_NE(at, std::string::npos) << outcome.err;
-  EXPECT_LT(std::stol(outcome.err.substr(at + 6)), 64 << 10);  // KiB; of the agent
+  EXPECT_LT(std::stol(outcome.err.substr(at + 6)), 64 << 10);  // KiB, of the agent
 }
 
 TEST(RunRanks, the_secret_is_in_a_descriptor_and_nowhere_else) {
@@ -175,7 +175,7 @@ TEST(RunRanks, the_secret_is_in_a_descriptor_and_nowhere_else) {
        "sh -c 'grep -l $CANARY /proc/$$/environ | wc -l'; "
        "grep -l $s /proc/$$/environ /proc/$PPID/environ /proc/$PPID/cmdline /proc/$$/cmdline; "
        "true"});
-  EXPECT_EQ(outcome.out, "64\n1\n");  // 1: the search finds what is there
+  EXPECT_EQ(outcome.out, "64\n1\n");  // 1: the search works
 }
 
 TEST(RunRanks, closed_standard_streams_do_no_harm) {
@@ -184,7 +184,7 @@ TEST(RunRanks, closed_standard_streams_do_no_harm) {
       std::string(PACELINE_COMMAND) + " run touch " + directory.file("ran") + " <&- >&- 2>&-";
   EXPECT_EQ(std::system(command.c_str()), 0);
   EXPECT_TRUE(std::filesystem::exists(directory.file("ran")));
-  // Not even with something to say.
+  // Closed streams do no harm even if the launcher has a message to print.
   EXPECT_EQ(std::system(("OMP_NUM_THREADS=99 " + command).c_str()), 0);
 }
 
@@ -223,7 +223,7 @@ TEST(RunRanks, a_taken_port_is_an_error_that_says_how_to_find_its_holder) {
   EXPECT_THAT(outcome.err, Says("limits.port_taken", port, port));
 }
 
-// Python's subprocess closes descriptors that it does not know.
+// Python's subprocess closes all descriptors that it does not know.
 TEST(RunRanks, a_wrapper_that_closes_descriptors_is_told_what_to_do) {
   const std::vector<std::string> job = {
       "run",

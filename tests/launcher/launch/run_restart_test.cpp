@@ -58,7 +58,7 @@ TEST(RunRestart, the_exit_code_is_the_last_culprits_when_no_restart_is_left) {
 }
 
 TEST(RunRestart, a_crash_loop_ends_with_its_reason) {
-  // Another rank each time.
+  // Another rank fails each time.
   const Outcome outcome = run_paceline(job("[ $RANK = $((G % 2)) ] && exit 4; exec sleep 60",
                                            {"--nproc-per-node", "2", "--max-restarts", "1000"}));
   EXPECT_EQ(outcome.exit_code, 4);
@@ -125,11 +125,12 @@ TEST(RunRestart, chaos_kills_ranks_and_says_what_it_came_to) {
   EXPECT_THAT(outcome.err, Says("chaos.faults", "2 (kill 2)", "0\n"));
 }
 
-// A step gauge that reports five steps (docs/formats/step_gauge.md), for programs of any language.
+// A script that writes a step gauge with five steps (docs/formats/step_gauge.md), as a program in
+// any language can.
 const std::string kFiveSteps =
     R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 47 /dev/zero; } > )"
     R"($PACELINE_FLIGHT_DIR/rank-00$RANK.steps; )";
-// The same in half a second, and the training had 3 steps behind it (word 6 says 4).
+// The same steps, made in half a second by a training that had made 3 steps before: word 6 is 4.
 const std::string kFromStep3 =
     R"({ printf 'PLSTEPS1\1\0\0\0\0\0\0\0\5'; head -c 15 /dev/zero; )"
     R"(printf '\0\145\315\035'; head -c 12 /dev/zero; printf '\4'; head -c 15 /dev/zero; } > )"
@@ -188,7 +189,7 @@ TEST(RunRestart, chaos_strikes_at_a_step_of_a_rank) {
   EXPECT_THAT(outcome.err, Says("tally.steps", 5));
 }
 
-// The ranks of the older generation take a second to go; that is when the launcher is killed.
+// The ranks of the older generation take a second to end; the launcher is killed meanwhile.
 TEST(RunRestart, kill_9_of_the_launcher_during_a_restart_leaves_no_process_behind) {
   for (const char* whom : {"supervisor", "agent"}) {
     const FreshDirectory seen;

@@ -30,13 +30,13 @@ Arguments roles(const Arguments& options, const std::string& script) {
 }
 
 const std::string kPlace = "echo $RANK/$WORLD_SIZE $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE";
-// The command of observers, which runs until they are stopped.
+// The script of observers, which run until they are stopped.
 const std::string kServe = "if [ $ROLE_NAME = observer ]; then exec sleep 1000; fi; ";
 
-// Ranks that wait for each other by files in a folder.
+// Ranks that wait for each other through files in a folder.
 class Meeting {
  public:
-  // Shell commands, for the rank that runs them.
+  // Both functions return commands for the script of a rank.
   std::string arrive() const { return fmt::format("touch {}/$RANK; ", folder_.path()); }
   std::string wait_for(const std::vector<int>& ranks) const {
     std::string script;
@@ -71,7 +71,7 @@ TEST(RunRoles, may_come_from_the_variable_and_agree_with_the_number_of_ranks) {
             "0/2 a 0/1\n");
 }
 
-// One command for all: a shell chooses where programs differ.
+// All roles have one command. A shell chooses another program for each role.
 TEST(RunRoles, a_shell_starts_another_program_for_each_role) {
   const Outcome outcome = run_paceline(
       roles({"--roles", "echo=1,printf=1"}, "exec $ROLE_NAME \"$ROLE_NAME $ROLE_RANK\n\""));
@@ -112,10 +112,12 @@ TEST(RunRoles, a_restart_starts_every_role_again) {
 
 struct RolesEnding {
   std::string name;
-  std::string trainer, observer;  // what each does once both observers have arrived; how they do
+  // The scripts: of a trainer, once both observers have arrived; of an observer, with {} in the
+  // place where it arrives.
+  std::string trainer, observer;
   Arguments options;
   int exit_code;
-  harness::SaysMatcher message;  // of the launcher
+  harness::SaysMatcher message;  // what the launcher prints
 };
 
 class RunRolesEnds : public testing::TestWithParam<RolesEnding> {};
@@ -135,7 +137,7 @@ TEST_P(RunRolesEnds, when_the_awaited_roles_have_ended) {
 }
 
 const auto kStopping = Says("run.serving_ranks_stopped");
-// Observers with a handler of SIGTERM.
+// A script for observers that handle SIGTERM.
 std::string at_sigterm(const std::string& action) {
   return "trap '" + action + "' TERM; {}while :; do sleep 0.02; done";
 }
@@ -256,7 +258,7 @@ TEST_F(RunNodesRoles, need_ranks_that_add_up_on_all_nodes_together) {
   }
 }
 
-// Like pods that have a command of their own for each role.
+// Pods may have a different command for each role.
 TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_may_serve_until_others_are_done) {
   const Meeting meeting;
   const auto trainer = start_with("", "2", meeting.wait_for({1}),
@@ -270,7 +272,7 @@ TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_may_serve_until_others_are_do
   }
 }
 
-// torchrun's form, where each node has a role of its own.
+// In torchrun's form, each node has a role of its own.
 TEST_F(RunNodesRoles, of_nodes_that_bring_one_each_are_numbered_by_role) {
   const auto first = start_with("", "2", kPlace,
                                 {"--node-rank", "0", "--role", "trainer", "--nproc-per-node", "2"});

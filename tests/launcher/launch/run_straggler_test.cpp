@@ -21,7 +21,7 @@ using testing::AnyOf;
 using testing::Contains;
 using testing::Not;
 
-// Stderr of a job that was watched for `watched` after it printed the message, if one is given.
+// Watches a job for `watched` after it has printed `message`, if one is given. Returns its stderr.
 std::string said_about(const std::string& how, const std::optional<harness::SaysMatcher>& message,
                        std::chrono::seconds watched) {
   PacelineProcess paceline(
@@ -36,13 +36,14 @@ std::string said_about(const std::string& how, const std::optional<harness::Says
 }
 
 TEST(RunStraggler, a_rank_that_sleeps_before_each_operation_is_reported_as_waiting_for_data) {
-  const std::string text = said_about("sleeps", Says("straggler.cause"), 4s);  // not again
+  // It must not be reported again.
+  const std::string text = said_about("sleeps", Says("straggler.cause"), 4s);
   EXPECT_THAT(text, Says("straggler.comes_last", 1));
   EXPECT_THAT(text, Says("straggler.waits_for_data"));
   EXPECT_THAT(lines_of(text), Contains(Says("straggler.comes_last")).Times(1));
 }
 
-// Other programs on this machine may delay one of them, but then that is what is reported.
+// Other programs on this machine may delay a rank, but then the report must say so.
 TEST(RunStraggler, equal_ranks_have_none_of_their_own_making) {
   EXPECT_THAT(said_about("counts", {}, 8s),
               AnyOf(Not(Says("straggler.comes_last")), Says("straggler.other_load"),
@@ -53,7 +54,7 @@ TEST(RunHostsStraggler, is_named_where_each_host_has_one_rank) {
   PacelineProcess paceline({"run", "--hosts", "localhost:1,127.0.0.1:1", "--straggler-after", "1.5",
                             RECORDED_PROGRAM, "sleeps"});
   EXPECT_TRUE(paceline.wait_for(Says("straggler.cause")));
-  std::this_thread::sleep_for(4s);  // the other rank is not named
+  std::this_thread::sleep_for(4s);  // the other rank must not be named
   paceline.send(SIGTERM);
   const Outcome outcome = paceline.wait();
   EXPECT_THAT(outcome.err, Says("straggler.waits_least", "[127.0.0.1] ", 1));
@@ -68,7 +69,7 @@ TEST_F(RunNodesStraggler, is_named_where_each_host_has_one_rank) {
   const auto first = start_first("2", program, {"--node-rank", "0", "--straggler-after", "1.5"});
   const auto second = start("2", program, {"--node-rank", "1", "--straggler-after", "1.5"});
   EXPECT_TRUE(second->wait_for(Says("straggler.waits_least", "", 1)));
-  std::this_thread::sleep_for(4s);  // the other rank is not named
+  std::this_thread::sleep_for(4s);  // the other rank must not be named
   first->send(SIGTERM);
   const Outcome a = first->wait(), b = second->wait();
   EXPECT_THAT(b.err, Says("straggler.waits_least", "", 1));

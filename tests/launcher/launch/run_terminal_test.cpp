@@ -1,5 +1,5 @@
-// `paceline run` and the terminal it was started from: one that closes, and (with a real shell)
-// jobs that go to the background and come back.
+// `paceline run` and the terminal that it was started from: a terminal that closes, and (with a
+// real shell) jobs that go to the background and come back.
 
 #include <csignal>
 #include <cstdlib>
@@ -31,8 +31,8 @@ using harness::Says;
 using testing::HasSubstr;
 using testing::Not;
 
-// A script that starts the launcher with these signals ignored, as nohup and the background of a
-// script do.
+// A script that starts the launcher with these signals ignored, like nohup, or a script that starts
+// a command in the background.
 std::vector<std::string> ignoring(const std::string& signals, const std::string& arguments,
                                   const std::string& program) {
   return {"-c", fmt::format("trap '' {}; exec {} run {} sh -c '{}'", signals, PACELINE_COMMAND,
@@ -62,7 +62,7 @@ TEST(RunTerminal, a_job_can_be_ended_though_sigterm_was_ignored) {
   EXPECT_EQ(paceline.wait().exit_code, 128 + SIGTERM);
 }
 
-// An interactive shell on a terminal of its own.
+// An interactive shell on its own terminal.
 class Shell {
  public:
   Shell() {
@@ -82,7 +82,7 @@ class Shell {
   Shell(const Shell&) = delete;
   Shell& operator=(const Shell&) = delete;
   ~Shell() {
-    terminal_.reset();  // hangs up
+    terminal_.reset();  // closes the terminal
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
@@ -90,7 +90,7 @@ class Shell {
   void type(const std::string& text) {
     if (write(terminal_.get(), text.data(), text.size()) < 0) throw system_error("write");
   }
-  // Waits for this text, after what was waited for before; returns what stood between. Throws
+  // Waits for this text after the text of the last call. Returns the text between the two. Throws
   // Error(kTimeout).
   std::string wait_for(const std::string& text) {
     const Deadline deadline = Deadline::after(30s);
@@ -124,15 +124,15 @@ std::string launch_line(const std::string& options, const std::string& script) {
   return fmt::format("{} run {} sh -c '{}'", PACELINE_COMMAND, options, script);
 }
 
-// 'T' is stopped.
+// The state of a process in /proc; 'T': it is stopped.
 char state_of(const std::string& pid) {
   const std::string text = read_text("/proc/" + pid + "/stat");
   const auto name_end = text.rfind(')');
   return name_end == std::string::npos ? '?' : text[name_end + 2];
 }
 
-// Requires: a process that starts none; a shell that is stopped while it starts one may wait for
-// that in state 'D'.
+// Waits until the process is stopped, or is not. Requires: it does not start processes, because a
+// shell that is stopped while it starts one may stay in state 'D'.
 bool comes_to(const std::string& pid, bool stopped) {
   return harness::wait_until([&] { return (state_of(pid) == 'T') == stopped; },
                              Deadline::after(20s));
@@ -145,7 +145,7 @@ TEST(RunTerminal, typed_input_reaches_rank_0_again_after_fg) {
   shell.type(launch_line("", kReads) + " &\n");
   shell.wait_for("in\r\n");
   shell.type("fg\n");
-  shell.wait_for("sh -c");  // the shell says what it brings back
+  shell.wait_for("sh -c");  // the shell prints the command that it continues
   shell.type("hello\n");
   shell.wait_for("got hello");
   shell.wait_for("ready> ");

@@ -1,4 +1,4 @@
-// The timeline that a job leaves, and `paceline timeline`.
+// The timeline that a job leaves, and the command `paceline timeline`.
 
 #include <filesystem>
 #include <map>
@@ -44,7 +44,7 @@ TEST(RunTimeline, a_job_that_fails_leaves_it_too) {
   EXPECT_EQ(outcome.exit_code, 137);
   int broadcasts = 0;
   for (const json& span : strict_spans(output)) broadcasts += span["name"] == "broadcast" ? 1 : 0;
-  EXPECT_GE(broadcasts, 1);  // the others may have been ended before they noted that theirs is done
+  EXPECT_GE(broadcasts, 1);  // the others may have been ended before they recorded theirs
 }
 
 TEST(RunTimeline, a_program_without_groups_is_said) {

@@ -1,4 +1,4 @@
-// Everything that `paceline run` refuses, before any process exists, and the messages.
+// Everything that `paceline run` refuses before it starts any process, and the messages.
 
 #include <cstdlib>
 #include <filesystem>
@@ -39,7 +39,7 @@ TEST_P(RunRefuses, with_exit_code_2_before_anything_starts) {
   EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, GetParam().message);
   EXPECT_EQ(outcome.out, "");
-  EXPECT_LT(outcome.seconds.count(), 10.0);  // 10 ms when the machine is idle
+  EXPECT_LT(outcome.seconds.count(), 10.0);  // it takes 10 ms on an idle machine
   EXPECT_FALSE(std::filesystem::exists(directory.file("started")));
 }
 
@@ -433,7 +433,7 @@ TEST(RunUsage, a_program_that_cannot_start_is_126_or_127_at_once) {
   const Outcome python = run_paceline({"run", script});
   EXPECT_EQ(python.exit_code, 126);
   EXPECT_THAT(python.err, Says("program.not_executable_python", script, script));
-  chmod(script.c_str(), 0755);  // no #! line
+  chmod(script.c_str(), 0755);  // the script has no #! line
   const Outcome no_interpreter = run_paceline({"run", "--nproc-per-node", "2", script});
   EXPECT_EQ(no_interpreter.exit_code, 126);
   EXPECT_THAT(no_interpreter.err, Says("program.cannot_execute", script, "Exec format error"));
@@ -448,7 +448,7 @@ TEST(RunUsage, help_names_every_option_its_default_and_examples) {
   }
 }
 
-// Output that cannot be written is not a success.
+// A command whose output cannot be written has not succeeded.
 TEST(RunUsage, output_that_is_lost_is_an_error) {
   for (const char* command : {"run --help", "topo", "completion bash", "doctor",
                               "submit slurm --dry-run true", "run --print-config true"}) {
@@ -516,7 +516,7 @@ TEST(RunUsage, a_dry_run_starts_nothing) {
   EXPECT_FALSE(std::filesystem::exists(directory.file("a b")));
 }
 
-// The names in lines "NAME=value" that this process does not have: variables of the ranks.
+// The names in lines "NAME=value" that are not variables of this process, but only of the ranks.
 std::set<std::string> variables_in(const std::string& text) {
   std::set<std::string> names;
   const std::regex line(

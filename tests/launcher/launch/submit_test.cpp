@@ -1,4 +1,4 @@
-// `paceline submit`: scripts that start the program with its arguments, whatever they hold, and
+// `paceline submit`: scripts that start the program with its arguments, whatever these contain, and
 // manifests that Kubernetes would accept.
 
 #include <csignal>
@@ -32,7 +32,7 @@ Outcome submit(const std::string& where, Arguments options, const Arguments& pro
 
 class SubmitSlurm : public testing::Test {
  protected:
-  // Runs the script with commands that stand for paceline and scontrol.
+  // Runs the script, with other commands in place of paceline and scontrol.
   PacelineProcess start(const Outcome& script, const std::string& paceline) {
     for (const auto& [name, text] : std::map<std::string, std::string>{
              {"paceline", paceline}, {"scontrol", "echo scontrol \"$@\""}}) {
@@ -168,8 +168,8 @@ TEST_F(SubmitSlurm, refuses_values_that_slurm_would_read_as_something_else) {
 
 class SubmitKubernetes : public testing::Test {};
 
-// The fields that the published schemas of Secret, Service and Job (batch/v1) require, and those
-// that an Indexed Job with a headless service needs; read by a YAML parser.
+// Checks, with a YAML parser, the fields that the published schemas of Secret, Service and Job
+// (batch/v1) require, and those that an Indexed Job with a headless service needs.
 constexpr const char* kCheck = R"(
 import sys, yaml
 secret, service, job = yaml.safe_load_all(open(sys.argv[1]))
@@ -223,7 +223,7 @@ TEST_F(SubmitKubernetes, writes_a_job_a_service_and_a_secret) {
   EXPECT_EQ(checked.exit_code, 0) << checked.err << outcome.out;
 }
 
-// The secret is root's; without a group of the volumes the image's user could not read it.
+// The secret belongs to root. Without fsGroup, the user of the image could not read it.
 TEST_F(SubmitKubernetes, lets_any_user_of_an_image_read_the_secret) {
   EXPECT_THAT(submit("kubernetes", {"--image", "x"}, {"./train"}).out,
               HasSubstr("      securityContext:\n        fsGroup: 1000\n      containers:\n"));

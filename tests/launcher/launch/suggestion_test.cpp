@@ -37,13 +37,13 @@ const std::vector<std::string> kCommands = {
     "run",     "submit",   "advise", "topo", "bench", "doctor", "checkpoint", "completion",
     "explain", "timeline", "ps",     "top",  "logs",  "stop",   "stacks"};
 
-// A letter doubled, left out, or swapped with the one before it.
+// The command with a letter doubled, left out, or swapped with the one before it.
 std::vector<std::string> slips_of(const std::string& command) {
   std::vector<std::string> slips;
   for (std::size_t i = 0; i < command.size(); ++i) {
     slips.push_back(command);
     slips.back().insert(i, 1, command[i]);
-    if (command.size() <= 3) continue;  // what is left of them may be anything
+    if (command.size() <= 3) continue;  // the rest could be anything
     slips.push_back(command);
     slips.back().erase(i, 1);
     slips.push_back(command);
@@ -52,7 +52,7 @@ std::vector<std::string> slips_of(const std::string& command) {
   return slips;
 }
 
-// "toop" may be "top" or "topo".
+// Whether the slip is as near to another command: "toop" may stand for "top" or "topo".
 bool is_as_near_to_another(const std::string& slip, const std::string& command) {
   return std::any_of(kCommands.begin(), kCommands.end(), [&](const std::string& other) {
     return other != command && edit_distance(slip, other) <= 1 && slip != command + command.back();

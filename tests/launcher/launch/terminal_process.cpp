@@ -52,7 +52,8 @@ bool TerminalProcess::read_some() {
     fail(ErrorCode::kTimeout, "shown so far: {}", shown_);
   }
   char bytes[4096];
-  const ssize_t length = read(terminal_.get(), bytes, sizeof bytes);  // fails at the end
+  // Fails when the program has ended.
+  const ssize_t length = read(terminal_.get(), bytes, sizeof bytes);
   if (length > 0) shown_.append(bytes, static_cast<std::size_t>(length));
   return length > 0;
 }

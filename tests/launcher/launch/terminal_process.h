@@ -1,6 +1,6 @@
 #pragma once
 
-// A command on a terminal of its own, for tests of interactive use.
+// A command on its own terminal, for tests of interactive use.
 
 #include <string>
 #include <vector>
@@ -27,9 +27,9 @@ class TerminalProcess {
 
   void type(const std::string& text) const;
   void resize(Size size) const;
-  // The output since the last call, up to and including `text`. Error(kTimeout).
+  // Returns the output since the last call, up to and including `text`. Throws Error(kTimeout).
   std::string wait_for(const std::string& text);
-  // Reads to the end; the exit code as a shell reports it. Error(kTimeout).
+  // Reads to the end and returns the exit code as a shell reports it. Throws Error(kTimeout).
   int wait();
   const std::string& shown() const { return shown_; }
 
@@ -39,7 +39,7 @@ class TerminalProcess {
   pid_t pid_ = -1;
   Fd terminal_;
   std::string shown_;
-  std::size_t seen_ = 0;  // of shown_, by wait_for()
+  std::size_t seen_ = 0;  // bytes of shown_ that wait_for() has returned
 };
 
 }  // namespace paceline::launcher

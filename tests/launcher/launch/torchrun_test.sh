@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# torchrun_test.sh RANK: a program started by PyTorch's own launcher, on one machine, by two agents, and again after a rank was killed.
-# Exit status 77 when Debian's python3-torch is not installed.
+# torchrun_test.sh RANK: a program that PyTorch's own launcher starts: on one machine, by two agents, and again after a rank was killed. The exit
+# status is 77 if Debian's python3-torch is not installed.
 set -uo pipefail
 rank=$1
 /usr/bin/python3 -c 'import torch' 2>/dev/null || { echo "skipped: python3-torch is not installed (scripts/install_packages test)"; exit 77; }
 export OMP_NUM_THREADS=1 PACELINE_LOG_LEVEL=info
-# Debian's torch 1.13 does not start under Python 3.11 with its default of both, so a rank that is not there is redirected and shown.
+# Debian's torch 1.13 does not start under Python 3.11 with the default values of both options, so the output of a rank that does not exist is
+# redirected and shown.
 torchrun=(/usr/bin/python3 -m torch.distributed.run --redirects 9:1 --tee 9:1 --no_python --monitor_interval 0.1)
 failures=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# torchrun has the first agent's port; any that is free will do.
+# torchrun listens on the port of the first agent; any free port will do.
 port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 alone=(--standalone)
 together=(--rdzv_backend c10d --rdzv_endpoint "127.0.0.1:$port" --rdzv_id two)
-# Debian 13's torch is built without libuv, which torchrun's stores over TCP need: its agents meet through a file (docs/torchrun.md).
+# Debian 13's torch is built without libuv, which torchrun's stores over TCP need, so its agents meet through a file (docs/torchrun.md).
 if ! /usr/bin/python3 -c 'import torch.distributed as d; d.TCPStore("127.0.0.1", 0, 1, True)' 2>"$work/tcp_store"; then
   grep -q 'without libuv' "$work/tcp_store" || { cat "$work/tcp_store"; exit 1; }
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
@@ -22,7 +23,7 @@ if ! /usr/bin/python3 -c 'import torch.distributed as d; d.TCPStore("127.0.0.1",
   together=("${alone[@]}" --rdzv_endpoint "$work/store" --rdzv_id two)
 fi
 
-# expect NAME PATTERN COMMAND...: exit code 0 and a pattern of what is printed.
+# expect NAME PATTERN COMMAND...: checks that the exit code is 0, and that the output matches the pattern.
 expect() {
   local name=$1 pattern=$2 output code=0
   shift 2

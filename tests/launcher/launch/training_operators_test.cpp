@@ -1,4 +1,4 @@
-// The variables that Kubernetes' training operators set in their pods, unchanged.
+// The variables that Kubernetes' training operators set in their pods, without any change.
 
 #include <memory>
 
@@ -24,7 +24,8 @@ class TrainingOperators : public testing::Test {
     std::filesystem::permissions(secret, std::filesystem::perms(0600));
   }
 
-  // Two pods with the variables of each; "*" stands for the number of the pod. Their outputs.
+  // Runs two pods with these variables, where "*" stands for the number of the pod. Returns their
+  // outputs.
   std::vector<std::string> run(const Variables& variables,
                                const std::vector<std::string>& arguments,
                                const std::string& command = PACELINE_COMMAND) {
@@ -68,7 +69,8 @@ TEST_F(TrainingOperators, of_version_2_start_a_launcher_in_each_pod) {
   EXPECT_THAT(outputs[1], HasSubstr("[2] 2 of 4, 0 of 2 here\n"));
 }
 
-// The training operator, version 1, with processes per node: RANK and WORLD_SIZE count pods.
+// The training operator, version 1, with several processes on each node: RANK and WORLD_SIZE count
+// pods.
 TEST_F(TrainingOperators, of_version_1_number_pods_beside_the_options) {
   const auto outputs = run({{"PET_NNODES", "2"},
                             {"PET_NPROC_PER_NODE", "2"},
@@ -84,7 +86,7 @@ TEST_F(TrainingOperators, of_version_1_number_pods_beside_the_options) {
   EXPECT_THAT(outputs[1], HasSubstr("[3] 3 of 4, 1 of 2 here\n"));
 }
 
-// As above with an elastic policy: no variable tells the pods apart.
+// As above, but with an elastic policy: no variable distinguishes the pods.
 TEST_F(TrainingOperators, of_version_1_let_elastic_pods_meet) {
   const auto outputs = run({{"PET_NNODES", "2:2"},
                             {"PET_NPROC_PER_NODE", "2"},
@@ -100,7 +102,7 @@ TEST_F(TrainingOperators, of_version_1_let_elastic_pods_meet) {
   EXPECT_THAT(outputs[0] + outputs[1], HasSubstr("[0] waiting\n"));
 }
 
-// The same with one process a pod and no launcher in it.
+// As above, but with one process in each pod and without a launcher.
 TEST_F(TrainingOperators, of_version_1_start_the_program_itself) {
   const auto outputs = run({{"RANK", "*"},
                             {"WORLD_SIZE", "2"},

@@ -1,4 +1,4 @@
-// Clock readings between an agent and the coordinator.
+// Agent links compare the clocks of an agent and the coordinator.
 
 #include "paceline/launcher/messages/agent_link.h"
 
@@ -25,7 +25,7 @@ class AgentLinks : public testing::Test {
     near_.emplace(std::move(near));
     far_.emplace(std::move(far));
   }
-  // What has come by `deadline`, or once `condition` holds.
+  // Returns the messages that arrive until `condition` holds for them, for at most 20 s.
   template <class Condition>
   static std::vector<std::string> read_until(AgentLink& link, Condition condition) {
     std::vector<std::string> all;
@@ -49,7 +49,8 @@ TEST_F(AgentLinks, compare_their_clocks_beside_the_messages) {
   const auto here = read_until(*near_, [&](const auto&) { return near_->clock().measured(); });
   EXPECT_TRUE(here.empty());
   ASSERT_TRUE(near_->clock().measured());
-  EXPECT_LE(std::chrono::abs(near_->clock().offset()), near_->clock().error());  // it is one clock
+  // Both ends have the same clock.
+  EXPECT_LE(std::chrono::abs(near_->clock().offset()), near_->clock().error());
   EXPECT_LT(near_->clock().error(), 10s);
   EXPECT_FALSE(far_->clock().measured());
 }

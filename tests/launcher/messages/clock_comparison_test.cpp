@@ -8,7 +8,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
-// The other clock is `ahead`; the way there and the way back take so long.
+// An exchange with a clock that is `ahead`. The messages take `there` and `back`.
 ClockExchange exchange(nanoseconds ahead, nanoseconds there, nanoseconds back,
                        nanoseconds asked = 10s) {
   const nanoseconds heard = asked + there + ahead;
@@ -56,10 +56,10 @@ TEST(ClockComparison, old_exchanges_make_room_for_new_ones_and_a_drift_is_seen) 
 
 TEST(ClockComparison, impossible_clock_readings_are_left_out) {
   ClockComparison clock;
-  clock.take({10s, 5s, 4s, 11s});                  // answered before it heard
-  clock.take({10s, 5s, 8s, 11s});                  // thought for longer than it was away
+  clock.take({10s, 5s, 4s, 11s});                  // answered before the question arrived
+  clock.take({10s, 5s, 8s, 11s});                  // took longer to answer than the round trip
   clock.take({10s, 5s, 5s, 9s});                   // came back before it was sent
-  clock.take({10s, nanoseconds::min(), 5s, 11s});  // no clock of ours
+  clock.take({10s, nanoseconds::min(), 5s, 11s});  // not a possible time
   clock.take({10s, 5s, nanoseconds::max(), 11s});
   EXPECT_FALSE(clock.measured());
 }

@@ -1,4 +1,4 @@
-// What launchers on two hosts say to each other, as bytes.
+// The messages between the launchers of two hosts, as bytes.
 
 #include "paceline/launcher/messages/remote_frames.h"
 

@@ -17,7 +17,7 @@ TEST(Roles, every_form_that_is_right_is_read) {
   const std::vector<Row> rows = {
       {"trainer=2,observer=4", {{"trainer", 2}, {"observer", 4}}},
       {"a=1", {{"a", 1}}},
-      {"b=1,a=1", {{"b", 1}, {"a", 1}}},  // in the order given
+      {"b=1,a=1", {{"b", 1}, {"a", 1}}},  // keeps the given order
       {"Actor=3,actor=2", {{"Actor", 3}, {"actor", 2}}},
       {"parameter-server=1,data_loader=2", {{"parameter-server", 1}, {"data_loader", 2}}},
       {"gpt2-head=1", {{"gpt2-head", 1}}},
@@ -78,7 +78,8 @@ TEST(Roles, every_form_that_is_wrong_is_refused_in_one_line) {
       {"a=99999999999999999999", "a=99999999999999999999", count},
       {"a=1,a=2", "a", "is given twice"},
       {"a=1,b=1,a=1", "a", "is given twice"},
-      {"trainer=12,trainer1=2", "trainer1", digit},  // trainer10 and trainer11 of both
+      // Both roles would have a trainer10 and a trainer11.
+      {"trainer=12,trainer1=2", "trainer1", digit},
       {"gpt2=1", "gpt2", digit},
       {"default=2", "default", "stands for no role"},
       {std::string(65, 'n') + "=1", std::string(65, 'n'), "has at most 64 characters"},
@@ -108,7 +109,7 @@ TEST(Roles, ranks_are_dealt_in_order) {
   }
 }
 
-// Nodes 0 and 2 bring trainers, node 1 an observer.
+// Nodes 0 and 2 bring trainers, node 1 brings an observer.
 TEST(Roles, a_role_that_nodes_bring_apart_is_numbered_through) {
   const Roles roles = {{"trainer", 2}, {"observer", 1}, {"trainer", 3}};
   const std::vector<std::string> workers = {"trainer0", "trainer1", "observer0",

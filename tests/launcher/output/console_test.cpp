@@ -21,7 +21,7 @@ TEST(Consoles, keep_the_launchers_words_apart_from_output) {
   Consoles consoles(loop, -1, out.write_end.get(), err.write_end.get());
   consoles.out().write("output\n");
   consoles.say("words\n");
-  consoles.tell_over(3);  // there is no other launcher
+  consoles.tell_over(3);  // has no effect, because there is no other launcher
   EXPECT_EQ(all_of(out.read_end), "output\n");
   EXPECT_EQ(all_of(err.read_end), "words\n");
 }

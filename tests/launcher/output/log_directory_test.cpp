@@ -45,7 +45,7 @@ TEST(LogDirectory, planted_links_and_fifos_lead_nowhere_and_hold_no_job_up) {
     EXPECT_FALSE(logs.open_log(0, 0));
     EXPECT_THAT(logs.problem(), Says("agent.log_not_made", folder + "/rank-000.log"));
     LogDirectory later(folder, "a job");
-    EXPECT_FALSE(later.open_log(0, 1));  // a restarted rank goes on in it
+    EXPECT_FALSE(later.open_log(0, 1));  // a restarted rank continues its old log
     logs.remove_if_temporary();
   });
   harness::with_each_planted(kClaimFile, [](const std::string& folder) {
@@ -58,7 +58,7 @@ TEST(LogDirectory, planted_links_and_fifos_lead_nowhere_and_hold_no_job_up) {
   });
 }
 
-// Each node has its own launcher, and the folder is on a disk that they share.
+// Each node has its own launcher. The folder is on a disk that the nodes share.
 TEST(LogDirectory, a_node_that_inherits_a_lost_nodes_rank_continues_its_log) {
   const FreshDirectory folder;
   LogDirectory of_the_lost(folder.path(), "a job"), of_the_survivor(folder.path(), "a job");
@@ -66,7 +66,7 @@ TEST(LogDirectory, a_node_that_inherits_a_lost_nodes_rank_continues_its_log) {
   write_line(lost, "the cause\n");
   of_the_survivor.open_log(1, 0);
   write_line(of_the_survivor.open_log(0, 1), "going on\n");
-  write_line(lost, "last words\n");  // of a node that is cut off, not dead
+  write_line(lost, "last words\n");  // the other node was cut off, it is not dead
   EXPECT_EQ(content(of_the_lost.path_of(0)),
             "the cause\n=== paceline: generation 1 ===\ngoing on\nlast words\n");
 }
@@ -93,7 +93,7 @@ TEST(LogDirectory, another_job_that_runs_at_the_same_time_gets_a_folder_of_its_o
                                 "are in " +
                                 other.path());
   write_line(other.open_log(0, 0), "blue\n");
-  other.remove_if_temporary();  // it was wanted, only not there
+  other.remove_if_temporary();  // keeps the folder: the user asked for one, if for another name
   EXPECT_EQ(content(other.path_of(0)), "blue\n");
 }
 
@@ -113,12 +113,12 @@ TEST(LogDirectory, a_temporary_one_that_cannot_be_made_costs_the_logs_only) {
   EXPECT_FALSE(logs.open_log(0, 0));
 }
 
-// What jobs leave in TMPDIR.
+// The folders that jobs have left in TMPDIR.
 class OldLogFolders : public testing::Test {
  protected:
   static constexpr const char* kName = "paceline-20260102-030405-aB3xY9";
 
-  // One of these files, written so long ago.
+  // Leaves a folder with one file, both last changed this long ago. Returns its path.
   std::string leave(const std::string& name, const std::string& file, std::chrono::hours ago) {
     const std::filesystem::path folder = base_.file(name);
     std::filesystem::create_directory(folder);

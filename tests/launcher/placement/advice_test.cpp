@@ -16,7 +16,7 @@ using testing::Not;
 
 constexpr std::uint64_t kMemory = 16'000'000'000;
 
-// 100 steps of 64 samples at that speed.
+// A trial of 100 steps of 64 samples each, at this speed.
 Trial trial(int ranks, int threads, double samples_per_second, std::int64_t parameter_bytes = 0) {
   Trial result;
   result.combination = {ranks, threads};
@@ -54,8 +54,8 @@ TEST(Combinations, are_few_and_keep_the_extremes) {
 
 TEST(Advice, calls_more_than_the_cores_can_give_noise) {
   struct Row {
-    double two_threads, two_ranks;  // samples/s, beside 1000 on one core
-    std::string gain;               // "": nothing is wrong with it
+    double two_threads, two_ranks;  // samples/s; one core gives 1000
+    std::string gain;               // "": no warning is expected
   };
   for (const Row& row : std::vector<Row>{{1500, 3280, "3.28"},
                                          {2500, 1500, "2.50"},
@@ -135,7 +135,8 @@ TEST(Advice, without_a_rank_that_fits_says_how_many_machines_would_do) {
 }
 
 TEST(Advice, weighs_the_network_against_the_step) {
-  const auto small = conclude({trial(1, 1, 1000, 1'000'000)}, kMemory);  // 1.6 ms of 64 ms
+  // 1.6 ms of communication for a step of 64 ms.
+  const auto small = conclude({trial(1, 1, 1000, 1'000'000)}, kMemory);
   EXPECT_THAT(small.reasons, Contains(Says("advise.machines_would_scale", "1.6", "64.0")));
   const auto large = conclude({trial(1, 1, 1000, 100'000'000)}, kMemory);
   EXPECT_THAT(large.reasons, Contains(Says("advise.network_would_limit", 3)));

@@ -101,7 +101,7 @@ TEST(MachineMap, svg_is_balanced_and_shows_every_core_and_rank) {
   EXPECT_EQ(svg.substr(0, 5), "<svg ");
   EXPECT_EQ(count("<g "), count("</g>"));
   EXPECT_EQ(count("<text "), count("</text>"));
-  EXPECT_EQ(count("font-weight=\"bold\""), 64);  // one a core
+  EXPECT_EQ(count("font-weight=\"bold\""), 64);  // one for each core
   EXPECT_EQ(count(">rank "), 8);
   EXPECT_THAT(svg, Says("topo.svg_not_given"));
 }

@@ -17,7 +17,8 @@ using harness::Says;
 using testing::Contains;
 using testing::ElementsAre;
 
-// Cpu numbers as Linux gives them: first threads of all cores, then second ones.
+// Cpus have the numbers that Linux gives them: the first threads of all cores, then the second
+// threads.
 constexpr const char* kTwoPackages =
     "package:2 numa:1 l3:4 core:8 pu:2(indexes=2*64:64*1)";  // 64 cores, 128 cpus
 
@@ -25,7 +26,7 @@ Placement place(const Topology& topology, int num_ranks, BindTo to = BindTo::kCo
   return plan_placement(topology, {.num_local_ranks = num_ranks, .binding = {.to = to}});
 }
 
-// The parts of the machine that the rank may run on.
+// The numbers of the machine's parts, at this level, that the rank may run on.
 std::set<int> parts(const Topology& topology, const RankPlacement& rank, Level level) {
   std::set<int> seen;
   for (const Core& core : restrict_topology(topology, rank.cpus).cores) {
@@ -40,7 +41,7 @@ std::set<int> core_numbers(const Topology& topology, const RankPlacement& rank) 
   return seen;
 }
 
-// What holds for every machine and every number of ranks up to its cores.
+// Checks what must hold on every machine for every number of ranks up to the number of its cores.
 void expect_sound(const Topology& topology, int num_ranks) {
   const Placement placement = place(topology, num_ranks);
   ASSERT_EQ(placement.ranks.size(), static_cast<std::size_t>(num_ranks));
@@ -55,7 +56,7 @@ void expect_sound(const Topology& topology, int num_ranks) {
     for (const int core : core_numbers(topology, rank)) {
       EXPECT_TRUE(taken.insert(core).second) << "core " << core << " is given twice";
     }
-    // Every hardware thread of its cores is the rank's.
+    // The rank has every hardware thread of its cores.
     for (const Core& core : restrict_topology(topology, rank.cpus).cores) {
       for (const Core& whole : topology.cores) {
         if (whole.number != core.number) continue;
@@ -115,7 +116,8 @@ TEST(Placement, no_rank_straddles_a_node_or_cache_where_equal_shares_fit) {
 
 TEST(Placement, an_odd_number_of_ranks_stays_within_nodes_at_the_price_of_a_core) {
   const Topology topology = load_topology("package:2 numa:1 core:8 pu:1");
-  const auto plan = place(topology, 3);  // 5, 5, 6 would put one rank on both nodes
+  // Shares of 5, 5 and 6 cores would put one rank on both nodes.
+  const auto plan = place(topology, 3);
   for (const RankPlacement& rank : plan.ranks) {
     EXPECT_EQ(parts(topology, rank, Level::kNuma).size(), 1U);
     EXPECT_EQ(rank.num_threads, 4);
@@ -125,7 +127,7 @@ TEST(Placement, an_odd_number_of_ranks_stays_within_nodes_at_the_price_of_a_core
 
 TEST(Placement, a_rank_straddles_when_staying_would_cost_too_much) {
   const Topology topology = load_topology("package:4 numa:1 core:3 pu:1");
-  const auto plan = place(topology, 5);  // one core each, or two with straddling
+  const auto plan = place(topology, 5);  // one core each, or two if a rank may straddle
   EXPECT_EQ(plan.ranks[0].num_threads, 2);
   EXPECT_THAT(plan.reasons, Contains(Says("placement.ranks_straddle", "1 rank uses", "NUMA node")));
 }
@@ -141,7 +143,7 @@ TEST(Placement, a_rank_that_does_not_need_a_second_node_does_not_get_it) {
 }
 
 TEST(Placement, a_node_too_small_for_a_rank_is_left_idle) {
-  // One core of the first node, all of the second.
+  // The process may use one core of the first node and six of the second.
   const Topology topology =
       restrict_topology(load_topology("package:2 numa:1 core:8 pu:1"), {0, 8, 9, 10, 11, 12, 13});
   const auto plan = place(topology, 2);
@@ -183,7 +185,7 @@ TEST(Placement, many_slow_cores_outweigh_few_fast_ones) {
   Topology topology = load_topology("core:10 pu:1");
   for (int i = 2; i < 10; ++i) topology.cores[i].speed = 0.5;
   const auto plan = place(topology, 2);
-  EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(0, 2, 3, 4, 5));  // one fast core each
+  EXPECT_THAT(plan.ranks[0].cpus, ElementsAre(0, 2, 3, 4, 5));  // each rank gets one fast core
   EXPECT_THAT(plan.ranks[1].cpus, ElementsAre(1, 6, 7, 8, 9));
   EXPECT_EQ(plan.ranks[0].num_threads, 5);
   for (int ranks = 1; ranks <= 10; ++ranks) expect_sound(topology, ranks);
@@ -244,7 +246,7 @@ TEST(Placement, threads_that_were_asked_for_are_given_and_judged) {
 TEST(Placement, memory_follows_the_cores_where_there_are_nodes) {
   const Topology two = load_topology("package:2 numa:1 core:2 pu:1");
   EXPECT_THAT(place(two, 2).ranks[1].numa_nodes, ElementsAre(1));
-  EXPECT_THAT(place(two, 1).ranks[0].numa_nodes, ElementsAre());  // both: no matter
+  EXPECT_THAT(place(two, 1).ranks[0].numa_nodes, ElementsAre());  // both nodes, so no preference
   EXPECT_THAT(place(two, 2, BindTo::kNone).ranks[1].numa_nodes, ElementsAre());
   EXPECT_THAT(place(load_topology("core:2 pu:1"), 2).ranks[0].numa_nodes, ElementsAre());
 }
@@ -255,14 +257,15 @@ TEST(Placement, binding_to_a_part_gives_the_whole_of_it) {
   EXPECT_THAT(nodes.ranks[1].cpus, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_EQ(nodes.ranks[3].cpus.front(), 8);
   EXPECT_EQ(nodes.ranks[0].num_threads, 4);
-  EXPECT_EQ(nodes.ranks[0].num_cores, 0);  // shared
+  EXPECT_EQ(nodes.ranks[0].num_cores, 0);  // 0: the cores are shared
   const auto caches = place(topology, 4, BindTo::kCache);
   EXPECT_THAT(caches.ranks[3].cpus, ElementsAre(12, 13, 14, 15));
   EXPECT_EQ(caches.ranks[3].num_cores, 4);
   const auto two_caches = place(topology, 2, BindTo::kCache);
   EXPECT_EQ(two_caches.ranks[0].cpus.size(), 8U);
   const auto packages = place(topology, 3, BindTo::kPackage);
-  EXPECT_EQ(packages.ranks[2].num_threads, 4);  // as many as the ranks that share one
+  // As many as the two ranks that share the other package.
+  EXPECT_EQ(packages.ranks[2].num_threads, 4);
   EXPECT_EQ(place(topology, 20, BindTo::kPackage).ranks[19].num_threads, 1);
 }
 

@@ -79,7 +79,7 @@ TEST(PlacementWarnings, inherited_threads_that_crowd_the_cores_are_named) {
       (Job{.inherited = {{"OMP_NUM_THREADS", "8,2"}}}).warnings(),
       ElementsAre(Says("placement.threads_above_cpus", "2 ranks", "8 threads", 4,
                        " (OMP_NUM_THREADS=8 is inherited)", "25%", "unset OMP_NUM_THREADS")));
-  // Hardware threads are enough, cores are not.
+  // There are enough hardware threads, but too few cores.
   Job siblings{.inherited = {{"OMP_NUM_THREADS", "4"}}};
   siblings.topology = load_topology("core:4 pu:2");
   EXPECT_THAT(siblings.warnings(), ElementsAre(Says("placement.threads_share_cores", 4, 2)));
@@ -109,7 +109,7 @@ TEST(PlacementWarnings, a_mask_of_an_outer_launcher_is_named_with_its_cure) {
   Job job{.inherited = {{"OMPI_COMM_WORLD_RANK", "0"}}};
   job.topology = restrict_topology(job.topology, {3});
   const auto warnings = job.warnings();
-  ASSERT_EQ(warnings.size(), 2U);  // and that there are more threads than cpus
+  ASSERT_EQ(warnings.size(), 2U);  // the other one is about more threads than cpus
   EXPECT_THAT(warnings[1],
               Says("placement.narrow_mask", "1 core", "cpus 3", 2, "mpirun --bind-to none"));
 }

@@ -12,7 +12,7 @@
 namespace paceline::launcher {
 namespace {
 
-// Runs `body` in a child, whose memory policy goes with it; its exit code.
+// Runs `body` in a child process, whose memory policy ends with it. Returns the child's exit code.
 template <class Body>
 int in_child(Body body) {
   const pid_t pid = fork();
@@ -34,7 +34,7 @@ TEST(MemoryBinding, a_rank_prefers_the_nodes_it_was_given) {
   Policy before;
   if (!before.read()) GTEST_SKIP() << "this kernel or container has no memory policies";
   const int outcome = in_child([] {
-    if (!prefer_memory_of({0})) return 77;  // forbidden by a seccomp filter
+    if (!prefer_memory_of({0})) return 77;  // a seccomp filter forbids it
     Policy policy;
     if (!policy.read()) return 1;
     const bool prefers = policy.mode == MPOL_PREFERRED_MANY || policy.mode == MPOL_PREFERRED;

@@ -1,4 +1,5 @@
-// Who waits for the children that this process has from its ranks.
+// Children that this process has inherited from its ranks: which of them it collects, and which it
+// leaves to their owner.
 
 #include <csignal>
 

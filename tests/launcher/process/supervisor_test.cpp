@@ -1,4 +1,4 @@
-// What the terminal says to the launcher reaches its agent, however early.
+// Signals from the terminal to the launcher reach its agent, however early they come.
 
 #include "paceline/launcher/process/supervisor.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The next signal that the supervisor passes on; nothing within 20 s.
+// The next signal that the supervisor passes on, or nothing if none comes within 20 s.
 std::optional<int> next_signal(const AgentChannel& channel) {
   std::byte signal{};
   if (!wait_ready(channel.control.get(), POLLIN, Deadline::after(20s))) return {};
@@ -27,7 +27,7 @@ std::optional<int> next_signal(const AgentChannel& channel) {
   return std::to_integer<int>(signal);
 }
 
-// An agent whose ranks run before the supervisor has looked after its own signals.
+// An agent that stops the launcher before the supervisor may have set up its own signals.
 int early_agent(AgentChannel channel) {
   kill(getppid(), SIGTSTP);
   if (next_signal(channel) != SIGTSTP) return 1;
@@ -36,12 +36,13 @@ int early_agent(AgentChannel channel) {
 }
 
 TEST(Supervisor, stops_the_ranks_with_itself_from_the_agents_first_moment_on) {
-  constexpr int kTimes = 200;  // the agent is the faster one in some of them
+  constexpr int kTimes = 200;  // in some of them the agent is faster than the supervisor
   for (int i = 0; i < kTimes; ++i) {
     const pid_t launcher = fork();
     ASSERT_GE(launcher, 0);
     if (launcher == 0) {
-      setpgid(0, 0);  // whose parent could continue it: the kernel lets it stop
+      // The kernel lets a process stop only if a parent in another process group could continue it.
+      setpgid(0, 0);
       signal(SIGTSTP, SIG_DFL);
       _exit(run_supervised(early_agent));
     }

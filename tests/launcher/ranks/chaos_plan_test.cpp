@@ -45,7 +45,7 @@ TEST(ChaosPlan, refuses_what_makes_no_sense) {
        {"", "burn", "kill:rate=15", "kill:rate=1/x", "kill:every=0s", "kill:rank=-1", "kill@",
         "kill@step5", "kill:rank=1@step", "kill:rank=1@stepx", "kill@x", "kill:rank=1:every=2s@3s",
         "kill:colour=red", "kill,,stop",
-        // Too often to be carried out, or never.
+        // These faults would come too often to be carried out, or never.
         "kill:rank=0:every=1e-300s", "kill:every=0.0009s", "kill:rate=1/1e-5s", "kill:rate=1001/1s",
         "kill:rate=0/15s"}) {
     EXPECT_THROW(parse_faults(text), Error) << text;

@@ -1,5 +1,5 @@
-// A library that says which process loaded it, and can leave what must not be shared by processes:
-// with WITNESS=thread a thread, with WITNESS=descriptor an open file.
+// A library that knows which process loaded it. It can leave something behind that processes must
+// not share: a thread with WITNESS=thread, an open file with WITNESS=descriptor.
 
 #include <cstdlib>
 #include <cstring>

@@ -1,5 +1,5 @@
-// Seeds without the command around them: what may differ from start to start, and what many
-// starts leave.
+// Seeds without the command around them: which changes between two starts they allow, and what many
+// starts leave behind.
 
 #include "paceline/launcher/ranks/rank_seeds.h"
 
@@ -45,7 +45,7 @@ class RankSeedsTest : public testing::Test {
   }
   ~RankSeedsTest() override { end_all_descendants(Deadline::after(kLimit)); }
 
-  // Starts the one rank and waits until it is in main(); says whether it was forked.
+  // Starts the one rank and waits until it is in main(). Returns whether it was forked.
   bool start(RankSeeds& seeds) {
     Pipe out = make_output_pipe();
     const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -76,14 +76,14 @@ class RankSeedsTest : public testing::Test {
     return harness::wait_until([&] { return !seeds.pids().empty(); }, Deadline::after(kLimit));
   }
 
-  // Ends the rank as the launcher does.
+  // Ends the rank in the same way as the launcher.
   void end_rank(RankSeeds& seeds) {
     kill(-process_.pid, SIGKILL);
     waitpid(process_.pid, nullptr, 0);
     EXPECT_TRUE(end_all_descendants(Deadline::after(kLimit), seeds.pids()));
   }
 
-  // A start that leaves a seed, and its end.
+  // Makes a start that leaves a seed, and ends the rank.
   void begin(RankSeeds& seeds) {
     EXPECT_FALSE(start(seeds)) << line_;
     ASSERT_TRUE(wait_for_seed(seeds));
@@ -123,7 +123,7 @@ TEST_F(RankSeedsTest, fifty_starts_from_seeds_leave_no_descriptor_and_no_process
   EXPECT_EQ(said_, "");
 }
 
-// OMP_NUM_THREADS, say, is read while the library is loaded.
+// OMP_NUM_THREADS, for example, is read while the library is loaded.
 TEST_F(RankSeedsTest, a_changed_variable_that_libraries_may_have_read_means_an_execution) {
   RankSeeds seeds(program_, true, hear());
   begin(seeds);
@@ -146,7 +146,7 @@ TEST_F(RankSeedsTest, a_changed_program_is_executed) {
   end_rank(seeds);
 }
 
-// The library that the program finds is a copy of the test's own, behind a link.
+// The program finds its library through a link. The library is a copy that belongs to the test.
 class RankSeedsLibraryTest : public RankSeedsTest {
  protected:
   RankSeedsLibraryTest() {
@@ -200,7 +200,7 @@ TEST_F(RankSeedsTest, a_rank_that_dies_before_its_seed_is_ready_is_executed_agai
   EXPECT_FALSE(start(seeds));
   kill(-process_.pid, SIGKILL);
   waitpid(process_.pid, nullptr, 0);
-  EXPECT_TRUE(end_all_descendants(Deadline::after(kLimit)));  // with the seed
+  EXPECT_TRUE(end_all_descendants(Deadline::after(kLimit)));  // the seed has ended as well
   EXPECT_FALSE(start(seeds));
   end_rank(seeds);
 }

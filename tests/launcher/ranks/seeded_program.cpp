@@ -1,8 +1,8 @@
 // A rank for the tests of the fork server: seeded_program HOW.
 //
-//   restarts N  fails until generation N, after a line that says who it is
-//   describe    the same once, and generation 1 says all that a program can see of its place
-//   sleeps      says who it is and waits to be killed
+//   restarts N  prints a line about itself, and fails until generation N
+//   describe    prints the line; generation 1 also prints all that a program can see of its process
+//   sleeps      prints the line and waits to be killed
 
 #include <algorithm>
 #include <cerrno>
@@ -69,7 +69,7 @@ void describe_process() {
   std::printf("child %d, %s\n", child, std::strerror(errno));
 }
 
-// Numbers of memory files and pipes differ from process to process.
+// Leaves out the numbers of memory files and pipes, which differ from process to process.
 void describe_descriptors() {
   std::multiset<std::string> seen;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -77,7 +77,7 @@ void describe_descriptors() {
     std::error_code gone;
     std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     target = target.substr(0, target.find('['));
-    if (target.starts_with("/proc")) continue;  // of this loop
+    if (target.starts_with("/proc")) continue;  // the descriptor of this loop
     seen.insert((fd <= 2 ? std::to_string(fd) : "more") + " " + target + " flags " +
                 std::to_string(fcntl(fd, F_GETFD)) + " " + std::to_string(fcntl(fd, F_GETFL)));
   }
@@ -108,6 +108,6 @@ int main(int argc, char** argv, char** envp) {
     describe_environment(argv, envp);
   }
   const int last = how == "restarts" && argc > 2 ? std::atoi(argv[2]) : 1;
-  // Not the same code each time, which would be a crash loop.
+  // The exit codes of two generations differ, because equal ones would be a crash loop.
   return generation() == last ? 0 : 3 + generation() % 2;
 }

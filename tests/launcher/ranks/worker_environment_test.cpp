@@ -91,7 +91,7 @@ TEST(WorkerEnvironment, places_a_rank_in_the_world) {
 }
 
 TEST(WorkerEnvironment, a_rank_has_its_role_and_its_number_within_it) {
-  Job job = job_of_two_ranks_on_each_of_three_nodes();  // ranks 4 and 5 are here
+  Job job = job_of_two_ranks_on_each_of_three_nodes();  // ranks 4 and 5 are on this node
   job.options.roles = {{"trainer", 2}, {"observer", 4}};
   const Environment env = job.environment();
   EXPECT_EQ(env.at("RANK"), "5");
@@ -130,8 +130,8 @@ TEST(WorkerEnvironment, colours_that_the_user_forces_stay) {
   }
 }
 
-// How long OpenMP's threads spin: the user's word, then PASSIVE where threads share cores, else a
-// short time.
+// How long OpenMP's threads spin: as the user chose; otherwise they sleep (PASSIVE) where threads
+// share cores, and spin for a short time elsewhere.
 TEST(WorkerEnvironment, openmp_threads_spin_for_a_short_time_unless_the_user_chose) {
   struct Row {
     Environment user;
