@@ -1,7 +1,7 @@
 #pragma once
 
-// Verdicts over the records of ranks: which rank keeps the others waiting, why an operation did not
-// end, and what to report if none is under way.
+// Verdicts on the records of ranks: which rank keeps the others waiting, why an operation did not
+// end, and what to report if no operation is under way.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Straggler {
   int rank = 0;
   std::size_t times_last = 0;
   std::size_t num_operations = 0;
-  double waited_seconds = 0;  // how long the second to last rank waited, in total
+  double waited_seconds = 0;  // how long the second-to-last rank to arrive waited, in total
   double span_seconds = 0;    // time from the first operation to the last
 };
 
@@ -43,10 +43,10 @@ struct Stand {
   std::vector<int> silent;                     // ranks that ended silently, wherever they were
   int without_records = 0;
 };
-// Requires: the group stands somewhere.
+// Requires: the group has an unfinished collective.
 Stand stand_of(const GroupPositions& group);
 
-// The longest wait inside, and its text: ", ranks 0-2 have been waiting for 31.2 s".
+// The longest wait inside the collective, and its text: ", ranks 0-2 have been waiting for 31.2 s".
 struct Wait {
   double seconds = 0;
   std::string text;
@@ -55,8 +55,8 @@ Wait wait_of(const Stand& stand);
 
 std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 
-// Explanations why a collective did not end: which rank of the group made a different call, died,
-// did not arrive, stopped, or failed.
+// Explanations of why a collective did not end: which rank of the group made a different call,
+// died, did not arrive, stopped, or failed.
 
 // Explains a group whose members made different calls.
 std::optional<Explanation> find_mismatch(const Stand& stand);

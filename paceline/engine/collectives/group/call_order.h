@@ -14,10 +14,10 @@
 // mutex, and counts until it has ended.
 //
 // (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
-//     0 to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls
-//     that count wait, so none runs. A running call counts and is not in the queue, so while it
-//     runs, under_way_ is at least 1, so no call can take it from 0 to 1, and larger than
-//     calls.size(), so the thread does not have the turn.
+//     0 to 1. The thread has the turn if under_way_ == calls.size() > 0 with the mutex held: then
+//     all counted calls are waiting, so none runs. A running call is counted and is not in the
+//     queue. So while it runs, under_way_ is at least 1, and no call can take it from 0 to 1; and
+//     under_way_ is larger than calls.size(), so the thread does not have the turn.
 // (2) Calls do not overtake each other. A call can take under_way_ from 0 to 1 only when no call
 //     waits; otherwise it is queued behind the waiting calls.
 // (3) An operation sees what the one before it wrote. Every operation ends with a fetch_sub of
@@ -56,7 +56,7 @@ class CallOrder {
     std::shared_ptr<void> keep_alive;  // dropped before the Work is completed
   };
 
-  // The turn of a call that runs in its own thread, until it goes out of scope.
+  // The turn of a call that runs in its own thread. The turn ends with this object.
   class Turn {
    public:
     explicit Turn(CallOrder& order) : order_(order), is_mine_(order.take_if_idle()) {}

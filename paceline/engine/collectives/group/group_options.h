@@ -15,7 +15,7 @@ namespace paceline {
 class FlightRecorder;
 class Timeline;
 
-// PyTorch's default for a group; PACELINE_TIMEOUT sets another.
+// The default timeout, the same as PyTorch's; PACELINE_TIMEOUT sets another.
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct GroupOptions {

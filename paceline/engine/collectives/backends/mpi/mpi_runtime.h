@@ -1,8 +1,9 @@
 #pragma once
 
-// MPI in this process, and Paceline's types and reductions as MPI's. MPI can be started once and
-// ended once: the first group that needs it starts it, and the process's exit ends it. A program
-// that has called MPI_Init_thread itself must also end MPI itself.
+// Starts and ends MPI in this process, and maps Paceline's types and reductions to MPI's. A process
+// can start MPI only once and end it only once: the first group that needs MPI starts it, and the
+// process's exit ends it. A program that has called MPI_Init_thread itself must also end MPI
+// itself.
 //
 // Thread safety: every function may be called from any thread.
 

@@ -11,10 +11,10 @@
 // read each other's scratch, and meet between the steps.
 //
 // Every message carries the fingerprint, and headers are read as they arrive, even if the schedule
-// does not expect them: ranks that make different calls may have chosen different algorithms. A
-// rank that has waited for a while tells all others that it has arrived (a presence), and answers
-// ranks that ask which ranks it waits for, so that a timeout error names the missing rank and not
-// one that is itself waiting.
+// does not expect them, because ranks that make different calls may have chosen different
+// algorithms. A rank that has waited for a while sends all others a notice that it has arrived (a
+// presence), and answers ranks that ask which ranks it waits for, so that a timeout error names the
+// missing rank and not one that is itself waiting.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -91,7 +91,7 @@ class MessageExecutor {
   std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;
   std::vector<Transfer> transfers_;  // transfers of the collective under way
   Scoreboard scoreboard_;            // the bytes that these transfers use
-  // A mapping, because malloc() might not return the memory to the system with the group's end.
+  // A mapping, because malloc() might not return the memory to the system when the group ends.
   Mapping scratch_;
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // sources of the reduce under way
