@@ -157,7 +157,7 @@ void BlockingCalls::rethrow() {
 
 namespace {
 
-// How long an abandoned call may still take to return, because its peers may have begun it, too.
+// How long an abandoned call may still take to return, because its peers may also have begun it.
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {

@@ -15,14 +15,15 @@
 
 namespace paceline {
 
-// Costs whose repetitions differ by more were measured on a machine that was busy with something
-// else.
+// Costs whose repetitions differ by more than this fraction were measured on a machine that was
+// busy with something else.
 inline constexpr double kSteadySpread = 0.3;
 
-// The origin of costs, in words for people, and whether they are noisy.
+// A text for users about the origin of costs, and whether they are noisy.
 std::string provenance(const CostModel& costs);
 
-// Convert costs to the file's text and back; throw a std::exception for any other text.
+// Convert costs to the text of the file and back. costs_from_text() throws an exception derived
+// from std::exception for any other text.
 std::string to_text(const CostModel& costs);
 CostModel costs_from_text(const std::string& text);
 
@@ -51,13 +52,12 @@ struct Calibration {
   bool is_steady() const { return costs.spread <= kSteadySpread; }
 };
 
-// Measures a machine's costs with the group at hand, as `paceline bench --calibrate` does.
-// Collective; takes about a second, more over a slow network. Everything is measured several times,
-// one quantity after the other and then all again, so that a short disturbance spoils one
-// repetition of each quantity instead of all repetitions of one. Quantities that the group cannot
-// measure stay as in `known` on rank 0: a group on one host cannot measure the network, and a group
-// on several hosts cannot measure sockets inside a host, unless two of its ranks share one. Every
-// rank gets rank 0's numbers.
+// Measures a machine's costs with this group, as `paceline bench --calibrate` does. Collective;
+// takes about a second, more over a slow network. All quantities are measured in turn, several
+// times, so that a short disturbance spoils one repetition of each quantity instead of all
+// repetitions of one. Quantities that the group cannot measure keep their values in `known` on rank
+// 0: a group on one host cannot measure the network, and a group on several hosts cannot measure
+// sockets inside a host, unless two of its ranks share a host. Every rank gets rank 0's numbers.
 Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 
 // Combines several measurements: the median of each quantity, and its spread without the least and

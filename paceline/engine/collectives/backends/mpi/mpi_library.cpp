@@ -128,7 +128,7 @@ class MpiLibrary : public Library {
         break;
       }
       case Op::kReduceScatter:
-        // The result may overlap the input.
+        // The result may overlap the input, so MPI writes it to `scratch`.
         scratch.resize(bytes_of(call));
         require(MPI_Ireduce_scatter_block(call.input, scratch.data(), count, type, operation(call),
                                           communicator_, &request),

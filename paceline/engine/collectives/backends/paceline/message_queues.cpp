@@ -80,7 +80,7 @@ bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
   return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
 }
 
-// Makes a Work. A blocking call's Work is never asked for its description, so it stores none.
+// Makes a Work. The description of a blocking call's Work is never used, so it is not composed.
 WorkPtr new_work(const char* what, const PointToPointCall& call, const Mesh& mesh,
                  std::weak_ptr<Progress> progress) {
   if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
@@ -511,7 +511,7 @@ std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   return is_whole ? std::optional(header) : std::nullopt;
 }
 
-// Drops what the call kept alive later, because it may own this object.
+// Keeps the object that the call kept alive until take_dropped(), because it may own this object.
 void MessageQueues::let_go(PointToPointCall& call) {
   if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
 }
