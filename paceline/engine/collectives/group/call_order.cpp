@@ -24,8 +24,8 @@ struct CallOrder::Queue {
 CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
 
 CallOrder::~CallOrder() {
-  // In a child of fork() the thread does not exist, but its reference still keeps the queue:
-  // whatever the parent's threads had locked there stays locked.
+  // In a child of fork() the thread does not exist, but its reference keeps the queue. The queue
+  // must not be destroyed there: the parent's threads may have held its mutex during the fork.
   if (!owner_.is_this() || !queue_->thread.joinable()) return;
   if (queue_->thread.get_id() == std::this_thread::get_id()) {
     queue_->thread.detach();

@@ -301,7 +301,7 @@ std::string why_not_replace(const std::optional<CostModel>& kept, const Calibrat
   if (fresh.is_steady() || !kept || kept->spread > kSteadySpread) return {};
   return fmt::format(
       "the repetitions differ by up to {:.0f}%, so the machine was busy with something else; the "
-      "costs of {} are kept, whose differed by {:.0f}%",
+      "costs of {} are kept, whose repetitions differed by {:.0f}%",
       fresh.costs.spread * 100, kept->origin, kept->spread * 100);
 }
 

@@ -27,13 +27,13 @@ std::string provenance(const CostModel& costs);
 std::string to_text(const CostModel& costs);
 CostModel costs_from_text(const std::string& text);
 
-// $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
-// when there is no home, or the variable is "off".
+// The path in $PACELINE_CALIBRATION or, if that is not set, paceline/costs.json in $XDG_CACHE_HOME
+// or ~/.cache. Empty when there is no home directory, or when the variable is "off".
 std::filesystem::path calibration_path();
 // Writes the file. Error(kSystem) with the path.
 void save_calibration(const CostModel& costs, const std::filesystem::path& path);
-// Reads the file; empty if it does not exist. Error(kCorrupt) with the path and the reason if
-// save_calibration() did not write it.
+// Reads the file; empty if it does not exist. Error(kCorrupt) with the path and the reason if it
+// cannot be read or is not a calibration.
 std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
 class ProcessGroup;

@@ -48,8 +48,8 @@ class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
 
-  // `end_waits` is called from the watch's thread, again and again until the Scope ends. Requires:
-  // `mesh` outlives this object.
+  // Once the group has failed, the watch's thread calls `end_waits` again and again until the Scope
+  // ends. Requires: `mesh` outlives this object.
   RunWatch(Mesh& mesh, std::function<void()> end_waits);
 
   class Scope {

@@ -31,8 +31,8 @@ void require(int code, const char* what);
 // True between start() and the end of MPI.
 bool is_running();
 
-// Called if a peer is lost or an operation cannot be completed. MPI is then not ended in order,
-// because that could wait forever, and `memory`, which MPI may still use, is kept.
+// Called if a peer is lost or an operation cannot be completed. MPI_Finalize is then not called,
+// because it could wait forever, and `memory`, which MPI may still use, is kept.
 void abandon(std::vector<std::byte> memory);
 
 // Paceline's element types and reductions as MPI's. If MPI lacks a type or reduction, or its

@@ -78,11 +78,11 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool somebody_sleeps_ = false;  // a thread sleeps, and wake() wakes it
   unsigned sent_at_once_ = 0;
   int callers_ = 0;  // number of threads that wait for a message, and move all messages
-  bool has_idle_thread_ = false;  // the thread waits to be told that operations are left
-  // Tells the thread that this object was destroyed, because an object that a call kept alive owned
-  // it.
+  bool has_idle_thread_ = false;  // the thread waits until operations are left to it
+  // Tells the thread that this object has been destroyed on the thread itself: an object that a
+  // call kept alive may own the group.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Signals that operations are left to the thread, or that no other thread is inside any more.
+  // Signals that operations are left to the thread, or that no caller is inside any more.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };

@@ -96,8 +96,8 @@ class SharedPlans {
   MadeBefore<Key, SharedPlan> plans_;
 };
 
-// The key of a schedule of this rank. Requires: equal counts, and a single group with one rank and
-// one world size.
+// The key of a schedule. Requires: the operation has equal counts, and all keys belong to one rank
+// of one group, because == does not compare ranks and world sizes.
 struct ScheduleKey {
   using Build = Schedule (*)(const ScheduleSpec& spec);
 
