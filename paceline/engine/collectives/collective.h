@@ -28,21 +28,19 @@ class Work;
 //                                   many
 //   all_to_all                      one block; both sides hold world_size blocks
 //   all_gather_v, reduce_scatter_v  the sum of `counts`: how much each rank gives, or gets
-//   all_to_all_v                    the sum of `counts`, a table with a row for each giving rank:
-//   how
-//                                   much it gives each rank
+//   all_to_all_v                    the sum of `counts`, a table with a row for each giving rank,
+//                                   which has a number for each receiving rank
 struct Collective {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
   Dtype dtype = Dtype::kUint8;
   int root = 0;
   std::size_t count = 0;
-  std::uint32_t divisor = 0;         // divisor of a mean; 0 for the number of ranks
-  const std::byte* input = nullptr;  // null if this rank gives nothing
-  std::byte* output = nullptr;       // null if this rank gets nothing
-  Device device = Device::kCpu;      // the device of input and output
-  const DeviceOrder* order =
-      nullptr;           // the place among a device's work; null: after its default stream
+  std::uint32_t divisor = 0;           // divisor of a mean; 0 for the number of ranks
+  const std::byte* input = nullptr;    // null if this rank gives nothing
+  std::byte* output = nullptr;         // null if this rank gets nothing
+  Device device = Device::kCpu;        // the device of input and output
+  const DeviceOrder* order = nullptr;  // place in the device's work; null: after its default stream
   Work* work = nullptr;  // notified when the whole call is queued on the device; may be null
   // For operations with unequal counts; must outlive the call.
   std::span<const std::size_t> counts;

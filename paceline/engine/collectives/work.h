@@ -84,8 +84,8 @@ class Work {
   // `then` is called once, with the operation's error or null, in the thread that completes the
   // operation: the group's own thread or, for a message, the thread that moves it. If the operation
   // has already completed, `then` is called at once. wait() may return before that. `then` may
-  // start operations, but must not wait for any of this group, and must not throw. Several
-  // functions are called in the order in which they were registered.
+  // start operations, but must not wait for any operation of this group, and must not throw.
+  // Several functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const { return describe_(); }
   // The rank from which a completed receive took its message; -1 otherwise.

@@ -131,8 +131,8 @@ class HierarchyRank {
 
 namespace {
 
-// The ranks' blocks of a gather or a reduce_scatter, one after the other in scratch; the same on
-// all ranks.
+// The places of all ranks' blocks in scratch, one after the other, for an all_gather or a
+// reduce_scatter; the same on all ranks.
 class Blocks {
  public:
   explicit Blocks(const ScheduleSpec& spec) {
@@ -157,8 +157,8 @@ class HierarchyOfBlocks : private HierarchyRank {
   HierarchyOfBlocks(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : HierarchyRank(builder, spec), blocks_(spec), own_(blocks_.count(spec.rank)) {}
 
-  // Each rank's scratch has a place for every rank's block; of the blocks of each rank, the scratch
-  // of one rank of this host holds a copy.
+  // Each rank's scratch has a place for every rank's block. It holds the rank's own block, and the
+  // blocks that the rank receives for its host.
   void all_gather() {
     const Place own = input(spec_.given(spec_.rank, spec_.rank).offset);
     builder_.copy(own, blocks_.place(spec_.rank), own_);

@@ -22,9 +22,9 @@ Schedule build_direct(const ScheduleSpec& spec);
 // p-1 messages, n(p-1) bytes.
 Schedule build_one_shot_all_reduce(const ScheduleSpec& spec);
 
-// The elements [begin, end) that `rank` reduces, in a buffer of `count` elements. All chunks are
-// equal, rounded to whole cache lines of the widest type so that two ranks never write to the same
-// line.
+// The elements [begin, end) that `rank` reduces, in a buffer of `count` elements. All chunks but
+// the last ones have equal lengths, and all begin at multiples of a cache line in every type, so
+// that two ranks never write to the same line.
 struct Chunk {
   std::size_t begin, end;
   std::size_t count() const { return end - begin; }
@@ -72,7 +72,7 @@ struct Team {
   bool leaf_is_partial() const { return leaf.space == Space::kPartial; }
 };
 
-// Adds the steps that compute the sum of `count` elements and put all of it into every rank's
+// Add the steps that compute the sum of `count` elements and put all of it into every rank's
 // result.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
 void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count);
@@ -98,8 +98,8 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host);
 // broadcast, reduce, all_gather(_v) and reduce_scatter(_v). Requires: spec.hosts.
 Schedule build_hierarchy(const ScheduleSpec& spec);
 
-// The half of the hierarchy without lanes: all_gather(_v) and reduce_scatter(_v). Requires:
-// spec.hosts.
+// The part of the hierarchy that works without lanes (hierarchy.cpp): all_gather(_v) and
+// reduce_scatter(_v). Requires: spec.hosts.
 Schedule build_hierarchy_of_blocks(const ScheduleSpec& spec);
 
 // The most elements of each block, at least 1, that an operation with unequal counts may take at a

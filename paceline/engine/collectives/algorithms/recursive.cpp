@@ -31,7 +31,7 @@ namespace paceline {
 namespace {
 
 // Ranges are divided at multiples of this number of elements, so that cache lines stay whole. A
-// range that is not longer is not divided any more.
+// range of at most this length is not divided.
 constexpr std::size_t kGrain = 16;
 
 struct Range {

@@ -118,7 +118,7 @@ class ProcessTurn {
  public:
   // Takes the turn; null if another group of this process holds it for longer than `wait`.
   static std::shared_ptr<ProcessTurn> take(std::chrono::nanoseconds wait);
-  // True if the turn will never be given back, or may never be.
+  // True if the turn will never be given back, or might never be.
   static bool is_lost();
   ~ProcessTurn();
   ProcessTurn(const ProcessTurn&) = delete;

@@ -14,8 +14,8 @@ namespace paceline {
 
 enum class Verdict : std::uint8_t {
   kNothing,       // nothing was recorded
-  kFinished,      // all ranks finished the same operations
-  kStraggler,     // all ranks finished, but one kept the others waiting
+  kFinished,      // no rank waits in an operation
+  kStraggler,     // as kFinished, but one rank kept the others waiting
   kMismatch,      // ranks called different operations
   kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not arrive at the operation in which others wait
@@ -38,8 +38,8 @@ struct Explanation {
 };
 
 // Explains in one sentence what the flight records of a job's ranks show: which rank is missing,
-// which died, which made a different call. A pure function of decoded records; read_flights() gets
-// them.
+// which died, which made a different call. A pure function of decoded records, which read_flights()
+// returns.
 //
 // Method. In each group, a rank has a *position*: the last collective that it finished and the
 // first that it did not finish. The group *stands* at the lowest sequence number that some rank did

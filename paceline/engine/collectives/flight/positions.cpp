@@ -22,7 +22,7 @@ bool is_harmless(const FlightOperation& operation) {
          static_cast<Op>(operation.call.op) == Op::kAllocate;
 }
 
-// When the group failed on this rank, which is final; 0 if it has not failed.
+// When the group failed on this rank for the first time, which is final; 0 if it has not failed.
 std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
   std::uint64_t first = 0;
   for (const auto& operation : flight.operations) {

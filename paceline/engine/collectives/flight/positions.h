@@ -42,7 +42,7 @@ struct GroupPositions {
 };
 
 bool is_message(const FlightOperation& operation);
-// The failures that count: only those after which the rank continued in no group, or all.
+// kPresent: only failures after which the rank continued in no group. kAll: all failures.
 enum class Failures : std::uint8_t { kPresent, kAll };
 // If a rank has created a group again under the same name, only the newest one counts.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights,
@@ -58,7 +58,8 @@ std::string last_words(const Flight& flight);
 const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
                                  std::uint32_t number);
 
-// How long the rank waited in `operation`, in seconds; empty if the end is not known.
+// How long the rank waited in `operation`, in seconds, or has been waiting if the operation has not
+// ended; empty if the rank's process is gone and the end is not known.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
 
 // Whether the rank's process is known to exist, running or stopped.

@@ -128,7 +128,7 @@ std::vector<int> ranks_of(const std::vector<const Position*>& positions) {
 
 namespace {
 
-// Only so many ranks are described one by one.
+// At most this many ranks are described one by one.
 constexpr std::size_t kDescribed = 3;
 
 Explanation at(Verdict verdict, const Stand& stand, std::vector<int> ranks, std::string sentence) {

@@ -25,7 +25,7 @@ struct Straggler {
   double span_seconds = 0;    // time from the first operation to the last
 };
 
-// Finds a rank that causes at least half of all waiting, and waiting of at least a tenth of the
+// Finds a rank that causes more than half of all waiting, if that is more than a tenth of the whole
 // time; empty if there is none, or if there are fewer than 20 operations. Clocks: the monotonic one
 // when all ranks are on one machine, otherwise the wall clock, whose error between machines counts
 // in full.
@@ -46,7 +46,7 @@ struct Stand {
 // Requires: the group has an unfinished collective.
 Stand stand_of(const GroupPositions& group);
 
-// The longest wait inside the collective, and its text: ", ranks 0-2 have been waiting for 31.2 s".
+// The longest wait inside the collective, and its text: "ranks 0-2 have been waiting for 31.2 s".
 struct Wait {
   double seconds = 0;
   std::string text;
@@ -61,8 +61,8 @@ std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 // Explains a group whose members made different calls.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// Explains groups that wait for each other in a circle: a rank that is missing in one is inside the
-// next, and a rank that is missing in the last is inside the first.
+// Explains groups that wait for each other in a circle: a rank that is missing in one group is
+// inside the next, and a rank that is missing in the last is inside the first.
 Explanation explain_crossing(std::span<const Stand* const> circle);
 
 // Explains a stuck group whose missing ranks are inside no other stand. `groups` are all groups,
@@ -71,20 +71,20 @@ Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> gr
 
 // Explanations for a job without a collective under way, in the order in which they are tried.
 
-// The oldest message without its other end.
+// Explains the oldest send or receive that has not completed.
 std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
                                                std::span<const GroupPositions> groups,
                                                Failures failures);
 
-// Ranks that ended silently, outside of any operation.
+// Explains ranks that ended silently, outside of any operation.
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
                                             std::span<const GroupPositions> groups);
 
-// The error of the rank whose process has failed, when that is known.
+// Explains a job by the error of the rank whose process has failed, when that is known.
 std::optional<Explanation> find_own_words(std::span<const Flight> flights);
 
-// If no rank waits: the operation that the ranks finished last, and which rank kept the others
-// waiting.
+// Explains a job in which no rank waits: the operation that the ranks finished last, and which rank
+// kept the others waiting.
 Explanation explain_rest(std::span<const GroupPositions> groups);
 
 }  // namespace paceline::flight

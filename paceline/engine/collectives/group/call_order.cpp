@@ -111,8 +111,8 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
       error = std::current_exception();
     }
     // The turn is given back first, so that a thread that learns of the completion finds the group
-    // idle. That thread may then destroy the group, and so may dropping the objects that the call
-    // kept alive.
+    // idle. The group may then be destroyed, by that thread or with the objects that the call kept
+    // alive.
     lock.lock();
     under_way_.fetch_sub(1, std::memory_order_release);
     WorkPtr work = std::exchange(queue.current, nullptr);

@@ -6,13 +6,13 @@
 //   DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}, {"tp", 2}});
 //   mesh.group("tp")->all_reduce(...);
 //
-// Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers. Name
-// the axis that communicates most last: it stays within a host if its size divides the number of
-// ranks of a host. describe() shows which axes cross hosts.
+// Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers. Put
+// the axis that communicates most at the end: it stays within a host if its size divides the number
+// of ranks of a host. describe() shows which axes cross hosts.
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
-// axes must come in the same order on all ranks; only one axis at a time may have asynchronous
-// calls under way at the same time. The axes' groups can use the symmetric memory of the group from
+// axes must come in the same order on all ranks; beside them, only one axis at a time may have
+// asynchronous calls under way. The axes' groups can use the symmetric memory of the group from
 // which they are made.
 //
 // Thread safety: reading is safe from any thread; the groups have the rules of ProcessGroup. Meshes

@@ -40,7 +40,7 @@ std::vector<std::string> all_gather_object(ProcessGroup& group, const std::strin
 std::vector<std::string> gather_objects(ProcessGroup& group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 
-// Functions that throw the error of one rank on all ranks of a group, so that no rank goes on
+// Functions that throw the error of one rank on all ranks of a group, so that no rank continues
 // alone. They take a few small collectives, so they are for rare events.
 
 // Collective. Throws root's error on every rank, if root has one.

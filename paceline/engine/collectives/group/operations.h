@@ -1,9 +1,9 @@
 #pragma once
 
 // The operations of a group by name, for raw buffers. Each has two forms, which only fill in the
-// same Call (call.h): the blocking form passes it to run(), the form `_async` to start(), which
-// returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment has the
-// rules.
+// same Call (call.h): the blocking form passes it to run(), the `_async` form passes it to start(),
+// which returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment
+// has the rules.
 
 #include <chrono>
 #include <cstddef>

@@ -362,8 +362,8 @@ Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const Dev
   return call;
 }
 
-// Runs the operation in the calling thread if no other is under way; otherwise queues it behind the
-// others.
+// Runs the operation in the calling thread if no other is under way; otherwise adds it to the
+// queue.
 void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
   require_time(options);

@@ -238,9 +238,9 @@ class ProcessGroup : public GroupOperations {
   CallOrder order_;  // the last member, because its thread uses the others
 };
 
-// The options of the first line of a distributed program. The same call works alone, under
-// `paceline run`, mpirun, srun or torchrun, and with variables that a user has set: it finds out
-// which rank this process is and connects it to the others.
+// The options of init_process_group(), the first line of a distributed program. The same call works
+// in a single process, under `paceline run`, mpirun, srun or torchrun, and with variables that a
+// user has set: it finds out which rank this process is and connects it to the others.
 struct InitOptions {
   RendezvousOptions rendezvous;
   GroupOptions group;

@@ -12,8 +12,8 @@
 namespace paceline {
 
 // The difference between the monotonic clocks of rank 0's host and of this rank's host. With it,
-// the events of several hosts can be shown on one clock. Wall clocks are not used, so a host whose
-// date is wrong does no harm.
+// the events of several hosts can be shown on one time axis. Wall clocks are not used, so a host
+// whose date is wrong does no harm.
 //
 // One rank of each host sends small messages to rank 0, which come back with rank 0's time. The
 // fastest round trip is used: rank 0 answered at some moment between sending and receiving, so the

@@ -5,15 +5,10 @@
 // The order is the library's promise: a fixed balanced binary tree over the contributions in rank
 // order, split at the largest power of two below their number; for five ranks,
 // ((r0+r1)+(r2+r3))+r4. It does not depend on algorithm, transport or chunking, so a sum has the
-// same bits everywhere.
-// Every aligned block of 2^k contributions is a subtree: if each of n ranks first adds up 2^k
-// shards in this order, the result has the bits of n 2^k ranks, for any n. Blocks of other sizes
-// are not subtrees: two ranks with three shards each do not get the bits of six ranks. float16 and
-// bfloat16 are widened to float32, combined, and rounded once, to nearest even.
-// Every aligned block of 2^k contributions is a subtree: any number n of ranks that first add up
-// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of other sizes are not
-// subtrees: two ranks with three shards each do not get the bits of six ranks. float16 and bfloat16
-// are widened to float32, combined, and rounded once, to nearest even.
+// same bits everywhere. Every aligned block of 2^k contributions is a subtree: if each of n ranks
+// first adds up 2^k shards in this order, the result has the bits of n 2^k ranks, for any n. Blocks
+// of other sizes are not subtrees: two ranks with three shards each do not get the bits of six
+// ranks. float16 and bfloat16 are widened to float32, combined, and rounded once, to nearest even.
 //
 // A sum need not be computed in one step: a *partial* result covers a subtree, has the
 // accumulator's type, and becomes a source of a later reduce. The operands and their order stay the

@@ -54,7 +54,7 @@ class WriteFaultRange {
 // The user must order the writes: a collective before a write lets the others finish reading; a
 // collective after it makes the written values visible to them.
 //
-// Thread safety: Writing objects may come and go in any thread.
+// Thread safety: any thread may create and destroy Writing objects.
 class OneCopy {
  public:
   // Collective. The memory is zeroed; a page takes memory when it is first written. `names` are the

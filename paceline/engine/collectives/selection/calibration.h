@@ -38,8 +38,8 @@ std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
 class ProcessGroup;
 
-// The spread of one quantity's repetitions, as a fraction of it; names are "network rate", "copy",
-// ...
+// The spread of one quantity's repetitions, as a fraction of the median; names are "network rate",
+// "copy", ...
 struct QuantitySpread {
   std::string_view quantity;
   double spread = 0;

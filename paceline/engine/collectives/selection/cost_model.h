@@ -28,8 +28,8 @@ struct CostModel {
   double copy_bytes_per_s = 8e9;
   double meet_s = 1.5e-6;           // time for the ranks of a host to meet in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
-  // The spread of the worst quantity's repetitions, as a fraction of it. 0.1 is steady; 1 means
-  // that the machine was busy with other work.
+  // The largest spread of all quantities (QuantitySpread). 0.1 is steady; 1 means that the machine
+  // was busy with other work.
   double spread = 0;
   bool operator==(const CostModel&) const = default;
 };

@@ -454,7 +454,7 @@ class Simulation {
     const std::size_t host = host_of(number);
     const auto& everybody = cluster_.hosts.members[host];
     const auto members =
-        // The simulated members.
+        // Only the simulated members meet.
         std::span(everybody).first(std::min(everybody.size(), ranks_.size()));
     rank.meets = true;
     if (++met_[host] < members.size()) return;

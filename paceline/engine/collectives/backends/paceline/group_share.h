@@ -82,12 +82,12 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 //     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
 //     release would not suffice: then both could load the old value. If `phase` changes after the
 //     waiter's load, futex_wait() finds a value other than the expected one, and returns.
-// (5) A rank that arrives at phase n after another rank has given it up does not pass. The rank
-//     that gives up stores `given_up`, then loads the phases; the late rank stores its phase, then
-//     loads `given_up` of every peer. All four are sequentially consistent, so at least one of the
-//     two ranks sees the other's store. If the rank that gives up sees that all have arrived after
-//     all, it clears `given_up` and passes. A rank that loaded it in between fails the group: one
-//     unnecessary error near a deadline, but never a wrong result.
+// (5) A rank that arrives at phase n after another rank has given up waiting there does not pass.
+//     The rank that gives up stores `given_up`, then loads the phases; the late rank stores its
+//     phase, then loads `given_up` of every peer. All four are sequentially consistent, so at least
+//     one of the two ranks sees the other's store. If the rank that gives up sees that all have
+//     arrived after all, it clears `given_up` and passes. A rank that loaded it in between fails
+//     the group: one unnecessary error near a deadline, but never a wrong result.
 // (6) `entered` is only read for the texts of errors, with relaxed order: a stale value makes a
 //     text less exact.
 //
@@ -149,8 +149,7 @@ class PhaseBarrier {
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // warnings about the collective under way
   std::optional<Deadline> answers_until_;  // set once the collective's deadline has passed
-  const bool
-      asks_;  // set if the group spans hosts: a rank of this host may wait for a rank elsewhere
+  const bool asks_;                        // a rank of this host may wait for a rank elsewhere
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };

@@ -98,7 +98,7 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 //     refused it, or the sender withdraws it; a refused one follows its head through the stream.
 //
 // The queues need no memory order of their own: PointToPoint calls them with its mutex held.
-// transport/message_streams.h argues the memory order of the rings in shared memory.
+// transport/message_streams.h explains the memory order of the rings in shared memory.
 //
 // Thread safety: none.
 class MessageQueues {

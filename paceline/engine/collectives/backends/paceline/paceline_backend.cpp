@@ -159,7 +159,8 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 
 namespace {
 
-// Aborts the group because of the exception being handled, tells all ranks, and rethrows it.
+// Aborts the group because of the exception being handled, which all ranks are sent, and rethrows
+// it.
 [[noreturn]] void rethrow_aborting(const Mesh& mesh,
                                    const std::function<void(const Error& cause)>& abort) {
   try {

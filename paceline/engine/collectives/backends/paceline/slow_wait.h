@@ -30,9 +30,9 @@ struct Suspect {
 // answers tell; if some of them have not arrived, only these. Empty if all ranks answer that they
 // are waiting.
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
-// Returns "rank 3 (box), which rank 1 is waiting for, has not arrived".
+// Returns a text such as "rank 3 (box), which rank 1 is waiting for, has not arrived".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
-// The text when there is no suspect: "rank 1 (box) is waiting as well".
+// Returns the text when there is no suspect, such as "rank 1 (box) is waiting as well".
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
 // The ranks of the suspects or, if there are none, the awaited ranks.
 std::vector<int> blamed(std::span<const Awaited> awaited, std::span<const Suspect> suspects);

@@ -57,7 +57,7 @@ class SymmetricRegions {
   SymmetricRegions(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry)
       : mesh_(mesh), registry_(std::move(registry)) {}
 
-  // Collective; errors as SharedMemory::allocate().
+  // Allocates symmetric memory. Collective. Errors: those of SharedMemory::allocate().
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
   // Finds a buffer among all allocations made so far.
   SharedPlace find(const void* data, std::size_t bytes);
