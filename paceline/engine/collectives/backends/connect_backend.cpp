@@ -27,7 +27,8 @@ const char* LibraryBackend::transport() const {
 
 std::string LibraryBackend::explain(const PlanRequest& request) const {
   if (!libraries_.cpu) return PacelineBackend::explain(request);
-  return std::string(name_of(request.op)) + ": backend " + name_ + " chooses for itself\n";
+  return std::string(name_of(request.op)) + ": backend " + name_ +
+         " chooses the algorithm itself\n";
 }
 
 bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {

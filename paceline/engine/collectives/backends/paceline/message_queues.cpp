@@ -198,9 +198,9 @@ bool MessageQueues::pump_send(int peer) {
     if (sent < 0) {
       if (would_block(errno)) return false;
       mesh_.throw_if_own(errno, peer, "sending to");
-      mesh_.throw_lost(
-          peer, fmt::format("is gone, and {} with it: {}", label_of("send", message.call, mesh_)(),
-                            std::strerror(errno)));
+      mesh_.throw_lost(peer,
+                       fmt::format("is gone, so {} cannot complete: {}",
+                                   label_of("send", message.call, mesh_)(), std::strerror(errno)));
     }
     message.sent += static_cast<std::size_t>(sent);
     has_moved = true;
@@ -322,7 +322,7 @@ void MessageQueues::require_senders() const {
       if (ended) last_ended = peer;
     }
     if (!somebody) {
-      mesh_.throw_lost(last_ended, "is gone, and with it the message of " +
+      mesh_.throw_lost(last_ended, "is gone without sending the message of " +
                                        label_of("recv", posted.call, mesh_)());
     }
   }
