@@ -49,7 +49,8 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const char* name() const = 0;
-  // The transport of bytes: "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
+  // The transport of bytes: "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one
+  // rank.
   virtual const char* transport() const = 0;
   // The ranks of each host.
   virtual const Hosts& hosts() const = 0;

@@ -338,7 +338,7 @@ class HierarchyOfLanes : private HierarchyRank {
     if (spec_.rank == spec_.root) fetch_lanes(spec_.count);
   }
 
-  // The scratch of the root and of the carriers holds the buffer.
+  // The root's scratch holds the buffer; the scratch of a carrier on another host holds its lane.
   void broadcast() {
     const int root_host = host_of(spec_.root);
     if (spec_.rank == spec_.root) {

@@ -19,7 +19,7 @@
 //     queue. So while it runs, under_way_ is at least 1, and no call can take it from 0 to 1; and
 //     under_way_ is larger than calls.size(), so the thread does not have the turn.
 // (2) Calls do not overtake each other. A call can take under_way_ from 0 to 1 only when no call
-//     waits; otherwise it is queued behind the waiting calls.
+//     waits; otherwise it is queued after the waiting calls.
 // (3) An operation sees what the one before it wrote. Every operation ends with a fetch_sub of
 //     release order, and begins with an acquire: the successful compare_exchange, or the thread's
 //     load in has_turn(). Calls that were added in between change the counter with relaxed order,

@@ -95,7 +95,7 @@ class ProcessGroup : public GroupOperations {
   // The backend that carries out the collectives, as parse_backend_choice() takes it: "paceline",
   // "gloo", ...
   std::string backend() const { return members("backend").name(); }
-  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
+  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one rank.
   std::string transport() const { return members("transport").transport(); }
   // The options that the group was made with.
   const GroupOptions& options() const { return options_; }

@@ -337,7 +337,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
-      // Every rank already knows of the allocation failure, and the group goes on.
+      // Every rank already knows of the allocation failure, and the group continues.
       if (error.code() != ErrorCode::kSystem) PacelineBackend::abort(error);
       throw;
     }

@@ -33,7 +33,7 @@ struct EngineOptions {
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// Makes the planner by which all ranks choose. Collective; a group of one sends nothing.
+// Makes the planner by which all ranks choose. Collective; a group of one rank sends nothing.
 // `shares_memory`: whether this rank maps the memory of the other ranks of its host.
 // Error(kInvalid) if the planning options differ from rank 0's; other errors are those of
 // MessageExecutor::run().
