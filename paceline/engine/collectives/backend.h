@@ -1,7 +1,7 @@
 #pragma once
 
-// Carries out a group's operations. Each backend is a folder under backends/. The process group has
-// already checked the arguments, numbered the call and serialised it.
+// A backend carries out a group's operations. Each backend is a folder under backends/. Before the
+// process group calls a backend, it checks the arguments, numbers the call and waits for its turn.
 
 #include <memory>
 #include <string>
@@ -49,11 +49,12 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const char* name() const = 0;
-  // The transport of bytes: "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
+  // The transport of bytes: "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one
+  // rank.
   virtual const char* transport() const = 0;
   // The ranks of each host.
   virtual const Hosts& hosts() const = 0;
-  // How the backend would carry out this call, and why: lines for people.
+  // Explains, in lines for people, how the backend would carry out this call, and why.
   virtual std::string explain(const PlanRequest& request) const = 0;
   // Whether the backend supports `op` on memory of `device`.
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const = 0;
@@ -68,25 +69,26 @@ class Backend {
   virtual WorkPtr send(const PointToPointCall& call, Deadline deadline) = 0;
   virtual WorkPtr receive(const PointToPointCall& call, Deadline deadline) = 0;
 
-  // Collective, serialised like run(). It is the second part of a run() with this `fingerprint`.
-  // Error(kSystem) is thrown on every rank, and the group can continue.
+  // Collective, serialised like run(). It is the second part of a run() with this `fingerprint`. If
+  // memory is lacking, every rank throws Error(kSystem), and the group can continue.
   virtual SymmetricBuffer allocate_symmetric(std::size_t bytes, Pages pages,
                                              const Fingerprint& fingerprint,
                                              const WaitOptions& wait) = 0;
-  // Serialised like run(). Whether collectives on this memory need no copies, provided that the
-  // other ranks' memory is symmetric as well.
+  // Whether collectives on this memory need no copies, provided that the other ranks' memory is
+  // symmetric as well. Serialised like run().
   virtual bool is_symmetric(ConstBuffer buffer) = 0;
 
-  // Serialised like run(); called after the run() of a visit. Where this process sees every rank's
-  // buffer of the visit. Empty on every rank if not all buffers lie in memory that all ranks share.
+  // Called after the run() of a visit, and serialised like it. Returns the addresses of every
+  // rank's buffer of the visit in this process; empty on every rank if not all buffers lie in
+  // memory that all ranks share.
   virtual std::vector<std::byte*> seen_by_all() const = 0;
 
-  // Local, from any thread: throws the group's failure, if there is one; otherwise returns the
-  // ranks that have left it in order (Mesh::throw_if_failed).
+  // Local; may be called from any thread. Throws the group's failure, if there is one; otherwise
+  // returns the ranks that have left the group without a failure (Mesh::throw_if_failed).
   virtual std::vector<int> throw_if_failed() = 0;
 
-  // Local, from any thread: fails the operations under way on this rank and tells the other ranks
-  // why. The first cause stays.
+  // Local; may be called from any thread. Fails the operations under way on this rank and sends the
+  // cause to the other ranks. If the group has already failed, it keeps the first cause.
   virtual void abort(const Error& cause) = 0;
   // Whether this rank knows that the group has failed.
   virtual bool failed() const = 0;

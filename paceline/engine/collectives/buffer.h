@@ -17,7 +17,7 @@
 
 namespace paceline {
 
-// The Dtype of a C++ type; float16 and bfloat16 have no C++ type and are named by hand.
+// The Dtype of a C++ type. float16 and bfloat16 have no C++ type; callers pass their Dtype.
 template <class T>
 constexpr Dtype dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -81,14 +81,16 @@ struct ConstBuffer {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Memory that every rank of a group allocated with the same size and that, on one host, all of them
-// map. Collectives on it read the peers' bytes in place, with no copy in or out.
+// Memory that every rank of a group has allocated with the same size. Ranks that are all on one
+// host map each other's memory, so collectives on it read the peers' bytes in place, without
+// copies.
 //
-// A value that shares ownership: the memory lives as long as any copy, also beyond its group.
+// A value that shares ownership: the memory lives as long as any copy of it, even after the group
+// has ended.
 class SymmetricBuffer {
  public:
   SymmetricBuffer() = default;
-  // `blocks` are the addresses of all ranks' blocks in this process, which is `rank` (see of());
+  // `blocks`: the addresses of all ranks' blocks in this process, whose rank is `rank` (see of()).
   // `owner` keeps them alive. `has_failed` becomes true when the group fails.
   SymmetricBuffer(std::vector<std::byte*> blocks, int rank, std::size_t bytes,
                   std::shared_ptr<void> owner, std::shared_ptr<const std::atomic<bool>> has_failed)
@@ -110,7 +112,7 @@ class SymmetricBuffer {
   }
   const std::shared_ptr<void>& owner() const { return owner_; }
   // False once the group has failed in any operation: a late rank may still write results there, so
-  // the memory must not be used for anything else. Any thread.
+  // the memory must not be used for anything else. May be called from any thread.
   bool is_live() const { return has_failed_ != nullptr && !*has_failed_; }
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
 
-// One call of a group, as its user writes it. Everything that a ProcessGroup does for its users is
-// run() or start() of such a value; its named functions, and the functions on tensors, only fill
-// one in.
+// One call of a group, as its user writes it. A ProcessGroup carries out every operation by run()
+// or start() of such a value; its named functions, and the functions on tensors, only fill in a
+// Call.
 
 #include <algorithm>
 #include <chrono>
@@ -29,15 +29,15 @@ inline constexpr std::size_t kMaxMessageSizes = 8;
 class MessagePlace {
  public:
   virtual ~MessagePlace() = default;
-  // Allocates memory for the elements of such a tensor. Called once, in the thread that moves the
-  // message; the memory must stay until the receive has completed.
+  // Allocates memory for the elements of a tensor of this type and these sizes. Called once, in the
+  // thread that moves the message; the memory must stay until the receive has completed.
   virtual std::byte* make(Dtype dtype, std::span<const std::int64_t> sizes) = 0;
 };
 
 // The many buffers of a coalesced call, which is one operation on all of them, as if they lay one
 // after the other.
 struct BufferLists {
-  std::span<const ConstBuffer> inputs = {};  // empty: all_reduce and broadcast are in place
+  std::span<const ConstBuffer> inputs = {};  // empty if an all_reduce or broadcast works in place
   std::span<const Buffer> outputs = {};
 };
 
@@ -57,7 +57,7 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   // The divisor of a mean, if it is not the number of ranks; the same on all ranks.
   std::optional<std::uint32_t> divisor = {};
-  int root = 0;  // a rank of the group, not of the world; likewise peer
+  int root = 0;  // a rank of the group, not of the world; so is peer
   int peer = 0;  // the other rank of a message; kAnySource for a receive from any rank
   std::uint32_t tag = 0;
   // Only in a send: the sizes travel with the message. A message without sizes cannot be received
@@ -82,7 +82,7 @@ struct CallOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
   std::shared_ptr<void> keep_alive = {};  // held until an asynchronous operation has completed
   // For device memory: the place of the operation among the device's work (work.h). If null, the
-  // operation comes after all work on the default stream, and ends when its result is complete.
+  // operation runs after all work on the default stream, and ends when its result is complete.
   std::shared_ptr<const DeviceOrder> order = {};
 };
 

@@ -32,7 +32,7 @@ std::size_t unequal_count(Extent extent, const Collective& call, int rank, int w
   }
 }
 
-// Inline, because a small call asks four times.
+// Inline, because a small call needs this number four times.
 inline std::size_t elements_of(Extent extent, const Collective& call, int rank, int world_size) {
   if (extent == Extent::kCount) return call.count;
   if (extent == Extent::kBlocks) return call.count * static_cast<std::size_t>(world_size);

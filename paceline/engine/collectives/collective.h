@@ -27,9 +27,9 @@ class Work;
 //   scatter, reduce_scatter         one rank's result; the giving side holds world_size times as
 //                                   many
 //   all_to_all                      one block; both sides hold world_size blocks
-//   all_gather_v, reduce_scatter_v  the sum of `counts`: what each rank gives, or gets
-//   all_to_all_v                    the sum of `counts`: world_size rows, what row's rank gives
-//                                   each rank
+//   all_gather_v, reduce_scatter_v  the sum of `counts`: how much each rank gives, or gets
+//   all_to_all_v                    the sum of `counts`, a table with a row for each giving rank,
+//                                   which has a number for each receiving rank
 struct Collective {
   Op op = Op::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -40,8 +40,8 @@ struct Collective {
   const std::byte* input = nullptr;    // null if this rank gives nothing
   std::byte* output = nullptr;         // null if this rank gets nothing
   Device device = Device::kCpu;        // the device of input and output
-  const DeviceOrder* order = nullptr;  // on a device; null: after its default stream's work
-  Work* work = nullptr;  // told when the device has been given the whole call; may be null
+  const DeviceOrder* order = nullptr;  // place in the device's work; null: after its default stream
+  Work* work = nullptr;  // notified when the whole call is queued on the device; may be null
   // For operations with unequal counts; must outlive the call.
   std::span<const std::size_t> counts;
   std::uint32_t layout = 0;              // a hash of further facts that the ranks must agree on
@@ -53,7 +53,7 @@ struct Collective {
 };
 
 // If a rank's two buffers share memory, the offset in elements at which the shorter one must begin
-// in the longer one: the rank's own block, or the beginning. Empty if the buffers must lie apart,
+// in the longer one: the rank's own block, or the beginning. Empty if the buffers must not overlap,
 // as in all_to_all.
 std::optional<std::size_t> in_place_offset(const Collective& call, int rank);
 
@@ -74,11 +74,11 @@ std::size_t saturated_sum(std::span<const std::size_t> counts);
 std::uint32_t layout_of(std::span<const std::size_t> counts);
 
 // A hash of the sizes and strides of a dense tensor. Two tensors have the same hash if element i in
-// the memory of one corresponds to element i of the other. 0 for one dimension, which raw buffers
-// have. `strides` may be empty: the tensor is contiguous.
+// the memory of one corresponds to element i in the memory of the other. The hash is 0 for one
+// dimension, as for raw buffers. Empty `strides` stand for a contiguous tensor.
 std::uint32_t shape_of(std::span<const std::int64_t> sizes,
                        std::span<const std::int64_t> strides = {});
-// As shape_of(), for the tensors of a coalesced call, from their hashes.
+// The same for the tensors of a coalesced call, from their hashes.
 std::uint32_t shape_of_all(std::span<const std::uint32_t> shapes);
 
 // The facts of a call that all ranks must agree on, in 32 bytes. Sequence numbers count a group's
@@ -88,7 +88,7 @@ struct Fingerprint {
   ReduceOp reduce_op = ReduceOp::kSum;
   Dtype dtype = Dtype::kUint8;
   Device device = Device::kCpu;
-  std::int32_t root = 0;  // without a root: the divisor of a mean, or 0 for the number of ranks
+  std::int32_t root = 0;  // in operations without a root: divisor(), for a mean
   std::uint64_t count = 0;
   std::uint32_t sequence = 0;
   std::uint32_t layout = 0;  // Collective::layout; in a reduce, the divisor of a mean
@@ -110,7 +110,7 @@ struct PeerName {
   std::string text;  // as Mesh::describe() returns it
   int in_world = 0;
 };
-// Throws Error(kInvalid) that shows both sides if they differ.
+// If the two fingerprints differ, throws Error(kInvalid), whose text shows both.
 void require_same(const Fingerprint& mine, const Fingerprint& theirs, const std::string& self,
                   const PeerName& peer, const std::string& group_name);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The operations of a group. Each is a row of a table, which has what all its calls have in common.
+// The operations of a group. Each is a row of a table with the properties that all its calls share.
 // A new operation needs a row, algorithms that build its schedules, and tests.
 
 #include <array>
@@ -43,11 +43,11 @@ enum class Extent : std::uint8_t {
   kBlocks,    // count for every rank of the group
   kOwnCount,  // counts[rank]
   kRow,       // the sum of row `rank` of the matrix `counts`
-  kColumn,    // the sum of its column
+  kColumn,    // the sum of column `rank` of the matrix
 };
 
-// If a rank's two buffers share memory, the place where the shorter one may begin in the longer
-// one.
+// If a rank's two buffers share memory, the place in the longer one where the shorter one may
+// begin.
 enum class InPlace : std::uint8_t { kNever, kBeginning, kOwnBlock, kOwnCounts };
 
 enum OpTrait : unsigned {
@@ -114,7 +114,7 @@ constexpr const OpTraits& traits_of(Op op) {
 }
 
 constexpr std::string_view name_of(Op op) { return traits_of(op).name; }
-// True for operations that add elements up.
+// True for operations that reduce elements (ReduceOp).
 constexpr bool reduces(Op op) { return traits_of(op).has(kReduces); }
 // True for operations with a root.
 constexpr bool has_root(Op op) {
@@ -148,8 +148,8 @@ enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kMean = 1,  // the sum, divided by the number of ranks or Call::divisor; floating point only
   kProduct = 2,
-  kMin = 3,     // NaN wins, at every rank and position
-  kMax = 4,     // NaN wins
+  kMin = 3,     // NaN if any rank's element is NaN
+  kMax = 4,     // likewise
   kBitAnd = 5,  // for integers and bool only, as are the two below
   kBitOr = 6,
   kBitXor = 7,

@@ -41,11 +41,13 @@ set(SOURCES
   ${PACELINE_BACKEND_SOURCES})
 set(LIBRARIES fmt::fmt nlohmann_json::nlohmann_json PkgConfig::XXHASH ${PACELINE_BACKEND_LIBRARIES})
 
-# All ranks must come to the same numbers, whatever their processors can fuse.
+# All ranks must compute the same numbers, so multiply-adds are not fused, even on processors that
+# can.
 set_source_files_properties(paceline/engine/collectives/selection/planner.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
-# One object per instruction set; kernels/reduce.cpp chooses at run time. The same bits everywhere: no fused multiply-add. GCC 12 warns of the
-# undefined vectors that its own intrinsics for AVX-512 pass on as operands without a use.
+# One object per instruction set; kernels/reduce.cpp chooses at run time. Multiply-adds are not
+# fused, so that all objects compute the same bits. GCC 12 warns about the undefined vectors that
+# its own intrinsics for AVX-512 pass as unused operands.
 set(reduce_flags -O3 -ffp-contract=off)
 set_source_files_properties(paceline/engine/collectives/kernels/reduce_portable.cpp PROPERTIES COMPILE_OPTIONS "${reduce_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -97,7 +97,7 @@ void Work::throw_error() const {
   throw error_->reworded(std::string(error_->what()));
 }
 
-// Drops the recorder, except after a failure, which still needs it.
+// Records the end. Keeps the recorder only after a failure, because throw_error() needs it.
 void Work::record() {
   if (!recorder_) return;
   recorder_->finish(ticket_, error_ ? std::optional(error_->code()) : std::nullopt);

@@ -24,13 +24,13 @@ namespace paceline {
 // An event; its last owner destroys it.
 using DeviceEvent = std::shared_ptr<void>;
 
-// The place of a collective on a device's memory among the device's other work. A device carries
-// out work some time after a thread has given it, stream by stream. An *event* marks a place in a
-// stream, and a stream can be told to wait for an event. Neither makes a thread wait.
+// The place of a collective on a device's memory among the device's other work. Threads queue work
+// on the device's streams; the device carries it out later, each stream in order. An *event* marks
+// a place in a stream, and a stream can be made to wait for an event. Neither makes a thread wait.
 //
 // The layer that knows the caller's streams implements this class
 // (paceline/training/tensor/tensor_view.h); the device's library calls it. Events are the device's
-// own (cudaEvent_t), untyped: the engine knows no CUDA.
+// own (cudaEvent_t), untyped, because the engine does not depend on CUDA.
 //
 // Thread safety: every method may be called from any thread.
 class DeviceOrder {
@@ -46,7 +46,7 @@ class DeviceOrder {
 
 class Work;
 
-// Moves operations that advance only while a thread waits for them.
+// Advances operations that make progress only while a thread waits for them.
 class Progress {
  public:
   virtual ~Progress() = default;
@@ -57,10 +57,10 @@ class Progress {
 
 // An operation under way. The caller keeps the buffers alive until it has completed.
 //
-// An operation on a device's memory that was called with a DeviceOrder has two ends. The first is
-// when the device has been given all of it. From then on the caller can give the device work that
-// comes after it, so wait() ends there, with the calling thread's stream ordered after the
-// operation. The second is when the result is there; only then has the operation completed. An
+// An operation on a device's memory that was called with a DeviceOrder ends twice. It ends first
+// when all of it has been queued on the device. From then on the caller can queue work that follows
+// the operation, so wait() returns then, with the calling thread's stream ordered after the
+// operation. It ends again when its result is complete; only then has the operation completed. An
 // error between the two ends finishes the group, so the next call throws it.
 //
 // Thread safety: every method may be called from any thread. Dropping a Work does not cancel the
@@ -77,21 +77,21 @@ class Work {
   // Waits until the operation has ended (see above), and throws its error, if any. The operation's
   // own deadline ends the wait.
   void wait();
-  // As wait(), but throws Error(kTimeout) after `timeout`, with the verdict of the flight records;
-  // the operation continues.
+  // Like wait(), but throws Error(kTimeout) after `timeout`, with the verdict of the flight
+  // records; the operation continues.
   void wait(std::chrono::milliseconds timeout);
   bool is_completed() const { return done_.load(std::memory_order_acquire); }
   // `then` is called once, with the operation's error or null, in the thread that completes the
   // operation: the group's own thread or, for a message, the thread that moves it. If the operation
   // has already completed, `then` is called at once. wait() may return before that. `then` may
-  // start operations, but must not wait for any of this group, and must not throw. Several
-  // functions are called in the order in which they were registered.
+  // start operations, but must not wait for any operation of this group, and must not throw.
+  // Several functions are called in the order in which they were registered.
   void on_complete(std::function<void(const Error* error)> then);
   std::string description() const { return describe_(); }
   // The rank from which a completed receive took its message; -1 otherwise.
   int source_rank() const;
 
-  // Called by libraries of a device once the device has been given the whole operation; `done` is
+  // Called by a device's library once the whole operation has been queued on the device; `done` is
   // an event after it. Requires: the Work has an order.
   void queue(DeviceEvent done);
   bool is_queued() const;
@@ -118,7 +118,7 @@ class Work {
   [[noreturn]] void throw_slow(std::chrono::milliseconds timeout,
                                std::unique_lock<std::mutex> lock) const;
   void throw_error() const;  // requires mutex_; throws the error, if there is one
-  void record();             // requires mutex_, and that it has ended
+  void record();             // requires mutex_, and that the operation has ended
 
   const std::function<std::string()> describe_;
   const std::shared_ptr<const DeviceOrder> order_;
@@ -129,7 +129,7 @@ class Work {
   // Stored last (release): a thread that loads true (acquire) may read error_ and source_rank_
   // without the lock, because they do not change any more.
   std::atomic<bool> done_ = false;
-  // An event after the operation; null until the device has been given the operation.
+  // An event after the operation; null until the operation has been queued on the device.
   DeviceEvent queued_;
   std::optional<Error> error_;
   std::vector<std::function<void(const Error*)>> then_;

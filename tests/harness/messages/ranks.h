@@ -208,8 +208,8 @@ inline constexpr Message kRankMessages[] = {
      "group {}"},
     {"visit.body_threw", "{}: the body of visit #{} in group {} threw: {}"},
     {"group.not_a_member",
-     "this rank is not a member of group {}, whose members are {}; leave the call to them, "
-     "is_member() tells who they are"},
+     "this rank is not a member of group {}, whose members are {}; only they may make this "
+     "call (is_member())"},
     {"group.unreceived_message",
      "group {} ends on {} with an unreceived message: {} x {} that rank {} ({}) sent with tag {}"},
     {"group.destroyed_under_way",
@@ -232,7 +232,7 @@ inline constexpr Message kRankMessages[] = {
      "copy to the host"},
     {"library.unusable",
      "the library cannot be used any more in this process (pid {}), because a call of another "
-     "group broke off inside it or never returned; start the process again, or choose another "
+     "group failed inside it or never returned; start the process again, or choose another "
      "backend"},
     {"library.id_of_another_size",
      "the id of {} that rank 0 gave has {} bytes, not {}; build all ranks with the same {}"},

@@ -381,8 +381,8 @@ inline constexpr Message kRunMessages[] = {
      "the calibration {} cannot be read: {}; measure again or remove it"},
     {"rendezvous.place", "rank {} of {}, local rank {} of {}, launched by {}, generation {}"},
     {"rendezvous.threads_divided",
-     "{} started {} ranks on this host: {} thread{} of computing for this one (OMP_NUM_THREADS "
-     "says otherwise)"},
+     "{} started {} ranks on this host: {} thread{} of computing for this one (set "
+     "OMP_NUM_THREADS to change it)"},
     {"spawn.first_failure", "spawn: rank {} of {} failed first: {}"},
     {"spawn.late_ranks_killed", "spawn: of {} ranks, {} still ran after {} ms and were killed"},
     {"error.not_an_exception", "an exception that is not a std::exception, of type {}"},

@@ -1,10 +1,10 @@
 // The direct algorithms: every range travels straight from the rank that has it to the rank that
 // needs it.
 //
-// Words. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
+// Terms. A *chunk* is the part of a buffer that one rank reduces (chunk_of()). A *slot* is where a
 // contribution arrives: rank q's slot begins at q times the length of the receiver's chunk in the
 // receiver's scratch. No contribution arrives in a rank's own slot, because it reads its own
-// contribution from its input; a reduce keeps its result there.
+// contribution from its input; in a reduce, a rank keeps its result there.
 //
 // all_reduce, as three ranks do it (A, B and C are the ranks' inputs, the digits chunks):
 //
@@ -13,12 +13,13 @@
 //   reduces   A0 + B0 + C0       A1 + B1 + C1       A2 + B2 + C2
 //   sends     sum 0 to both      sum 1 to both      sum 2 to both
 //
-// The first half is a reduce_scatter, the second an all_gather. A reduce sees all contributions to
-// its chunk at once, in rank order, so the order of the sum does not depend on how the buffer is
-// cut. n/p x (p-1) bytes are combined per rank.
+// The first half is a reduce_scatter, the second an all_gather. A reduce step reads all
+// contributions to its chunk at once, in rank order, so the order of the sum does not depend on how
+// the buffer is divided. Each rank combines n/p x (p-1) bytes.
 //
 // All sends come first, beginning with the one to the next rank, and then the receives in the same
-// order. The steps are only begun, so all pairs of ranks exchange at the same time (schedule.h).
+// order. These steps only begin transfers, so all pairs of ranks exchange at the same time
+// (schedule.h).
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
@@ -67,7 +68,7 @@ void build_all_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   });
 }
 
-// The result waits in this rank's own slot, which holds no contribution.
+// A rank other than the root keeps its result in its own slot, which holds no contribution.
 void build_reduce(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const auto result_of = [&](int rank) {
     const Chunk chunk = chunk_of(spec.count, rank, spec.world_size);

@@ -1,31 +1,31 @@
 // The hierarchy: shared memory inside a host, messages between hosts.
 //
-// Words. A buffer is cut into *lanes*, one for each rank of the smallest host; the rank at position
-// l of every host *carries* lane l: it alone exchanges that lane with other hosts. A *subtree* is a
-// part of the promised tree of ranks that lies on one host, as large as possible.
+// Terms. A buffer is divided into *lanes*, one for each rank of the smallest host; the rank at
+// position l of every host *carries* lane l: it alone exchanges that lane with other hosts. A
+// *subtree* is a part of the promised tree of ranks that lies on one host, as large as possible.
 //
-// all_reduce: the ranks put their input into scratch, which the ranks of their host can read; the
+// all_reduce: the ranks copy their input into scratch, which the ranks of their host can read; the
 // carrier of a lane adds up its host's contributions to it, exchanges the sums with the lane's
-// carriers on the other hosts, and leaves the result in its scratch, from where the host's ranks
-// fetch it. They meet between these steps.
+// carriers on the other hosts, and leaves the result in its scratch, from which the host's ranks
+// fetch it. The ranks of a host meet between these steps.
 //
 // The order of the sum is by ranks, not by hosts, so a host adds up each of its subtrees by itself.
 // If each host has a power of two of consecutive ranks, that makes one partial sum per host; 3
-// consecutive ranks make two; if the ranks are dealt out to the hosts in turn, there is one for
-// each rank, and nothing is saved. Partial sums of 16-bit types travel in float32.
+// consecutive ranks make two. If the ranks are numbered round-robin over the hosts, there is one
+// for each rank, and nothing is saved. Partial sums of 16-bit types travel in float32.
 //
 // With up to 4 hosts, a carrier exchanges directly with the other carriers of its lane: with h
-// hosts, n(h-1)/h bytes of the lane in each direction. With more hosts, each with a single partial
-// sum over a power of two of ranks, it halves and doubles (recursive.cpp). broadcast goes from host
-// to host in a binomial tree.
+// hosts, n(h-1)/h bytes of the lane in each direction. If there are more hosts, and each has a
+// single partial sum over the same power of two of ranks, the carriers use recursive halving and
+// doubling instead (recursive.cpp). A broadcast passes from host to host in a binomial tree.
 //
 // all_gather and reduce_scatter have blocks instead of lanes. The elements that a rank gives to the
-// ranks of another host, or gets from them, go through one rank of that host, which is chosen by
+// ranks of another host, or gets from them, pass through one rank of that host, which is chosen by
 // the ranks' positions on their hosts. all_gather: a rank sends its block to one rank of each other
 // host, from whose scratch the ranks of that host fetch it. reduce_scatter: for each rank of
-// another host one rank of this host adds up what its host gives to that rank, subtree by subtree,
-// and sends the sums. So a rank that has most of the elements sends, or receives, most of its
-// host's bytes.
+// another host, one rank of this host adds up this host's contributions to that rank's block,
+// subtree by subtree, and sends the sums. So a rank that has most of the elements sends, or
+// receives, most of its host's bytes.
 
 #include <algorithm>
 #include <numeric>
@@ -39,7 +39,7 @@ namespace paceline {
 
 namespace {
 
-// For every rank, the next rank that is on another host.
+// For every rank, the next rank that is on another host; the number of ranks if there is none.
 std::vector<int> ends_of_runs(const std::vector<int>& host_of) {
   std::vector<int> ends(host_of.size(), static_cast<int>(host_of.size()));
   for (std::size_t rank = host_of.size(); rank-- > 1;) {
@@ -80,8 +80,8 @@ int ranks_of_equal_subtrees(const std::vector<std::vector<Subtree>>& by_host) {
   return size;
 }
 
-// The common part of both halves of the hierarchy: where the ranks are, and the sums that a host
-// makes of its own ranks' contributions. It is one rank's view.
+// The part that both halves of the hierarchy share, as one rank sees it: the hosts of the ranks,
+// and the sums of the contributions of this host's ranks.
 class HierarchyRank {
  protected:
   // Requires: `builder` and `spec` outlive this object, and spec.hosts is set.
@@ -101,7 +101,7 @@ class HierarchyRank {
     return subtrees_[static_cast<std::size_t>(host_)];
   }
 
-  // All hosts' subtrees in rank order.
+  // The subtrees of all hosts in rank order, each with its host.
   std::vector<std::pair<Subtree, int>> all_subtrees() const {
     std::vector<std::pair<Subtree, int>> all;
     for (int host = 0; host < num_hosts(); ++host) {
@@ -131,8 +131,8 @@ class HierarchyRank {
 
 namespace {
 
-// The ranks' blocks of a gather or a reduce_scatter, one after the other in scratch; the same on
-// all ranks.
+// The places of all ranks' blocks in scratch, one after the other, for an all_gather or a
+// reduce_scatter; the same on all ranks.
 class Blocks {
  public:
   explicit Blocks(const ScheduleSpec& spec) {
@@ -157,7 +157,8 @@ class HierarchyOfBlocks : private HierarchyRank {
   HierarchyOfBlocks(ScheduleBuilder& builder, const ScheduleSpec& spec)
       : HierarchyRank(builder, spec), blocks_(spec), own_(blocks_.count(spec.rank)) {}
 
-  // The scratch holds every rank's block, if a rank of this host has it.
+  // Each rank's scratch has a place for every rank's block. It holds the rank's own block, and the
+  // blocks that the rank receives for its host.
   void all_gather() {
     const Place own = input(spec_.given(spec_.rank, spec_.rank).offset);
     builder_.copy(own, blocks_.place(spec_.rank), own_);
@@ -181,8 +182,8 @@ class HierarchyOfBlocks : private HierarchyRank {
     }
   }
 
-  // The scratch holds every rank's input, block by block. For each rank of another host one rank of
-  // this host adds up what its host gives to it.
+  // Each rank's scratch holds its input, block by block. For each rank of another host, one rank of
+  // this host adds up this host's contributions to that rank's block.
   void reduce_scatter() {
     for (int rank = 0; rank < spec_.world_size; ++rank) {
       builder_.copy(input(spec_.given(spec_.rank, rank).offset), blocks_.place(rank),
@@ -209,7 +210,7 @@ class HierarchyOfBlocks : private HierarchyRank {
   }
 
  private:
-  // The most sums that may be on their way at a time.
+  // The most sums that may be under way at a time.
   static constexpr std::size_t kTurns = 4;
 
   // The rank of `host` that does that host's work for `rank` of another host.
@@ -232,7 +233,8 @@ class HierarchyOfBlocks : private HierarchyRank {
     }
   }
 
-  // Adds up a subtree into `sum` and sends it; a single contribution is sent as it is.
+  // Adds up a subtree's contributions into `sum` and sends it; a single contribution is sent as it
+  // is.
   void send_sum(int peer, const Subtree& tree, Place from, Place sum, std::size_t count) {
     if (tree.num_ranks == 1) {
       builder_.send(peer, from, from, count, tree.first);
@@ -246,8 +248,8 @@ class HierarchyOfBlocks : private HierarchyRank {
   const std::size_t own_;  // number of elements of this rank's block
 };
 
-// The largest number of subtrees of a single rank that a rank gets from other hosts; each needs
-// scratch of its own.
+// The largest number of single-rank subtrees whose contributions one rank receives from other
+// hosts; each needs its own scratch.
 std::size_t most_single_contributions(const Hosts& hosts) {
   std::vector<std::size_t> singles;
   for (const auto& trees : subtrees_by_host(hosts)) {
@@ -303,7 +305,7 @@ class HierarchyOfLanes : private HierarchyRank {
     for (const auto& members : hosts_.members) num_lanes_ = std::min(num_lanes_, members.size());
   }
 
-  // The scratch holds every rank's input, then the result.
+  // Each rank's scratch holds its input, then the result.
   void all_reduce() {
     stage(spec_.count);
     if (carries()) {
@@ -318,7 +320,7 @@ class HierarchyOfLanes : private HierarchyRank {
     fetch_lanes(spec_.count);
   }
 
-  // As all_reduce(), but every lane's sum is made on the root's host.
+  // Like all_reduce(), but every lane's sum is computed on the root's host only.
   void reduce() {
     stage(spec_.count);
     const int root_host = host_of(spec_.root);
@@ -336,7 +338,7 @@ class HierarchyOfLanes : private HierarchyRank {
     if (spec_.rank == spec_.root) fetch_lanes(spec_.count);
   }
 
-  // The scratch holds the buffer.
+  // The root's scratch holds the buffer; the scratch of a carrier on another host holds its lane.
   void broadcast() {
     const int root_host = host_of(spec_.root);
     if (spec_.rank == spec_.root) {
@@ -375,7 +377,7 @@ class HierarchyOfLanes : private HierarchyRank {
     }
   }
 
-  // ---- lanes: the partial sum of subtree t of this host begins at t times the lane's length
+  // ---- lanes: the partial sum of this host's subtree t begins at t times the length of lane 0
 
   Place own_sum(std::size_t tree, std::size_t offset) const {
     return partial(tree * lane_of(0).count() + offset);

@@ -1,18 +1,18 @@
 #pragma once
 
 // Direct algorithms for ranks that map each other's memory: the rank that needs a range reads it
-// where it lies, or the rank that has it writes it where it goes.
+// from where it lies, or the rank that has the range writes it to its destination.
 //
-// *In place*: a rank reads the inputs of others and writes their outputs. Results of a reduce are
-// written directly to the ranks that get them, and so are the blocks of an all_gather or
-// all_to_all, because each rank then reads its own block, which it has just written itself. A rank
-// reads its part of a gather, scatter or broadcast; the end of a large broadcast is written by the
-// root meanwhile (spec.chunk).
+// *In place*: a rank reads the inputs of others and writes their outputs. In a reduce, a rank
+// writes its results directly to the ranks that get them. In an all_gather or all_to_all, a rank
+// does the same with its blocks: so each rank reads only its own blocks, which it has just written
+// itself. In a gather, scatter or broadcast, each rank reads its part; in a large broadcast the
+// root meanwhile writes the end of the buffer (spec.chunk).
 //
 // *Staged*: for buffers that others cannot read. Every rank copies the elements that others need
 // into its scratch; the ranks meet; then every rank reads from the others' scratch. Results that
-// others fetch lie in the scratch of the rank that made them, at their offset in the output. Block
-// b of an input lies b * spec.count elements into the scratch.
+// others fetch lie in the scratch of the rank that computed them, at their offset in the output.
+// Block b of an input begins b * spec.count elements into the scratch.
 //
 // Rules (tests/engine/collectives/in_shared_memory_test.cpp, for world sizes 1 to 9): between two
 // meetings, no rank reads or writes memory that another rank writes; the sums have the promised

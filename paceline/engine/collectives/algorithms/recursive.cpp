@@ -1,36 +1,37 @@
 // Recursive halving and doubling: neighbours first, then pairs of neighbours, and so on, so that
-// every sum on the way is an aligned subtree of ranks and the promised order is kept. (The usual
-// order in textbooks, farthest first, would not keep it.)
+// every intermediate sum covers an aligned subtree of ranks and the promised order is kept. (The
+// usual order in textbooks, farthest first, would not keep it.)
 //
-// Words. A *team* is the list of ranks that take part, a member's *index* its position there; a
-// *leaf* is a member's contribution, which for a hierarchy is a host's sum. In *level* k the
-// *partner* of a member is the one whose index differs in bit k. The *owners* are the first 2^m
-// members, the largest power of two; each ends with one *range* of the sum.
+// Terms. A *team* is the list of ranks that take part; a member's *index* is its position there. A
+// *leaf* is a member's contribution; for a hierarchy it is a host's sum. In *level* k the *partner*
+// of a member is the one whose index differs in bit k. The *owners* are the first 2^m members, the
+// largest power of two; each ends with one *range* of the sum.
 //
 // Doubling. all_reduce: in level k a member exchanges its whole sum with its partner and adds the
 // two. all_gather: in round k a rank gets the 2^k blocks that follow its own from the rank 2^k
 // further (Bruck et al., 1997).
 //
-// Halving. In level k partners share their two sums of 2^k members: the one whose bit is 0 adds the
-// lower half of their range, the other the upper, so an owner sends n/2, n/4, ... bytes. all_reduce
-// then doubles back what it halved, the last level first (Rabenseifner, "Optimization of collective
-// reduction operations", 2004). The ranges of four owners, in quarters of the buffer:
+// Halving. In level k each of two partners has a sum over 2^k members, in the same range. The
+// partner whose bit k is 0 adds up the lower half of the range, the other one the upper half, so an
+// owner sends n/2, n/4, ... bytes. all_reduce then exchanges the results in the reverse order, the
+// last level first (Rabenseifner, "Optimization of collective reduction operations", 2004). The
+// ranges of four owners, in quarters of the buffer:
 //
 //             owner 0   owner 1   owner 2   owner 3
 //   level 0    0 1       2 3       0 1       2 3
 //   level 1    0         2         1         3
 //
-// Members beyond the owners add up among themselves in the same way, hand their sums to the members
-// before them (hand_over()), which finish, and get the result directly. A partial sum of a 16-bit
-// type is sent in float32, twice the bytes.
+// Members beyond the owners add up among themselves in the same way and hand their sums over to the
+// members before them (hand_over()), which finish the sum. The members beyond get the result
+// directly from the owners. A partial sum of a 16-bit type is sent in float32, twice the bytes.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 
 namespace paceline {
 namespace {
 
-// Ranges are cut at multiples of this, so that cache lines stay whole; a shorter half is not worth
-// cutting again.
+// Ranges are divided at multiples of this number of elements, so that cache lines stay whole. A
+// range of at most this length is not divided.
 constexpr std::size_t kGrain = 16;
 
 struct Range {
@@ -87,7 +88,9 @@ class Halving {
   }
 
  private:
-  // This rank's part of a sum: `place` is where element 0 would be.
+  // The range of a sum that this rank holds. Element i is at `place` + i, so `place` itself would
+  // be the place of element 0, which the range need not contain. `ranks`: how many ranks the sum
+  // covers.
   struct Sum {
     Place place;
     Range range;
@@ -102,7 +105,8 @@ class Halving {
 
   int rank_at(int index) const { return team_.ranks[static_cast<std::size_t>(index)]; }
   Place work() const { return partial(team_.partial_base); }
-  // Room for an arriving sum; a single contribution arrives as such, and is not a partial sum.
+  // Where an arriving sum is stored. A single rank's contribution is not a partial sum and arrives
+  // in scratch.
   Place arrival(bool is_partial) const {
     return is_partial ? partial(team_.partial_base + count_) : scratch(team_.scratch_base);
   }
@@ -126,7 +130,8 @@ class Halving {
     return add({own, rest}, sum.range, is_last);
   }
 
-  // An owner of the right part gives each member of the left part its range.
+  // Each owner of the right part sends members of the left part the ranges of its sum that they
+  // hold.
   void hand_over(const Sum& sum, int first, int left, int right) {
     const int owners = floor_power_of_two(right);
     const int index = team_.index - first - left;
@@ -258,7 +263,7 @@ void add_halving_all_reduce(ScheduleBuilder& builder, const Team& team, std::siz
 }
 
 // If the last block has fewer members than its neighbour of 2^k members, each of its members sends
-// its sum to several of the neighbour's.
+// its sum to several members of the neighbour.
 void add_doubling_all_reduce(ScheduleBuilder& builder, const Team& team, std::size_t count) {
   const auto rank_at = [&](int index) { return team.ranks[static_cast<std::size_t>(index)]; };
   const auto ranks_of = [&](int members) {

@@ -1,9 +1,9 @@
 // The ring, and Bruck's all_to_all.
 //
 // In the ring every rank r sends to the *next*, r + 1, and receives from the *previous*, r - 1
-// (both around the end), p - 1 times. A *block* is what one rank gives or gets; all_reduce makes
-// blocks of its buffer (chunk_of()), reduces them so that rank r has the sum of block r, and
-// gathers the sums.
+// (modulo p), p - 1 times. A *block* is what one rank gives or gets; all_reduce divides its buffer
+// into blocks (chunk_of()), reduces them so that rank r has the sum of block r, and gathers the
+// sums.
 //
 // all_gather: in step s rank r sends block r - s, and receives block r - s - 1, which it sends in
 // the next step. Rank 1 of four:
@@ -15,12 +15,12 @@
 //
 // All receives are begun before the first send; a send waits for the block that it passes on.
 //
-// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives one of the block
-// before that and adds its own contribution to it. The sum of block c begins as the contribution of
-// the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c + 2,
-// ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
-// those of the other algorithms. What arrives first is a contribution, what arrives later a
-// partial. The rank's own sums take turns in two places, because the last one may still be on its
+// reduce_scatter: in step s rank r sends its sum of block r - s - 1, receives a sum of the block
+// before that, and adds its own contribution to it. The sum of block c begins as the contribution
+// of the rank after c, travels around, and ends on rank c: it is added up in the order c + 1, c +
+// 2, ..., c. It has the same bits on every rank and in every run with that number of ranks, but not
+// those of the other algorithms. The first message to arrive is a contribution, the later ones are
+// partials. The rank's own sums use two places in turn, because the previous one may still be under
 // way.
 //
 // Bruck's all_to_all (Bruck et al., "Efficient algorithms for all-to-all communications in
@@ -72,7 +72,7 @@ class Ring {
       const Block received = given(at(-2 - step));
       builder_.send(next_, sum, arrival, given(at(-1 - step)).count);
       builder_.receive(previous_, arrival, arrival, received.count);
-      // Two places are used in turn, because the previous sum may still be on its way.
+      // Two places are used in turn, because the previous sum may still be under way.
       const auto turn = static_cast<std::size_t>(step % 2) * largest;
       sum = step + 2 == world_ ? result : partial(turn);
       builder_.reduce({{arrival}, {input(received.offset)}}, sum, received.count);

@@ -2,28 +2,30 @@
 
 // An algorithm as data: one rank's part in a collective is a list of steps over element ranges.
 // Pure functions build schedules (algorithms/), executors run them over messages or in shared
-// memory, the simulator runs those of messages in virtual time, and tests run all ranks' schedules
-// without a network.
+// memory, the simulator runs schedules of messages in virtual time, and tests run all ranks'
+// schedules without a network.
 //
-// Words. *Input* and *output* are the caller's buffers. *Scratch* holds elements that are neither:
-// received contributions, results that others fetch. A *partial* is a sum over a subtree of ranks,
-// in the accumulator's type (kernels/reduce.h). A *chunk* is the part of a buffer that one rank
-// reduces.
+// Terms. *Input* and *output* are the caller's buffers. *Scratch* holds all other elements:
+// received contributions, and results that other ranks fetch. A *partial* is a sum over a subtree
+// of ranks, in the accumulator's type (kernels/reduce.h). A *chunk* is the part of a buffer that
+// one rank reduces.
 //
-// Steps are carried out in order, but a send or receive is only begun: it lasts while later steps
-// go on. A step that would read elements still being received, or overwrite elements still being
-// received or sent, waits for them first (scoreboard.h); no other step waits. Ranks of one host may
-// read each other's scratch and partials (`owner`), after a kMeet that follows their writing.
+// Steps are carried out in order, but a send or receive step only begins a transfer, which
+// continues during later steps. A step that would read elements still being received, or overwrite
+// elements still being received or sent, waits for them first (scoreboard.h); no other step waits.
+// Ranks of one host may read each other's scratch and partials (`owner`) after a kMeet that follows
+// the writing.
 //
 // Rules that every schedule of messages keeps (tests/engine/collectives/schedule_test.cpp checks
 // them for world sizes 1 to 17; those of shared memory are in algorithms/in_shared_memory.h):
 //   - every send has exactly one matching receive, in the same order per pair of ranks, with the
-//     same space (a partial stays one) and count;
-//   - it ends even when a send lasts until its receive has been begun;
+//     same space (a partial is received as a partial) and count;
+//   - the schedule ends even if every send lasts until its receive has begun;
 //   - a reduce combines whole subtrees in rank order, so that the sum has the promised bits; only
-//     the ring's does not;
-//   - no rank ends before it knows, directly or through others, that every rank has begun,
-//     and every rank begins with a message to the next: so no rank can miss that ranks disagree.
+//     the ring breaks this rule;
+//   - no rank ends before it knows, directly or through others, that every rank has begun, and
+//     every rank begins with a message to the next rank: so every rank learns of it if ranks make
+//     different calls.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,29 +48,28 @@ struct Step {
   enum class Kind : std::uint8_t {
     kSend,
     kReceive,
-    kAwait,  // waits for everything to be received from `peer` so far
-    // Reduces `operands` into `to`: a partial result if that is the space of `to`, otherwise the
-    // final one.
+    kAwait,  // waits until every receive from `peer` that was begun earlier has ended
+    // Reduces `operands` into `to`. The result is partial if `to` is in kPartial, otherwise final.
     kReduce,
     kCopy,
-    // Meets all ranks of this host, once every send and receive of elements that they began has
-    // ended: everything that they wrote before is visible to all of them afterwards.
+    // Meets all ranks of this host, once the sends and receives of elements that each of them began
+    // have ended. Afterwards each of them sees everything that the others wrote before.
     kMeet,
   };
   Kind kind = Kind::kCopy;
   int peer = -1;   // send, receive, await
-  int owner = -1;  // send, copy: the rank of this host in whose memory `from` is; -1: this one
-  Place from;      // send, copy: here; receive: at the sender
-  Place to;        // receive, reduce, copy: here; send: at the receiver
+  int owner = -1;  // send, copy: the rank of this host whose memory contains `from`; -1: this rank
+  Place from;      // send, copy: at `owner`; receive: at the sender
+  Place to;        // receive, reduce, copy: at this rank; send: at the receiver
   std::size_t count = 0;
   std::size_t first_operand = 0;  // reduce
   std::size_t num_operands = 0;
-  // Copy, reduce in shared memory: the destinations of the result; if none, `to`.
+  // In shared memory, the destinations of a copy or reduce; if there are none, `to`.
   std::size_t first_target = 0;
   std::size_t num_targets = 0;
 };
 
-// An operand that a reduce reads; becomes a ReduceSource.
+// An operand of a reduce, from which the executor makes a ReduceSource.
 struct Operand {
   Place place;
   int owner = -1;  // as in Step
@@ -83,10 +84,10 @@ struct Target {
 
 struct Schedule {
   std::vector<Step> steps;
-  std::size_t first_meeting = 0;  // its index in `steps`; 0 also if there is none
-  // The first num_ahead steps (sends and receives only) of the next piece may be taken while this
-  // one is under way, so that the network does not pause between pieces. All ranks cut their
-  // schedule at the same point of the algorithm.
+  std::size_t first_meeting = 0;  // index of the first kMeet in `steps`; also 0 if there is none
+  // The first num_ahead steps (sends and receives only) of the next piece may run while this piece
+  // is under way, so that the network does not pause between pieces. All ranks divide their
+  // schedules at the same point of the algorithm.
   bool overlaps = false;
   std::size_t num_ahead = 0;
   std::vector<Operand> operands;
@@ -117,7 +118,7 @@ struct Hosts {
   std::vector<int> host_of;
   std::vector<std::vector<int>> members;  // ranks of each host, ascending
 
-  // Makes Hosts from any numbers of the ranks' hosts.
+  // Makes Hosts from the hosts of the ranks, which may have any numbers.
   static Hosts from(const std::vector<int>& host_of);
   // Makes `num_hosts` hosts with `ranks` consecutive ranks each.
   static Hosts blocks(int num_hosts, int ranks);
@@ -134,7 +135,7 @@ struct Hosts {
 
 // The call for which a schedule is built. Blocks of gather-like and scatter-like operations begin
 // every `input_stride` or `output_stride` elements, so that one schedule can serve a piece of a
-// larger call; those of unequal counts are given in full.
+// larger call. Blocks with unequal counts are listed in `blocks`.
 struct ScheduleSpec {
   Op op = Op::kBarrier;
   int rank = 0;
@@ -147,9 +148,9 @@ struct ScheduleSpec {
   std::size_t chunk = 0;               // elements in a chunk, for algorithms that cut the buffer
   const Hosts* hosts = nullptr;        // for the hierarchy
 
-  // The block that `from` gives to `to`: its place in the input of `from`, and its place in the
-  // output of `to`. For operations on blocks; in operations with a root, `from` or `to` must be the
-  // root.
+  // The block that `from` gives to `to`: given() returns its place in the input of `from`, placed()
+  // its place in the output of `to`. Only for operations on blocks; in operations with a root,
+  // `from` or `to` must be the root.
   Block given(int from, int to) const;
   Block placed(int from, int to) const;
 

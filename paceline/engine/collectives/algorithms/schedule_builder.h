@@ -1,7 +1,7 @@
 #pragma once
 
 // The builder with which all algorithms make their schedules. Steps without elements are left out,
-// so both ends must compute the same count.
+// so both ends of a message must compute the same count.
 
 #include <algorithm>
 #include <bit>
@@ -95,7 +95,7 @@ class ScheduleBuilder {
     meets_ = true;
     add({.kind = Step::Kind::kMeet});
   }
-  // Marks the steps so far as steps that may be taken ahead (Schedule::overlaps).
+  // Marks the steps added so far as steps that may run ahead (Schedule::overlaps).
   void end_what_is_ahead() {
     schedule_.overlaps = true;
     schedule_.num_ahead = schedule_.steps.size();

@@ -1,9 +1,10 @@
 #pragma once
 
 // Records which bytes of a rank are being sent or received, so that steps can overlap with earlier
-// sends and receives: a read waits while its bytes are being received, a write also while they are
-// being sent. Of a transfer that is half done, the bytes already moved are free. Scoreboard is for
-// executors, RangesInUse for the simulator. Thread safety: none.
+// sends and receives: a read waits while its bytes are being received; a write waits while its
+// bytes are being received or sent. Bytes that a transfer has already moved are free, even if the
+// transfer continues. Executors use Scoreboard, the simulator uses RangesInUse. Thread safety:
+// none.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,8 +25,8 @@ class Scoreboard {
   void begin(std::uint64_t id, Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) pending_.push_back({id, bytes.begin, bytes, writes});
   }
-  // moved(id) returns how many bytes of a transfer have moved, from the first on; if it is at least
-  // the length, the transfer has ended.
+  // moved(id) returns how many bytes of a transfer have moved, counted from its beginning. When
+  // that is at least its length, the transfer has ended.
   template <class Moved>
   void update(Moved moved) {
     std::erase_if(pending_, [&](Pending& one) {
@@ -59,9 +60,9 @@ class Scoreboard {
   std::vector<Pending> pending_;
 };
 
-// As Scoreboard, for the simulator's ranks with thousands of messages under way: ranges are found
-// by search, and a range is in use as a whole until its transfer ends. Cost: a logarithm of their
-// number, as long as ranges are about equally long.
+// Like Scoreboard, for the simulator's ranks, which may have thousands of messages under way. It
+// looks ranges up in a sorted map, and a whole range is in use until its transfer ends. Cost:
+// logarithmic in the number of ranges, as long as their lengths are similar.
 class RangesInUse {
  public:
   using Bytes = Scoreboard::Bytes;
@@ -70,7 +71,7 @@ class RangesInUse {
   void begin(Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) (writes ? written_ : read_).insert(bytes);
   }
-  // Ends what begin() began with the same arguments.
+  // Ends a transfer that begin() began with the same arguments.
   void end(Bytes bytes, bool writes) {
     if (bytes.begin < bytes.end) (writes ? written_ : read_).erase(bytes);
   }

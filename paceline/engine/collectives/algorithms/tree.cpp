@@ -1,25 +1,25 @@
 // Binomial trees, and the chain.
 //
-// Broadcast. The *distance* of a rank is its number counted from the root, around the end. A rank
-// at distance d gets the buffer from the one at d less its lowest set bit, its *parent*, and then
-// sends it to the ranks at d + 2^k for all 2^k below that bit, the farthest first. With eight
-// ranks:
+// Broadcast. The *distance* of a rank is its number counted from the root, modulo the number of
+// ranks. A rank at distance d gets the buffer from its *parent*, at distance d minus the lowest set
+// bit of d, and then sends it to the ranks at d + 2^k for all 2^k below that bit, the farthest
+// first. With eight ranks:
 //
 //   round 1   0 -> 4
 //   round 2   0 -> 2   4 -> 6
 //   round 3   0 -> 1   2 -> 3   4 -> 5   6 -> 7
 //
-// Reduce. The same tree upwards, over the numbers of ranks instead of distances, whatever the root:
-// rank r, whose lowest set bit is 2^k, adds up the contributions of the ranks [r, r + 2^k), whose
-// number is its *width*, and sends the sum to rank r - 2^k. So every partial sum is a subtree of
-// the promised order, and rank 0 has the whole one, which it passes on if it is not the root. The
-// sum of a single rank is its contribution, in the element's type; a wider sum is a partial, in the
-// accumulator's type.
+// Reduce. The same tree upwards, over the numbers of ranks instead of distances, whatever the root.
+// Let 2^k be the lowest set bit of rank r. The rank adds up the contributions of the ranks [r, r +
+// 2^k), whose number is its *width*, and sends the sum to rank r - 2^k. So every partial sum is a
+// subtree of the promised order, and rank 0 gets the whole sum, which it sends to the root if that
+// is another rank. The sum of a single rank is its contribution, in the element's type; a wider sum
+// is a partial, in the accumulator's type.
 //
-// The chain. The root sends the buffer in chunks to the next rank, which passes each on as soon as
-// it has it. Ranks of one host stand beside each other in the chain, so that each byte enters a
-// host once. All receives are begun before the first send; a send waits for the chunk that it
-// passes on.
+// The chain. The root sends the buffer in chunks to the next rank, and each rank passes a chunk on
+// as soon as it has received it. If the ranks of each host have consecutive numbers, each byte
+// enters a host at most once. All receives are begun before the first send; a send waits for the
+// chunk that it passes on.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 #include "paceline/engine/collectives/algorithms/schedule_builder.h"
@@ -74,7 +74,7 @@ class TreeReduce {
     return (rank & (1 << level)) == 0 && rank + (1 << level) < spec_.world_size &&
            level < levels_of(spec_.world_size);
   }
-  // The number of ranks whose sum `rank` sends on.
+  // The number of ranks in the sum that `rank` sends to its parent.
   int width_of(int rank) const { return std::min(rank & -rank, spec_.world_size - rank); }
   // Where the sum of the child at `level` arrives; a single contribution is not a partial sum.
   Place slot(int child, int level) const {

@@ -6,7 +6,7 @@
 //   "gloo"                     for buffers in ordinary memory
 //   "cpu:paceline,cuda:nccl"   one per kind of memory, as torch.distributed writes it
 //
-// Thread safety: pure.
+// Thread safety: every function may be called from any thread.
 
 #include <string>
 #include <vector>
@@ -26,7 +26,7 @@ struct BackendInfo {
 
 // All backends, Paceline's own first.
 std::vector<BackendInfo> list_backends();
-// False also for a name that does not exist.
+// Also false for a name that does not exist.
 bool is_backend_available(const std::string& name);
 // Makes Error(kUnsupported), with the reason why the backend is not available and how to get it.
 Error backend_missing(const BackendInfo& info);
@@ -36,7 +36,7 @@ struct BackendChoice {
   std::string cpu = "paceline";
   std::string cuda;  // empty for none
   bool operator==(const BackendChoice&) const = default;
-  // The text that parse_backend_choice() takes; equal choices have equal texts.
+  // The choice as parse_backend_choice() takes it; equal choices have equal texts.
   std::string text() const;
 };
 

@@ -157,7 +157,7 @@ void BlockingCalls::rethrow() {
 
 namespace {
 
-// How long an abandoned call may still take to return, because its peers may have begun it, too.
+// How long an abandoned call may still take to return, because its peers may also have begun it.
 constexpr std::chrono::seconds kGrace{3};
 
 struct Turn {
@@ -178,7 +178,7 @@ void require_not_lost(const Mesh& mesh, const std::string& what) {
   if (!ProcessTurn::is_lost()) return;
   fail(ErrorCode::kSystem,
        "{}: {} of group {}: the library cannot be used any more in this process (pid {}), "
-       "because a call of another group broke off inside it or never returned; start the process "
+       "because a call of another group failed inside it or never returned; start the process "
        "again, or choose another backend",
        mesh.self(), what, mesh.name(), getpid());
 }

@@ -20,8 +20,8 @@
 namespace paceline {
 
 // Gloo and oneCCL write to their sockets without MSG_NOSIGNAL, so a peer's death would end this
-// process by SIGPIPE. While a guard lives, this thread, and every thread that it starts, gets EPIPE
-// instead; the process's own handling of the signal stays.
+// process by SIGPIPE. While a guard exists, this thread, and every thread that it starts, gets
+// EPIPE instead; the process's own handling of the signal does not change.
 class BrokenPipeGuard {
  public:
   BrokenPipeGuard() {
@@ -61,8 +61,8 @@ void wait_until(const std::function<bool()>& attempt, Mesh& mesh, Deadline deadl
 void poll_until(const std::function<bool()>& done, Mesh& mesh, Deadline deadline,
                 const std::string& what);
 
-// A thread for the calls of a library that blocks without a deadline: a thread that waits for a
-// call can give up, because of a deadline or a dead peer, while the library cannot.
+// A thread for the calls of a library that blocks without a deadline. The library cannot abandon a
+// call, but the thread that waits for the call can, at a deadline or when a peer dies.
 //
 // An abandoned call continues, with everything that it captured, until the library returns or the
 // process ends; once its BlockingCalls is destroyed, the thread is detached. The thread gets no
@@ -78,9 +78,9 @@ class BlockingCalls {
 
   // Runs `call` on the thread, waits for it and rethrows its exception. Error(kTimeout), which
   // names `what`, and failures of the mesh end the wait; the call is then abandoned, and catch_up()
-  // must come before any other call.
+  // must be called before any other function.
   void run(std::function<void()> call, Mesh& mesh, Deadline deadline, const std::string& what);
-  // As run(), but only the deadline ends the wait. False if the call was abandoned.
+  // Like run(), but only the deadline ends the wait. False if the call was abandoned.
   bool run_until(Deadline deadline, std::function<void()> call);
   bool given_up() const { return given_up_; }
   // Waits until no call is under way, not even an abandoned one, whose result is never reported.
@@ -101,13 +101,14 @@ class BlockingCalls {
 // A turn in a library that serves one group of a process at a time: at most one group is inside the
 // library, with all its ranks at once.
 //
-// Groups that share processes may be used in a different order on each of them. If each process
-// admitted the first group to arrive, two groups could wait inside for each other. So each rank of
-// a group first tries to take the turn of its process, and the ranks ask each other: if all have
-// their turn, they continue, otherwise no rank keeps it. After a failed attempt, the group's ranks
-// queue in the order of their ranks in the job: no rank waits for its turn before the turns of all
-// lower ranks are held, so no circle of waiting ranks can form (ordered acquisition of resources:
-// Havender, "Avoiding deadlock in multitasking systems", 1968).
+// Groups with several processes in common may be used in a different order in each process. If each
+// process admitted the first group to arrive, two groups could be inside the library in different
+// processes and wait for each other. So each rank of a group first tries to take the turn of its
+// process, and the ranks compare the results: if all have their turn, they continue; otherwise no
+// rank keeps it. After a failed attempt, the group's ranks queue in the order of their ranks in the
+// job: no rank waits for its turn before the turns of all lower ranks are held, so no circle of
+// waiting ranks can form (ordered acquisition of resources: Havender, "Avoiding deadlock in
+// multitasking systems", 1968).
 //
 // Cost: one agreement of the group's ranks for each turn; if another group is inside, one more for
 // each rank.
@@ -117,14 +118,14 @@ class ProcessTurn {
  public:
   // Takes the turn; null if another group of this process holds it for longer than `wait`.
   static std::shared_ptr<ProcessTurn> take(std::chrono::nanoseconds wait);
-  // True if the turn will not be given back, or perhaps not.
+  // True if the turn will never be given back, or might never be.
   static bool is_lost();
   ~ProcessTurn();
   ProcessTurn(const ProcessTurn&) = delete;
   ProcessTurn& operator=(const ProcessTurn&) = delete;
 
-  // Called when no thread waits any more for the call that holds the turn, which may never return.
-  // Three seconds later the turn counts as lost, until the call returns.
+  // Call this when no thread waits any more for the call that holds the turn: that call may never
+  // return. Three seconds later the turn counts as lost, until the call returns.
   void give_up();
   // Keeps the turn forever, because the library cannot serve another group any more.
   void keep();
@@ -138,11 +139,11 @@ class ProcessTurn {
 // A collective of the group: returns true if `mine` is true on every rank.
 using Agree = std::function<bool(bool mine)>;
 
-// Collective: returns on every rank once all have the turn of their process. Requires: every rank
-// of the group has arrived, so that no rank holds a turn while it waits for a rank that is still
-// inside another group. `world_ranks` are those of the group's members in the job. Errors, after
-// which no turn is kept: Agree's, the mesh's failures, kSystem when the turn is lost, and kTimeout
-// when another group of this process does not give it back by the deadline.
+// Collective: returns on every rank once every rank has the turn of its process. Requires: every
+// rank of the group has arrived, so that no rank holds a turn while it waits for a rank that is
+// still inside another group. `world_ranks`: the ranks of the group's members in the job. Errors,
+// after which no turn is kept: those of `agree`, the mesh's failures, kSystem when the turn is
+// lost, and kTimeout when another group of this process does not give it back by the deadline.
 std::shared_ptr<ProcessTurn> take_turns(const Agree& agree, const std::vector<int>& world_ranks,
                                         Mesh& mesh, Deadline deadline, const std::string& what);
 

@@ -15,7 +15,7 @@ namespace paceline {
 
 namespace {
 
-// How much later than a library's connection the engine's lifeline may show a death.
+// How much later the engine's lifeline may show a death than the library's connection.
 constexpr std::chrono::milliseconds kNoticeTime{500};
 constexpr std::chrono::milliseconds kLookAgain{2};
 
@@ -27,7 +27,8 @@ const char* LibraryBackend::transport() const {
 
 std::string LibraryBackend::explain(const PlanRequest& request) const {
   if (!libraries_.cpu) return PacelineBackend::explain(request);
-  return std::string(name_of(request.op)) + ": backend " + name_ + " chooses for itself\n";
+  return std::string(name_of(request.op)) + ": backend " + name_ +
+         " chooses the algorithm itself\n";
 }
 
 bool LibraryBackend::supports(Op op, Dtype dtype, ReduceOp reduce_op, Device device) const {
@@ -52,7 +53,7 @@ void LibraryBackend::run(const Collective& call, const Fingerprint& fingerprint,
     if (mesh().failed()) mesh().throw_if_failed();
   } catch (const Error& error) {
     fail_with(error);
-  } catch (...) {  // for example without memory
+  } catch (...) {  // for example, out of memory
     fail_with(Error(ErrorCode::kSystem, describe_current_exception()));
   }
 }
@@ -76,7 +77,7 @@ void LibraryBackend::fail_with(const Error& error) {
   throw Error(error);
 }
 
-// A library treats all memory alike.
+// A library treats all memory alike, so none of it counts as symmetric.
 bool LibraryBackend::is_symmetric(ConstBuffer buffer) {
   return library_of(buffer.device) == nullptr && PacelineBackend::is_symmetric(buffer);
 }
@@ -134,7 +135,7 @@ std::unique_ptr<Mesh> meet_members(const Rendezvous& rendezvous, const BackendOp
   connect.timeout = options.timeout;
   connect.look_after_parent = options.look_after_parent;
   // The keys contain ranks of the world, so ranks that name different members still find each
-  // other, and then the mistake.
+  // other, and then detect the mistake.
   const auto key_of = [&](int member) {
     return prefix + std::to_string(options.world_ranks[static_cast<std::size_t>(member)]);
   };
@@ -222,8 +223,8 @@ void require_agreement(const std::vector<Statement>& all, const BackendOptions& 
   }
 }
 
-// Connects a library; null if the engine serves instead, as it does in a group of one, except for
-// memory that it cannot read.
+// Connects a library. Null if the engine carries out the calls itself, as in a group of one rank
+// (except on CUDA memory, which the engine cannot read).
 std::unique_ptr<Library> connect_library(const std::string& name, const LibraryContext& context) {
   for (const LibraryEntry& library : list_libraries()) {
     if (library.info.name != name) continue;
@@ -286,8 +287,8 @@ std::unique_ptr<Backend> connect_backend(const Rendezvous& rendezvous,
     require_agreement(statements_of_all(mine, options.world_ranks.size(), run_now), options);
     if (choice == BackendChoice()) return backend;
     backend->use(connect_libraries(choice, rendezvous, options, prefix, *backend, run));
-    // Without this meeting Gloo would end a process of which a peer closes a connection that is not
-    // accepted yet.
+    // Without this barrier, Gloo would end a process if a peer closed a connection that the process
+    // has not accepted yet.
     run_now({});
     return backend;
   });

@@ -1,7 +1,7 @@
 #pragma once
 
-// Connects the ranks of a group: Paceline's engine first, over which they then compare their choice
-// of backend, then the chosen libraries.
+// Connects the ranks of a group. They first connect Paceline's engine, over which they compare
+// their choices of backend; then they connect the chosen libraries.
 
 #include <cstdint>
 #include <functional>
@@ -23,21 +23,22 @@ class FailureDomain;
 class SymmetricRegistry;
 
 // A backend whose collectives are carried out by the libraries that the ranks chose, one per kind
-// of memory, and otherwise by Paceline's engine.
+// of memory, and by Paceline's engine where the libraries do not serve.
 //
-// Before a library touches a byte the ranks meet in the engine and compare their calls, so a
-// mismatch, a missing or a dead rank causes the same typed error with every backend. That costs one
-// barrier of the engine for each call and, with oneCCL, an agreement about turns
-// (docs/backends.md). The engine alone carries out barriers, send and recv, symmetric memory,
-// operations with unequal counts, operations that make groups, and everything in groups of one. An
-// error inside a library is an error of the group, and the engine's lifelines tell which rank died.
+// Before a library touches a byte, the ranks meet in the engine and compare their calls. So every
+// backend reports the same typed error for calls that differ, for a missing rank and for a dead
+// one. That costs one barrier of the engine for each call and, with oneCCL, an agreement about
+// turns (docs/backends.md). The engine alone carries out barriers, send and recv, symmetric memory,
+// operations with unequal counts, operations that make groups, and everything in groups of one
+// rank. An error inside a library is an error of the group, and the engine's lifelines show which
+// rank died.
 class LibraryBackend : public PacelineBackend {
  public:
   struct Libraries {
     std::unique_ptr<Library> cpu;   // null for the engine itself
     std::unique_ptr<Library> cuda;  // null for none
   };
-  // Serves with the engine alone until use(). `name` is the text of the backend choice.
+  // Uses the engine alone until use() is called. `name` is the text of the backend choice.
   LibraryBackend(std::string name, std::unique_ptr<Mesh> mesh, const EngineOptions& options,
                  Deadline deadline)
       : PacelineBackend(std::move(mesh), options, deadline), name_(std::move(name)) {}

@@ -25,8 +25,8 @@ ErrorCode code_of_text(std::string_view text) {
   return ErrorCode::kSystem;
 }
 
-// Computes the mean of a single contribution, the sum, because the kernel knows all types and their
-// rounding.
+// Runs the kernel's mean on the sum as the only contribution, because the kernel supports all types
+// and their rounding.
 void finish_mean(const Collective& call, int rank, int world_size) {
   const bool has_result = call.op != Op::kReduce || rank == call.root;
   if (!reduces(call.op) || call.reduce_op != ReduceOp::kMean || !has_result) return;

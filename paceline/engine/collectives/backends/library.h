@@ -4,9 +4,9 @@
 // collectives. Paceline's engine adds the features that a library lacks or treats differently
 // (connect_backend.h): it lets ranks meet, compare their calls, notice deaths and send messages.
 //
-// A library is a folder NAME/ with NAME_library.cpp, compiled where the library was found
-// (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
-// library_list.cpp. After the interface come parts that several libraries need.
+// A new library needs a folder NAME/ with NAME_library.cpp, which is compiled if the library was
+// found (cmake/PacelineBackends.cmake), two declarations in library_list.h and an entry in
+// library_list.cpp. After the interface below come parts that several libraries need.
 
 #include <chrono>
 #include <cstddef>
@@ -34,18 +34,18 @@ class Library {
   virtual const char* transport() const = 0;
   virtual bool supports(Op op, Dtype dtype, ReduceOp reduce_op) const = 0;
 
-  // Blocks until this rank's part is done. Calls come one at a time, and only once every rank of
-  // the group has made the same one; count is at least 1. Errors: kTimeout at the deadline,
+  // Blocks until this rank's part is done. Calls come one at a time, and only after every rank of
+  // the group has made the same call; count is at least 1. Errors: kTimeout at the deadline,
   // kPeerLost for a broken connection, kSystem for anything else. After an error only abort() is
   // called.
   //
-  // A library of a device keeps the call's place among the device's work: its stream waits for
-  // call.order, and once the device has been given the whole call, call.work, if not null, gets an
-  // event of the call's end (Work::queue).
+  // A library for a device keeps the call in its place among the device's work: its stream waits
+  // for call.order. Once the whole call has been queued on the device, call.work, if not null, gets
+  // an event that marks the end of the call (Work::queue).
   virtual void run(const Collective& call, std::uint32_t sequence, Deadline deadline) = 0;
 
-  // From any thread: ends a run() under way as soon as the library allows it, here and on the ranks
-  // that wait for this one.
+  // May be called from any thread. Ends a run() under way as soon as the library allows it, on this
+  // rank and on the ranks that wait for this one.
   virtual void abort() = 0;
 };
 
@@ -67,7 +67,7 @@ struct LibraryContext {
   const std::string& self() const { return mesh.self(); }  // for messages
 };
 
-// Functions for every library, about a call and about an error's text. Thread safety: pure.
+// Functions for all libraries, about calls and error texts. Thread safety: all are pure.
 
 // The bytes of `count` elements: the whole buffer, or one rank's block of it.
 inline std::size_t bytes_of(const Collective& call) { return call.count * size_of(call.dtype); }
@@ -86,14 +86,14 @@ std::chrono::milliseconds timeout_of(Deadline deadline);
 ErrorCode code_of_text(std::string_view text);
 
 // Turns a sum into a mean, for libraries that have only sums. Called after a library has computed a
-// sum: divides this rank's result, if it has one, in place if the call asks for a mean. Thread
-// safety: pure.
+// sum: if the call asks for a mean and this rank has a result, divides it in place. Thread safety:
+// pure.
 void finish_mean(const Collective& call, int rank, int world_size);
 
 // Reductions that a library lacks, or that differ from Paceline's promises (NaN wins in min and
 // max): the library moves every rank's contribution, and Paceline's kernel combines them. Each
-// element is combined in the engine's order, so its bits are the engine's. The price is memory for
-// world_size contributions, and as many times the traffic.
+// element is combined in the engine's order, so its bits are the engine's. This costs memory for
+// world_size contributions, and world_size times the traffic.
 //
 // Carries out an all_reduce, a reduce or a reduce_scatter. `move` is called once, on every rank,
 // with the call that moves the contributions: an all_gather or an all_to_all into `contributions`.
@@ -109,9 +109,9 @@ void wait_for_keys(Store& store, const std::vector<std::string>& keys, Mesh& mes
                    Deadline deadline, const std::string& library);
 
 // Collective. Shares the id by which a library's ranks find each other (NCCL's id, oneCCL's
-// address): copies rank 0's `id` to all other ranks; all ids have the same size. Errors: those of
-// wait_for_keys(), and kCorrupt for an id of a different size, which a different version of the
-// library has.
+// address): copies rank 0's `id` to all other ranks. Requires: `id` has the size that this rank's
+// library uses. Errors: those of wait_for_keys(); kCorrupt if rank 0's id has another size, because
+// rank 0 uses another version of the library.
 void share_id(const LibraryContext& context, std::span<char> id, const std::string& library);
 
 }  // namespace paceline

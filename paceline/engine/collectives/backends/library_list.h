@@ -23,25 +23,25 @@ std::vector<LibraryEntry> list_libraries();
 void register_library(LibraryEntry entry);
 
 // Gloo over TCP (Debian's libgloo-dev): all operations and types. Sums of 16-bit floats are rounded
-// after every step of the ring; reduce_scatter, which Gloo lacks, is its all-to-all followed by
-// Paceline's reduction, so it has Paceline's bits.
+// after every step of the ring. Gloo lacks reduce_scatter; it is done by Gloo's all-to-all followed
+// by Paceline's reduction, so its results have the bits of Paceline's engine.
 //
-// Each group has one thread of Gloo. Thread safety: that of Library.
+// Gloo runs one thread for each group. Thread safety: that of Library.
 BackendInfo gloo_info();
 // Collective. Errors: kTimeout, kPeerLost, kSystem; kUnsupported if this build has no Gloo.
 std::unique_ptr<Library> connect_gloo(const LibraryContext& context);
 
 // MPI (Open MPI or MPICH, chosen when Paceline is built), under its own launcher: all operations
-// and types, at most 2^31-1 elements a rank in one call. It uses the non-blocking collectives and
+// and types, at most 2^31-1 elements per rank in one call. It uses the non-blocking collectives and
 // polls, so that deadlines hold and a dead peer is noticed; where MPI's reductions differ from
 // Paceline's (16-bit floats, bool, NaN in min and max), MPI calls Paceline's kernel.
 //
-// After an error MPI may go on reading and writing the buffers of the failed call until the process
-// ends: there is no way to cancel a collective. mpirun itself ends a job when one of its ranks has
-// died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
+// After an error MPI may continue to read and write the buffers of the failed call until the
+// process ends, because a collective cannot be cancelled. mpirun itself ends a job when one of its
+// ranks has died. Thread safety: that of Library; MPI must offer MPI_THREAD_MULTIPLE.
 BackendInfo mpi_info();
-// Collective. Error(kInvalid) if MPI's world is not the job's, which it is only under MPI's own
-// launcher; kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
+// Collective. Errors: kInvalid if MPI's world is not the job's (they are equal only under MPI's own
+// launcher); kUnsupported if this build has no MPI or MPI lacks threads; kSystem for MPI's own
 // errors.
 std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 
@@ -52,19 +52,19 @@ std::unique_ptr<Library> connect_mpi(const LibraryContext& context);
 // Each rank must be a process of its own. oneCCL is configured by environment variables; the first
 // group sets the ones that the user has not set (CCL_ATL_TRANSPORT, CCL_PROCESS_LAUNCHER,
 // CCL_LOCAL_RANK, CCL_LOCAL_SIZE, CCL_LOG_LEVEL, CCL_WORKER_OFFLOAD, CCL_PMI_FORCE_FINALIZE,
-// FI_PROVIDER_PATH). Its own key-value server, through which its ranks find each other, requires no
-// secret. Its calls block, so a thread of the group makes them (blocking_calls.h). It serves one
-// group of a process at a time, so groups take turns (ProcessTurn). A call that breaks off inside
-// oneCCL, for example because a peer died, ends its use in this process: other groups over it fail.
-// Thread safety: that of Library.
+// FI_PROVIDER_PATH). oneCCL's ranks find each other through its own key-value server, which
+// requires no secret. oneCCL's calls block, so a thread of the group makes them (blocking_calls.h).
+// oneCCL serves one group of a process at a time, so groups take turns (ProcessTurn). A call that
+// is abandoned inside oneCCL, for example because a peer died, makes oneCCL unusable in this
+// process: other groups over it fail. Thread safety: that of Library.
 BackendInfo oneccl_info();
 // Collective. Errors: those of share_id(), kTimeout at the context's deadline, and kSystem with
 // oneCCL's text.
 std::unique_ptr<Library> connect_oneccl(const LibraryContext& context);
 
-// NVIDIA's NCCL, for buffers in CUDA memory: one GPU a rank (the current device when the group
-// forms), on a stream of the group, which waits for the call's place among the device's work
-// (DeviceOrder) or, if the call has none, for the default stream.
+// NVIDIA's NCCL, for buffers in CUDA memory. Each rank uses one GPU (the current device when the
+// group forms) and each group a stream of its own, which waits for the call's place among the
+// device's work (DeviceOrder) or, if the call has none, for the default stream.
 //
 // No 16-bit integers and no bitwise reductions. Built if the CUDA toolkit is found; it has not been
 // run yet (docs/backends.md). Thread safety: that of Library.

@@ -55,7 +55,7 @@ std::int64_t first_entered(const Stand& stand) {
   return first;
 }
 
-// Another stand that has a rank inside which is missing here.
+// Another stand that holds a rank which is missing here.
 const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stands) {
   for (const Position* missing : here.absent) {
     for (const Stand& other : stands) {
@@ -67,8 +67,8 @@ const Stand* stand_that_holds(const Stand& here, const std::vector<Stand>& stand
   return nullptr;
 }
 
-// The stand that explains the others. The search begins with the oldest stand, or with that of the
-// group named `first`, and follows the ranks that are missing.
+// Explains the stand that causes the others. The search begins with the oldest stand, or with that
+// of the group named `first`, and follows the ranks that are missing.
 std::optional<Explanation> where_it_stands(std::span<const GroupPositions> groups,
                                            std::string_view first) {
   std::vector<Stand> stands;

@@ -14,8 +14,8 @@ namespace paceline {
 
 enum class Verdict : std::uint8_t {
   kNothing,       // nothing was recorded
-  kFinished,      // all ranks finished the same operations
-  kStraggler,     // all ranks finished, but one kept the others waiting
+  kFinished,      // no rank waits in an operation
+  kStraggler,     // as kFinished, but one rank kept the others waiting
   kMismatch,      // ranks called different operations
   kDied,          // a process ended, and its record does not say why
   kNeverEntered,  // a rank did not arrive at the operation in which others wait
@@ -33,19 +33,19 @@ struct Explanation {
   std::string sentence;
   std::vector<int> ranks;      // the ranks that the verdict is about; empty if not known
   std::string group;           // the group in which the job is stuck; empty if none
-  std::uint32_t sequence = 0;  // the number at which it is stuck
+  std::uint32_t sequence = 0;  // sequence number of the collective at which it is stuck
   double waited_seconds = 0;   // the longest known wait there
 };
 
 // Explains in one sentence what the flight records of a job's ranks show: which rank is missing,
-// which died, which made a different call. A pure function of decoded records; read_flights() gets
-// them.
+// which died, which made a different call. A pure function of decoded records, which read_flights()
+// returns.
 //
 // Method. In each group, a rank has a *position*: the last collective that it finished and the
 // first that it did not finish. The group *stands* at the lowest sequence number that some rank did
-// not finish. If ranks describe that operation differently, it is a mismatch. Ranks without it
-// never entered it; if one of them stands in another group, the reason is searched there, and two
-// groups that wait for each other are reported as crossed.
+// not finish. If ranks describe that operation differently, it is a mismatch. Ranks that have no
+// record of it never entered it; if one of them is inside another group that stands, the cause is
+// looked for there, and two groups that wait for each other are reported as crossed.
 //
 // A group that has failed refuses every call, so a rank did not enter operations that it called
 // afterwards. A failure after which the rank continued counts only if the job is over and nothing

@@ -40,7 +40,7 @@ std::string told_by_records(const FlightRecorder* recorder, std::string_view gro
   try {
     return kToldBy + explain(read_flights(recorder->directory()).flights, group).sentence;
   } catch (const Error& problem) {
-    return fmt::format("{}nothing can be told: {}", kToldBy, problem.what());
+    return fmt::format("{}there is no verdict: {}", kToldBy, problem.what());
   }
 }
 

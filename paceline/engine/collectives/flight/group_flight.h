@@ -1,7 +1,7 @@
 #pragma once
 
-// A group's entries in its rank's flight recorder: collectives, messages, failures. Does nothing
-// when the rank has no recorder.
+// Writes a group's entries in its rank's flight recorder: collectives, messages, failures. Does
+// nothing when the rank has no recorder.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -34,7 +34,7 @@ Error with_flight_records(const FlightRecorder& recorder, const Error& error);
 
 class GroupFlight {
  public:
-  // `recorder` may be null; owners: the groups of this rank.
+  // `recorder` may be null; all groups of this rank share it.
   GroupFlight(std::shared_ptr<FlightRecorder> recorder, const std::string& name, std::uint64_t hash,
               int rank, int world_size, int generation);
 
@@ -65,7 +65,7 @@ class GroupFlight {
     if (recorder_) recorder_->finish(ticket, {});
   }
 
-  // Posts a message by `post`; its end is recorded when its work completes.
+  // Posts a message by calling `post`; the end is recorded when the message's Work completes.
   template <class Post>
   WorkPtr message(Op op, const PointToPointCall& call, bool asynchronous, Post&& post) const {
     const FlightTicket ticket = start(op, call, asynchronous);

@@ -16,13 +16,13 @@ bool is_unfinished(const FlightOperation& operation) {
   return operation.state == FlightState::kStarted || operation.state == FlightState::kFailed;
 }
 
-// Every rank learns of a lack of memory, and the group continues.
+// Whether the failure is harmless: every rank learns of a lack of memory, and the group continues.
 bool is_harmless(const FlightOperation& operation) {
   return operation.state == FlightState::kFailed && operation.error == ErrorCode::kSystem &&
          static_cast<Op>(operation.call.op) == Op::kAllocate;
 }
 
-// When the group failed on this rank, which is final; 0 if it has not failed.
+// When the group failed on this rank for the first time, which is final; 0 if it has not failed.
 std::uint64_t failed_at(const Flight& flight, const FlightGroup& group) {
   std::uint64_t first = 0;
   for (const auto& operation : flight.operations) {
@@ -235,7 +235,7 @@ const FlightOperation* unfinished_elsewhere(const Position& position) {
   for (const auto& operation : position.flight->operations) {
     const bool of_this_group = operation.call.group == position.number;
     if (of_this_group && !is_message(operation)) continue;
-    // The rank does not wait in messages that were posted in advance.
+    // A rank is not blocked in messages that it has posted asynchronously.
     if (is_message(operation) && operation.call.asynchronous) continue;
     if (is_left_behind(*position.flight, operation)) continue;
     if (operation.state == FlightState::kStarted || operation.state == FlightState::kFailed) {

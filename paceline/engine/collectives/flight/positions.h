@@ -1,6 +1,6 @@
 #pragma once
 
-// The positions of ranks in their groups, from which explain() reasons. These values point into the
+// The positions of ranks in their groups, on which explain() is based. These values point into the
 // flights from which they were made.
 
 #include <cstdint>
@@ -42,15 +42,15 @@ struct GroupPositions {
 };
 
 bool is_message(const FlightOperation& operation);
-// Which failures count: only failures after which the rank continued in no group, or all.
+// kPresent: only failures after which the rank continued in no group. kAll: all failures.
 enum class Failures : std::uint8_t { kPresent, kAll };
-// If a rank has made a group again under the same name, only the newest one counts.
+// If a rank has created a group again under the same name, only the newest one counts.
 std::vector<GroupPositions> find_positions(std::span<const Flight> flights,
                                            Failures failures = Failures::kPresent);
 // Whether the rank continued after the failure: it has finished, or is inside, an operation that it
 // called later.
 bool is_left_behind(const Flight& flight, const FlightOperation& failed);
-// The rank's error when the operation failed; of a second failure only its kind is known.
+// The text of the rank's error when the operation failed; for a second failure only its kind.
 std::string words_of(const Flight& flight, const FlightOperation& failed);
 // The rank's final error; empty if the rank continued, or has not failed.
 std::string last_words(const Flight& flight);
@@ -58,7 +58,8 @@ std::string last_words(const Flight& flight);
 const GroupPositions* find_group(std::span<const GroupPositions> groups, const Flight& flight,
                                  std::uint32_t number);
 
-// How long the rank waited in `operation`, in seconds; empty if the end is not known.
+// How long the rank waited in `operation`, in seconds, or has been waiting if the operation has not
+// ended; empty if the rank's process is gone and the end is not known.
 std::optional<double> waited(const Flight& flight, const FlightOperation& operation);
 
 // Whether the rank's process is known to exist, running or stopped.
@@ -77,12 +78,12 @@ std::string full_text(const FlightOperation& operation, const GroupPositions* gr
 // As above, for an operation of `flight` that is in one of `groups`.
 std::string full_text(const FlightOperation& operation, const Flight& flight,
                       std::span<const GroupPositions> groups);
-// Two ranks agree on an operation exactly when their texts are equal. `group` as above.
+// Ranks agree on an operation if and only if these texts are equal. `group` as above.
 std::string agreed_text(const FlightOperation& operation, const GroupPositions* group);
 // "3.1 s", "0.002 s".
 std::string seconds_text(double seconds);
 
-// Texts about a rank that does not arrive where the others wait for it.
+// Texts about a rank that has not arrived where the others wait for it.
 
 // The operation outside the position's group in which the rank waits or has failed; null if none.
 const FlightOperation* unfinished_elsewhere(const Position& position);

@@ -128,7 +128,7 @@ std::vector<int> ranks_of(const std::vector<const Position*>& positions) {
 
 namespace {
 
-// Beyond this many, ranks are counted instead of described one by one.
+// At most this many ranks are described one by one.
 constexpr std::size_t kDescribed = 3;
 
 Explanation at(Verdict verdict, const Stand& stand, std::vector<int> ranks, std::string sentence) {
@@ -273,7 +273,8 @@ Explanation explain_crossing(std::span<const Stand* const> circle) {
 }
 
 Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> groups) {
-  // A rank that ended after the others gave up was not their reason: a launcher ended it.
+  // If a rank timed out, a rank that ended silently is not the cause: a launcher ended it
+  // afterwards.
   const bool timed_out =
       std::any_of(stand.inside.begin(), stand.inside.end(), [&](const Position* position) {
         return position->at(stand.sequence)->error == ErrorCode::kTimeout;
@@ -362,7 +363,7 @@ std::optional<Explanation> find_own_words(std::span<const Flight> flights) {
 
 namespace {
 
-// Counts operations of any group, even of one that has since been made again.
+// Whether a rank has finished a collective in any group, even in a group that has been replaced.
 bool have_finished_any(std::span<const GroupPositions> groups) {
   for (const auto& group : groups) {
     for (const auto& position : group.ranks) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Verdicts over the records of ranks: which rank keeps the others waiting, why an operation did not
-// end, and what to report if none is under way.
+// Verdicts on the records of ranks: which rank keeps the others waiting, why an operation did not
+// end, and what to report if no operation is under way.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +21,11 @@ struct Straggler {
   int rank = 0;
   std::size_t times_last = 0;
   std::size_t num_operations = 0;
-  double waited_seconds = 0;  // how long the second to last rank waited, in total
+  double waited_seconds = 0;  // how long the second-to-last rank to arrive waited, in total
   double span_seconds = 0;    // time from the first operation to the last
 };
 
-// Finds a rank that causes at least half of all waiting, and waiting of at least a tenth of the
+// Finds a rank that causes more than half of all waiting, if that is more than a tenth of the whole
 // time; empty if there is none, or if there are fewer than 20 operations. Clocks: the monotonic one
 // when all ranks are on one machine, otherwise the wall clock, whose error between machines counts
 // in full.
@@ -43,10 +43,10 @@ struct Stand {
   std::vector<int> silent;                     // ranks that ended silently, wherever they were
   int without_records = 0;
 };
-// Requires: the group stands somewhere.
+// Requires: the group has an unfinished collective.
 Stand stand_of(const GroupPositions& group);
 
-// The longest wait inside, and its text: ", ranks 0-2 have been waiting for 31.2 s".
+// The longest wait inside the collective, and its text: "ranks 0-2 have been waiting for 31.2 s".
 struct Wait {
   double seconds = 0;
   std::string text;
@@ -55,14 +55,14 @@ Wait wait_of(const Stand& stand);
 
 std::vector<int> ranks_of(const std::vector<const Position*>& positions);
 
-// Explanations why a collective did not end: which rank of the group made a different call, died,
-// did not arrive, stopped, or failed.
+// Explanations of why a collective did not end: which rank of the group made a different call,
+// died, did not arrive, stopped, or failed.
 
 // Explains a group whose members made different calls.
 std::optional<Explanation> find_mismatch(const Stand& stand);
 
-// Explains groups that wait for each other in a circle: a rank that is missing in one is inside the
-// next, and a rank that is missing in the last is inside the first.
+// Explains groups that wait for each other in a circle: a rank that is missing in one group is
+// inside the next, and a rank that is missing in the last is inside the first.
 Explanation explain_crossing(std::span<const Stand* const> circle);
 
 // Explains a stuck group whose missing ranks are inside no other stand. `groups` are all groups,
@@ -71,20 +71,20 @@ Explanation explain_stand(const Stand& stand, std::span<const GroupPositions> gr
 
 // Explanations for a job without a collective under way, in the order in which they are tried.
 
-// The oldest message without its other end.
+// Explains the oldest send or receive that has not completed.
 std::optional<Explanation> find_lonely_message(std::span<const Flight> flights,
                                                std::span<const GroupPositions> groups,
                                                Failures failures);
 
-// Ranks that ended silently, outside of any operation.
+// Explains ranks that ended silently, outside of any operation.
 std::optional<Explanation> find_silent_ends(std::span<const Flight> flights,
                                             std::span<const GroupPositions> groups);
 
-// The error of the rank whose process has failed, when that is known.
+// Explains a job by the error of the rank whose process has failed, when that is known.
 std::optional<Explanation> find_own_words(std::span<const Flight> flights);
 
-// If no rank waits: the operation that the ranks finished last, and which rank kept the others
-// waiting.
+// Explains a job in which no rank waits: the operation that the ranks finished last, and which rank
+// kept the others waiting.
 Explanation explain_rest(std::span<const GroupPositions> groups);
 
 }  // namespace paceline::flight

@@ -25,14 +25,14 @@ std::atomic<int> caught_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 std::atomic<bool> exists{false};
 
-// Whether a SIGINT has come, from the terminal and from processes. The second one ends the process,
-// as if it were not caught. A launcher may pass on a SIGINT that the terminal has also sent to the
-// ranks, so the two sources are counted separately.
+// Whether a SIGINT has come from a process (0) or from the terminal (1). The second one from the
+// same source ends the process, as if it were not caught. The two sources are counted separately,
+// because a launcher may pass on a SIGINT that the terminal has also sent to the ranks.
 std::array<std::atomic<bool>, 2> interrupted{};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void note_signal(int signal, siginfo_t* info, void* /*context*/) {
-  // Sent by the kernel, so by the terminal.
+  // The kernel sent it, so it comes from the terminal.
   const std::size_t of_terminal = info->si_code > 0 ? 1 : 0;
   if (signal == SIGINT && interrupted[of_terminal].exchange(true)) {
     ::signal(SIGINT, SIG_DFL);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Ends a training on all ranks after the same step when a signal or a file requests it, for example
+// Ends training on all ranks after the same step when a signal or a file requests it, for example
 // before the time limit of a batch job, or when the scheduler needs the machine.
 //
 //   AgreedStop stop;
@@ -14,12 +14,12 @@
 // collectives, when the ranks are synchronised anyway (benchmarks/README.md has its cost).
 //
 // From construction to destruction the signals are caught and not fatal, however often they come:
-// schedulers send SIGTERM to every process, and the launcher passes on its own as well. A rank that
-// does not reach the end of its step is ended by the launcher's or the scheduler's SIGKILL, or by a
-// second SIGINT (Ctrl-C), which is no longer caught. A SIGINT that was ignored before stays
-// ignored.
+// schedulers send SIGTERM to every process, and the launcher also passes on the one that it gets. A
+// rank that does not reach the end of its step is ended by the launcher's or the scheduler's
+// SIGKILL, or by a second SIGINT (Ctrl-C), which is no longer caught. A SIGINT that was ignored
+// before stays ignored.
 //
-// Thread safety: none. One object a process, because signals belong to the process.
+// Thread safety: none. One object per process, because signals belong to the process.
 
 #include <chrono>
 #include <csignal>
@@ -34,7 +34,7 @@ namespace paceline {
 
 struct AgreedStopOptions {
   std::vector<int> signals = {SIGUSR1, SIGTERM, SIGINT};
-  // A file whose existence is a request, too. Rank 0 checks for it at most ten times a second, and
+  // A file whose existence is also a request. Rank 0 checks for it at most ten times a second, and
   // removes it once all ranks have agreed, so that it does not stop the continued job as well.
   // Empty for none.
   std::string file;

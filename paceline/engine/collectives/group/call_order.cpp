@@ -24,8 +24,8 @@ struct CallOrder::Queue {
 CallOrder::CallOrder() : queue_(std::make_shared<Queue>()) {}
 
 CallOrder::~CallOrder() {
-  // In a child of fork() the thread does not exist, but its reference still keeps the queue:
-  // whatever the parent's threads had locked there stays locked.
+  // In a child of fork() the thread does not exist, but its reference keeps the queue. The queue
+  // must not be destroyed there: the parent's threads may have held its mutex during the fork.
   if (!owner_.is_this() || !queue_->thread.joinable()) return;
   if (queue_->thread.get_id() == std::this_thread::get_id()) {
     queue_->thread.detach();
@@ -111,8 +111,8 @@ void CallOrder::work_off(Queue& queue, const std::stop_token& stop) {
       error = std::current_exception();
     }
     // The turn is given back first, so that a thread that learns of the completion finds the group
-    // idle. That thread may then destroy the group, and so may dropping the objects that the call
-    // kept alive.
+    // idle. The group may then be destroyed, by that thread or with the objects that the call kept
+    // alive.
     lock.lock();
     under_way_.fetch_sub(1, std::memory_order_release);
     WorkPtr work = std::exchange(queue.current, nullptr);

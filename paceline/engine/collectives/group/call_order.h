@@ -2,7 +2,7 @@
 
 // Runs one operation of a group at a time, in the order of the calls. A call that finds no
 // operation under way runs in the calling thread and takes no lock. Every other call waits for its
-// turn in a queue, which a thread of the group works off; the thread is started with the first call
+// turn in a queue; a thread of the group runs the queued calls, and is started with the first call
 // that waits.
 //
 // An object that a call keeps alive may own the CallOrder itself, which is then destroyed on that
@@ -10,16 +10,16 @@
 // thread ends without touching the CallOrder again.
 //
 // Invariants. `under_way_` counts the calls that run or wait; `calls` is the queue of those that
-// wait. A call that waits is counted together with its entry into the queue, under the queue's
-// mutex, and counts until it has ended.
+// wait. A waiting call is counted when it enters the queue, under the queue's mutex, and until it
+// has ended.
 //
 // (1) At most one operation runs. A call has the turn in its own thread if it took under_way_ from
-//     0 to 1. The thread has it if under_way_ == calls.size() > 0 with the mutex held: all calls
-//     that count wait, so none runs. A running call counts and is not in the queue, so while it
-//     runs, under_way_ is at least 1, so no call can take it from 0 to 1, and larger than
-//     calls.size(), so the thread does not have the turn.
+//     0 to 1. The thread has the turn if under_way_ == calls.size() > 0 with the mutex held: then
+//     all counted calls are waiting, so none runs. A running call is counted and is not in the
+//     queue. So while it runs, under_way_ is at least 1, and no call can take it from 0 to 1; and
+//     under_way_ is larger than calls.size(), so the thread does not have the turn.
 // (2) Calls do not overtake each other. A call can take under_way_ from 0 to 1 only when no call
-//     waits; otherwise it is queued behind the waiting calls.
+//     waits; otherwise it is queued after the waiting calls.
 // (3) An operation sees what the one before it wrote. Every operation ends with a fetch_sub of
 //     release order, and begins with an acquire: the successful compare_exchange, or the thread's
 //     load in has_turn(). Calls that were added in between change the counter with relaxed order,
@@ -56,7 +56,7 @@ class CallOrder {
     std::shared_ptr<void> keep_alive;  // dropped before the Work is completed
   };
 
-  // The turn of a call that runs in its own thread, until it goes out of scope.
+  // The turn of a call that runs in its own thread. The turn ends with this object.
   class Turn {
    public:
     explicit Turn(CallOrder& order) : order_(order), is_mine_(order.take_if_idle()) {}
@@ -75,13 +75,13 @@ class CallOrder {
 
   CallOrder();
   // Waits until all added calls have completed. Does not wait in a child of fork(), which has no
-  // such thread, nor on the thread that works off the queue: there the calls that are left end with
+  // such thread, nor on the thread that runs the queued calls: there the remaining calls end with
   // Error(kAborted) and are not run.
   ~CallOrder();
   CallOrder(const CallOrder&) = delete;
   CallOrder& operator=(const CallOrder&) = delete;
 
-  // Whether an operation is under way, apart from one that has been given to a device completely.
+  // Whether an operation is under way, apart from one that has been queued on a device completely.
   bool is_busy() const;
   // The names of the added calls that are under way, in order.
   std::vector<std::string> names_under_way() const;

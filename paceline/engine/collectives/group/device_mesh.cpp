@@ -38,7 +38,7 @@ void require_axes(const std::vector<MeshAxis>& axes) {
   }
 }
 
-// The product of the sizes; if it is larger than any group, some number that is.
+// The product of the sizes; 2^31 if it is larger, which no group is.
 std::int64_t ranks_of(const std::vector<MeshAxis>& axes) {
   constexpr std::int64_t kTooMany = std::int64_t{1} << 31;
   std::int64_t product = 1;
@@ -46,7 +46,7 @@ std::int64_t ranks_of(const std::vector<MeshAxis>& axes) {
   return product;
 }
 
-// The distance of the numbers of neighbours along the axis.
+// The difference between the rank numbers of neighbours along the axis.
 int stride_of(const std::vector<MeshAxis>& axes, std::size_t index) {
   int stride = 1;
   for (std::size_t i = index + 1; i < axes.size(); ++i) stride *= axes[i].size;
@@ -194,7 +194,7 @@ DeviceMesh DeviceMesh::sub_mesh(const std::vector<std::string>& axes) const {
   std::set<std::size_t> kept;
   for (const std::string& axis : axes)
     check(kept.insert(index_of(axis)).second, "mesh: axis {} comes twice", axis);
-  check(!kept.empty(), "mesh: a sub-mesh of no axes");
+  check(!kept.empty(), "mesh: a sub-mesh needs at least one axis");
   DeviceMesh mesh;
   for (const std::size_t i : kept) {
     mesh.axes_.push_back(axes_[i]);

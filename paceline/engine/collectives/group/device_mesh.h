@@ -6,14 +6,14 @@
 //   DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}, {"tp", 2}});
 //   mesh.group("tp")->all_reduce(...);
 //
-// Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers: name
-// the axis that communicates most last, and it stays within a host where its size divides the ranks
-// of a host. describe() shows which axes cross hosts.
+// Ranks are numbered row by row, so neighbours along the last axis have consecutive numbers. Put
+// the axis that communicates most at the end: it stays within a host if its size divides the number
+// of ranks of a host. describe() shows which axes cross hosts.
 //
 // Rules. All ranks of the group make the same meshes in the same order. Blocking calls of different
-// axes must come in the same order on all ranks; only one axis at a time may have asynchronous
-// calls beside them. The axes' groups can use the symmetric memory of the group from which they are
-// made.
+// axes must come in the same order on all ranks; beside them, only one axis at a time may have
+// asynchronous calls under way. The axes' groups can use the symmetric memory of the group from
+// which they are made.
 //
 // Thread safety: reading is safe from any thread; the groups have the rules of ProcessGroup. Meshes
 // are values that share the groups.
@@ -63,9 +63,9 @@ class DeviceMesh {
   int rank(std::string_view axis) const { return group(axis)->rank(); }
   bool has(std::string_view axis) const;
 
-  // Collective over the mesh: the ranks that differ from this one along `axes` only, as a mesh with
-  // these axes in this mesh's order. It shares the axes' groups and has a group of its own for all
-  // its ranks, world().
+  // Collective over the mesh. Returns the ranks that differ from this one along `axes` only, as a
+  // mesh with these axes in this mesh's order. The new mesh shares the axes' groups and has a new
+  // group for all its ranks, world().
   DeviceMesh sub_mesh(const std::vector<std::string>& axes) const;
 
   std::string describe() const { return describe_mesh(axes_, world_->hosts()); }

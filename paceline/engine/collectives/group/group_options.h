@@ -15,7 +15,7 @@ namespace paceline {
 class FlightRecorder;
 class Timeline;
 
-// PyTorch's default for a group; PACELINE_TIMEOUT sets another.
+// The default timeout, the same as PyTorch's; PACELINE_TIMEOUT sets another.
 inline constexpr std::chrono::milliseconds kDefaultGroupTimeout = std::chrono::minutes(30);
 
 struct GroupOptions {
@@ -33,7 +33,7 @@ struct GroupOptions {
   // "gloo", "cpu:paceline,cuda:nccl", ... (backends/backend_list.h); empty: paceline.
   std::string backend;
   // A thread that waits for an operation on device memory waits for its result, not only until the
-  // device has been given the operation: slower, and errors appear where they happen.
+  // operation has been queued on the device: slower, and errors appear where they happen.
   bool blocking_wait = false;
 };
 

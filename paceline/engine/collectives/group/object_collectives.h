@@ -1,12 +1,12 @@
 #pragma once
 
-// Strings of any length, between ranks: names, settings, JSON, anything that a program writes as
-// text or bytes. The lengths travel first, so that ranks need not know them. For messages and small
-// objects: they are copied, and every rank keeps what it gets in memory.
-// paceline/training/tensor/tensor_lists.h has the same for lists of tensors.
+// Exchanges strings of any length between ranks: names, settings, JSON, anything that a program
+// writes as text or bytes. The lengths travel first, so ranks need not know them. Meant for
+// messages and small objects: they are copied, and every rank keeps the received objects in memory.
+// paceline/training/tensor/tensor_lists.h does the same for lists of tensors.
 //
 // Errors are those of collectives. An object that is too long causes Error(kInvalid) on every rank,
-// which names its rank; the group can continue.
+// whose text names the rank of the object; the group can continue.
 //
 // Thread safety: that of ProcessGroup.
 
@@ -35,12 +35,12 @@ std::string broadcast_object(ProcessGroup& group, const std::string& object, int
 // Collective. Returns every rank's object, in rank order.
 std::vector<std::string> all_gather_object(ProcessGroup& group, const std::string& object,
                                            const ObjectOptions& options = {});
-// Collective. As all_gather_object() at root; empty elsewhere. Root needs the memory of the longest
-// object for each rank.
+// Collective. Returns every rank's object at root, and nothing elsewhere. Root needs the memory of
+// the longest object for each rank.
 std::vector<std::string> gather_objects(ProcessGroup& group, const std::string& object, int root,
                                         const ObjectOptions& options = {});
 
-// Functions that throw the error of one rank on all ranks of a group, so that no rank goes on
+// Functions that throw the error of one rank on all ranks of a group, so that no rank continues
 // alone. They take a few small collectives, so they are for rare events.
 
 // Collective. Throws root's error on every rank, if root has one.

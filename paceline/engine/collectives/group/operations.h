@@ -1,9 +1,9 @@
 #pragma once
 
 // The operations of a group by name, for raw buffers. Each has two forms, which only fill in the
-// same Call (call.h): the blocking form passes it to run(), the form `_async` to start(), which
-// returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment has the
-// rules.
+// same Call (call.h): the blocking form passes it to run(), the `_async` form passes it to start(),
+// which returns a Work at once. ProcessGroup (process_group.h) carries out the calls; its comment
+// has the rules.
 
 #include <chrono>
 #include <cstddef>
@@ -146,10 +146,10 @@ class GroupOperations {
                  options);
   }
 
-  // As all_to_all, with a count for each pair: rank r gets the send_counts[r] elements of block r
-  // of `input`; receive_counts[r] elements come from rank r, and must equal the number that it
-  // sends; otherwise Error(kInvalid) on every rank, before any element moves. The ranks tell each
-  // other their counts first, which costs the time of a small all_gather.
+  // As all_to_all, with a count for each pair. Rank r gets the send_counts[r] elements of block r
+  // of `input`, and receive_counts[r] elements come from rank r. If that differs from the number
+  // that rank r sends, every rank throws Error(kInvalid) before any element moves. The ranks
+  // exchange their counts first, which costs the time of a small all_gather.
   void all_to_all_v(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
                     std::span<const std::size_t> receive_counts, const CallOptions& options = {}) {
     run({.op = Op::kAllToAllV,
@@ -170,9 +170,9 @@ class GroupOperations {
                  options);
   }
 
-  // One operation on many buffers of one type, as if they lay one after the other: many small
-  // ones cost as much as one. They are copied, a few megabytes at a time. All ranks pass lists of
-  // the same counts.
+  // One operation on many buffers of one type, as if they lay one after the other: a call on many
+  // small buffers costs as much as a call on one buffer. The elements are copied, a few megabytes
+  // at a time. All ranks pass lists of the same counts.
   void all_reduce_coalesced(std::span<const Buffer> buffers, ReduceOp op = ReduceOp::kSum,
                             const CallOptions& options = {}) {
     run({.op = Op::kAllReduce, .reduce_op = op, .lists = BufferLists{{}, buffers}}, options);
@@ -240,8 +240,8 @@ class GroupOperations {
   }
 };
 
-// Reduces a single value on the host that all ranks need, for example the number of correct
-// answers.
+// Reduces a single value in CPU memory and returns the result on every rank: for example the number
+// of correct answers.
 template <class T>
 T all_reduce_value(GroupOperations& group, T value, ReduceOp op = ReduceOp::kSum) {
   group.all_reduce(std::span<T>(&value, 1), op);

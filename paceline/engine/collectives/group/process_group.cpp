@@ -68,8 +68,8 @@ ProcessGroup::ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<
       })) {}
 
 ProcessGroup::~ProcessGroup() {
-  // An operation that a device has been given is not aborted, because the program may already have
-  // waited for it.
+  // An operation that has been queued on a device completely is not aborted, because the program
+  // may already have waited for it.
   if (!owner_.is_this() || !order_.is_busy()) return;
   if (!backend_->failed()) warn_of_what_is_under_way();
   abort("the group was destroyed with operations under way");
@@ -305,12 +305,12 @@ void ProcessGroup::require_own_process(std::string_view what) const {
         self_, what, name_, owner_.pid());
 }
 
-// Every call passes here, so no text is made for valid calls.
+// Every call comes through here, so no text is composed for valid calls.
 void ProcessGroup::require_member(std::string_view what) const {
   if (is_member()) return;
   fail(ErrorCode::kInvalid,
-       "{}: {}: this rank is not a member of group {}, whose members are {}; leave the call "
-       "to them, is_member() tells who they are",
+       "{}: {}: this rank is not a member of group {}, whose members are {}; only they "
+       "may make this call (is_member())",
        self_, what, name_,
        world_ranks_.empty() ? std::string("none: it gave split() a negative color")
                             : fmt::format("ranks {} of the world", fmt::join(world_ranks_, ", ")));
@@ -362,8 +362,8 @@ Collective ProcessGroup::placed(Collective call, const std::shared_ptr<const Dev
   return call;
 }
 
-// Runs the operation in the calling thread if no other is under way; otherwise queues it behind the
-// others.
+// Runs the operation in the calling thread if no other is under way; otherwise adds it to the
+// queue.
 void ProcessGroup::run_in_order(Operation operation, const CallOptions& options) {
   require_own_process("a call");
   require_time(options);
@@ -414,7 +414,7 @@ SymmetricBuffer ProcessGroup::allocate(std::size_t bytes, Pages pages, const Cal
   SymmetricBuffer buffer;
   run_in_order(
       [&](const WaitOptions& wait) {
-        // This collective moves no elements, but finds a rank that makes a different call or asks
+        // This collective moves no elements, but detects a rank that makes a different call or asks
         // for a different size.
         execute(call, {}, wait, [&](const Fingerprint& fingerprint, const WaitOptions& recorded) {
           buffer = backend_->allocate_symmetric(bytes, pages, fingerprint, recorded);

@@ -1,27 +1,29 @@
 #pragma once
 
 // A group of ranks that communicate with each other, with the names and semantics of
-// torch.distributed, for raw buffers (operations.h); paceline/training/tensor has the same for
-// torch::Tensor. Also init_process_group(), the first line of a distributed program.
+// torch.distributed, for raw buffers (operations.h); paceline/training/tensor does the same for
+// torch::Tensor. This header also declares init_process_group(), the first line of a distributed
+// program.
 //
 //   auto group = paceline::init_process_group();
 //   group->all_reduce(std::span(gradients), ReduceOp::kSum);
 //
 // Rules. All ranks of the group make the same collective calls in the same order, with the same
 // operation, type, count and root; otherwise every rank gets Error(kInvalid) (or kAborted with the
-// cause) that shows both sides. A sum has the same bits on every rank and over every transport
+// cause) that shows both calls. A sum has the same bits on every rank and over every transport
 // (kernels/reduce.h), unless another backend is chosen. After an error the group is finished: every
 // later call throws the cause, and the program must make a new group.
 //
 // Roots and peers are ranks of the called group, as rank() returns them. In a group made by
 // new_group() or split() they differ from ranks of the world, which torch.distributed's functions
-// take. world_ranks() has the rank in the world of each.
+// take. world_ranks() contains the world rank of each rank of the group.
 //
-// Buffers larger than an address space, alone or for all ranks together, are kInvalid.
+// A buffer that is larger than the address space, alone or together with those of all other ranks,
+// causes Error(kInvalid).
 //
 // Every collective comes in two forms: blocking, and `_async`, which returns a Work at once.
-// Asynchronous operations run in order on one thread of the group. In a group of one everything is
-// a copy.
+// Asynchronous operations run in order on one thread of the group. In a group of one rank every
+// collective is a copy.
 //
 // Errors of every collective: kInvalid (arguments, mismatch), kUnsupported (operation on this
 // type), kTimeout (naming the ranks that are missing), kPeerLost (naming the rank that died),
@@ -60,14 +62,15 @@ class SymmetricRegistry;
 
 class ProcessGroup : public GroupOperations {
  public:
-  // The parts that a group takes from the group that it is made from.
+  // The parts that a group takes over from the group from which it is made.
   struct Parent {
     std::function<std::vector<int>()> look_after;  // ConnectOptions::look_after_parent
     std::shared_ptr<SymmetricRegistry> symmetric;
     std::shared_ptr<FailureDomain> failures;
   };
-  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` tell which
-  // part of the world the group is; users call init_process_group(), new_group() and split().
+  // Collective: connects the ranks that met in `rendezvous`. `name` and `world_ranks` define which
+  // part of the world the group is. Users call init_process_group(), new_group() or split()
+  // instead.
   ProcessGroup(Rendezvous rendezvous, std::string name, std::vector<int> world_ranks,
                const GroupOptions& options, const Parent& parent = {});
   // Ends the operations under way with Error(kAborted).
@@ -92,7 +95,7 @@ class ProcessGroup : public GroupOperations {
   // The backend that carries out the collectives, as parse_backend_choice() takes it: "paceline",
   // "gloo", ...
   std::string backend() const { return members("backend").name(); }
-  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one.
+  // "shm", "loopback", "tcp", "mpi", ..., or "none" for a group of one rank.
   std::string transport() const { return members("transport").transport(); }
   // The options that the group was made with.
   const GroupOptions& options() const { return options_; }
@@ -115,24 +118,25 @@ class ProcessGroup : public GroupOperations {
   int recv(const Call& call, const CallOptions& options = {}) override;
   using GroupOperations::recv;
 
-  // Every rank's `buffer`, of the same type and count, is visited by all ranks (call.h), each on
-  // its visited_block() of all of them: in place for symmetric memory on one host, otherwise on
-  // copies. An exception of the body is thrown here and finishes the group: the other ranks get
-  // kAborted. In visit_async() it runs on the group's thread. The body must not use the group.
+  // Visits the buffers of all ranks, which have the same type and count (call.h): each rank's body
+  // works on its visited_block() of every buffer, in place for symmetric memory on one host,
+  // otherwise on copies. An exception from the body is thrown here and finishes the group: the
+  // other ranks get kAborted. visit_async() runs the body on the group's thread. The body must not
+  // use the group.
   void visit(Buffer buffer, const VisitBody& body, const CallOptions& options = {});
   WorkPtr visit_async(Buffer buffer, VisitBody body, const CallOptions& options = {});
 
-  // Sends and receives that start together, as in torch.distributed: `messages` are kSend and
-  // kReceive calls, in any order and between any ranks, and no message waits for another. All are
-  // checked before the first one starts. The Works are in the order of the messages.
+  // Starts sends and receives together, as in torch.distributed: `messages` are kSend and kReceive
+  // calls, in any order, to and from any ranks, and no message waits for another. All are checked
+  // before the first one starts. The Works are in the order of the messages.
   std::vector<WorkPtr> batch_isend_irecv(std::span<const Call> messages,
                                          const CallOptions& options = {});
 
   // Collective: every rank gets `bytes` (at least 1) of zeroed memory on which collectives need no
   // copies, except small and coalesced calls (docs/algorithms.md, section 4).
   SymmetricBuffer allocate_symmetric(std::size_t bytes, const CallOptions& options = {});
-  // As allocate_symmetric(), for large areas: a page takes memory when it is first touched. Forked
-  // children cannot see it.
+  // Like allocate_symmetric(), for large areas: a page takes memory when it is first touched.
+  // Forked children cannot see it.
   SymmetricBuffer reserve_symmetric(std::size_t bytes, const CallOptions& options = {});
   // Local: whether collectives on this memory need no copies, provided that the other ranks' memory
   // is symmetric as well.
@@ -141,21 +145,21 @@ class ProcessGroup : public GroupOperations {
   // Collective over the *whole* group, including ranks that do not become members, in the same
   // order on all ranks, as in PyTorch. `ranks` are ranks of this group, without duplicates; their
   // order becomes the new order. The other ranks get a group of which they are not members
-  // (is_member()). The call begins like any other collective of this group, so a rank that makes a
-  // different call, names different members or is gone is detected; this takes at most the new
-  // group's timeout. Error(kInvalid) for different members is thrown on every rank, and this group
-  // can continue.
+  // (is_member()). The call begins like any other collective of this group, so the ranks notice a
+  // rank that makes a different call, names different members or has died; this takes at most the
+  // new group's timeout. Error(kInvalid) for different members is thrown on every rank, and this
+  // group can continue.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks,
                                           const std::optional<GroupOptions>& options = {});
   // Collective: ranks with the same `color` form a group, ordered by `key`, then by rank. Ranks
-  // with a negative color belong to no group, and get one without ranks. `label`, which must be the
-  // same on every rank, becomes a part of the groups' names in messages.
+  // with a negative color belong to no group; they get a group without ranks. `label`, which must
+  // be the same on every rank, becomes a part of the groups' names in messages.
   std::shared_ptr<ProcessGroup> split(int color, int key,
                                       const std::optional<GroupOptions>& options = {},
                                       std::string_view label = {});
 
-  // Local, any thread: fails the operations under way on this rank and tells the other ranks
-  // `reason`.
+  // Local; may be called from any thread. Fails the operations under way on this rank and sends
+  // `reason` to the other ranks.
   void abort(const std::string& reason);
 
  private:
@@ -196,7 +200,7 @@ class ProcessGroup : public GroupOperations {
   SymmetricBuffer allocate(std::size_t bytes, Pages pages, const CallOptions& options);
   void require_time(const CallOptions& options) const;
   Deadline deadline_of(const CallOptions& options) const;
-  // `error` with the operation and the group; of a timeout, with the time that the call had.
+  // Adds the operation and the group to `error` and, for a timeout, the time limit of the call.
   Error in_context(const Error& error, Op op, Deadline deadline) const;
   std::vector<std::int64_t> gather_for(Op op, std::span<const std::int64_t> mine,
                                        const WaitOptions& wait);
@@ -221,38 +225,44 @@ class ProcessGroup : public GroupOperations {
   const std::shared_ptr<FailureDomain> failures_;
   std::unique_ptr<Backend> backend_;  // null if this rank is not a member
   int num_children_ = 0;              // groups made by new_group and split; the same on every rank
-  // The meeting point of these groups, if it is not the one of this group; used only by the thread
+  // The rendezvous at which these groups form, if it is not this group's; used only by the thread
   // that runs operations.
   std::optional<Rendezvous> own_meeting_;
   // Number of the last collective; used only by the thread that runs operations.
   std::uint32_t sequence_ = 0;
-  // Window of coalesced calls; used only by the thread that runs operations.
+  // The buffer of coalesced calls, for a few megabytes at a time; used only by the thread that runs
+  // operations.
   std::vector<std::byte> flat_;
   std::atomic<std::thread::id> visitor_;  // the thread that runs a visit's body
 
   CallOrder order_;  // the last member, because its thread uses the others
 };
 
-// The first line of a distributed program. Alone, under `paceline run`, mpirun, srun, torchrun or
-// with hand-set variables, the same call finds out which rank this process is and connects it with
-// the others.
+// The options of init_process_group(), the first line of a distributed program. The same call works
+// in a single process, under `paceline run`, mpirun, srun or torchrun, and with variables that a
+// user has set: it finds out which rank this process is and connects it to the others.
 struct InitOptions {
   RendezvousOptions rendezvous;
   GroupOptions group;
 };
 
-// Collective over the job. Also sets the rank of the log lines. PACELINE_TRANSPORT (auto, shm, tcp,
-// loopback, ucx) chooses the transport when the options leave it at kAuto, PACELINE_BACKEND (what
-// parse_backend_choice() takes) the backend when they leave it empty; PACELINE_ENCRYPT=1 encrypts
-// the TCP connections when they do not ask for it, and PACELINE_TCP_STREAMS (1 to 16) sets the
-// number of connections of each pair when they leave it at 1; PACELINE_TIMEOUT (seconds, from 0.001
-// to a billion) is GroupOptions::timeout when they leave it empty (an empty variable is none);
-// PACELINE_FLIGHT_DIR is the directory for the records of operations (flight/group_flight.h),
-// PACELINE_TIMELINE_DIR, set for all ranks or for none, the one for spans
-// (engine/telemetry/timeline.h). An error in these variables or in the options is reported to the
-// other ranks at the meeting point, and is Error(kInvalid) on them as well. Errors: those of
-// rendezvous(), connect_mesh() and parse_backend_choice(); kUnsupported for a backend that this
-// build lacks, kInvalid when the ranks chose different ones.
+// Collective over the job. Also sets the rank of the log lines. Where the options keep a default,
+// variables apply:
+//
+//   PACELINE_TRANSPORT: the transport (auto, shm, tcp, loopback, ucx), if the options have kAuto;
+//   PACELINE_BACKEND: the backend (as parse_backend_choice() takes it), if the options name none;
+//   PACELINE_ENCRYPT=1: encrypts the TCP connections, even if the options do not;
+//   PACELINE_TCP_STREAMS: the number of connections of each pair (1 to 16), if the options have 1;
+//   PACELINE_TIMEOUT: GroupOptions::timeout in seconds (0.001 to a billion), if the options have
+//   none; an empty variable sets nothing;
+//   PACELINE_FLIGHT_DIR: the directory for the records of operations (flight/group_flight.h);
+//   PACELINE_TIMELINE_DIR: the directory for spans (engine/telemetry/timeline.h); set it for all
+//   ranks or for none.
+//
+// An error in these variables or in the options is reported to the other ranks at the rendezvous,
+// and is Error(kInvalid) on them as well. Errors: those of rendezvous(), connect_mesh() and
+// parse_backend_choice(); kUnsupported for a backend that this build lacks, kInvalid when the ranks
+// chose different ones.
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options = {});
 
 }  // namespace paceline

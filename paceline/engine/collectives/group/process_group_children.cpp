@@ -88,8 +88,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key,
   return form(meeting, name + std::to_string(color), color < 0 ? std::vector<int>() : ranks, child);
 }
 
-// Gathers every rank's words, one rank's after the other. It is a numbered collective that appears
-// as `op`, so a rank that makes a different call, leaves or dies is detected before a group forms.
+// Gathers the numbers of all ranks, in rank order. It is a numbered collective that appears as
+// `op`, so a rank that makes a different call, leaves or dies is detected before a group forms.
 std::vector<std::int64_t> ProcessGroup::gather_for(Op op, std::span<const std::int64_t> mine,
                                                    const WaitOptions& wait) {
   std::vector<std::int64_t> all(mine.size() * world_ranks_.size());
@@ -151,8 +151,8 @@ GroupOptions ProcessGroup::options_of_child(const std::optional<GroupOptions>& o
   return child;
 }
 
-// Returns where the new groups meet. The world's store is not used if its host is not in this
-// group, because that rank may leave while the groups form.
+// Returns where the new groups meet. The world's store is not used if the rank that hosts it is not
+// in this group, because that rank may leave while the groups form.
 Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   const auto& hosted = rendezvous_.hosted;
   const bool stays = !hosted || std::find(world_ranks_.begin(), world_ranks_.end(),
@@ -162,7 +162,7 @@ Rendezvous ProcessGroup::meeting_of_children(Op op, const WaitOptions& wait) {
   return *own_meeting_;
 }
 
-// Opens a store on the first rank of this group. Either every rank has connected or every rank
+// Opens a store on the first rank of this group. Either every rank connects to it or every rank
 // throws, because ranks that join none of the new groups may arrive here last.
 Rendezvous ProcessGroup::host_children(Op op, const WaitOptions& wait) {
   std::array<std::int64_t, 8> place{};  // the address as text; empty if there is no store

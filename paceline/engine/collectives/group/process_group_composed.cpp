@@ -35,7 +35,7 @@ std::vector<std::size_t> ProcessGroup::agree_on_counts(std::span<const std::size
   call.op = Op::kAllGather;
   call.dtype = Dtype::kInt64;
   call.count = mine.size();
-  call.layout = layout_of({});  // different from every all_gather of a user
+  call.layout = layout_of({});  // a value that no all_gather of a user has
   call.input = reinterpret_cast<const std::byte*>(mine.data());
   call.output = reinterpret_cast<std::byte*>(all.data());
   execute(call, {}, wait);

@@ -85,7 +85,7 @@ ClockOffset measure_clock_offset(ProcessGroup& group) {
 
 namespace {
 
-// The most cores of a machine, because the mask has no more bits.
+// The most cores of a machine: the number of bits in a CoreSet.
 constexpr std::size_t kMostCores = 4096;
 using CoreSet = std::array<std::uint8_t, kMostCores / 8>;
 
@@ -151,7 +151,7 @@ void share_cores(ProcessGroup& group, const std::string& launcher) {
   use_threads(threads);
   log::info(
       fmt::format("{} started {} ranks on this host: {} of computing for this one "
-                  "(OMP_NUM_THREADS says otherwise)",
+                  "(set OMP_NUM_THREADS to change it)",
                   launcher, neighbours.size(), counted(threads, "thread")));
 }
 
@@ -201,7 +201,7 @@ void read_environment(GroupOptions& group) {
   if (link.tcp_streams == 1) link.tcp_streams = tcp_streams_from_environment();
 }
 
-// Adds the rank to an error, unless the variables do not tell it.
+// Adds this rank to an error, if the variables contain it.
 Error said_of_init(const RendezvousOptions& options, const Error& error) {
   constexpr const char* kDoing = "init_process_group";
   const Error known = error.with({.operation = kDoing, .group = "world"});
@@ -213,7 +213,7 @@ Error said_of_init(const RendezvousOptions& options, const Error& error) {
   }
 }
 
-// Checks the options before the ranks meet, and tells the other ranks of an error.
+// Checks the options before the ranks meet, and reports an error in them to the other ranks.
 GroupOptions checked_options(const InitOptions& options) {
   GroupOptions group = options.group;
   try {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What init_process_group() settles for a new job: with how many threads each rank computes, and
-// how far apart the hosts' clocks are.
+// What init_process_group() determines for a new job: the number of threads with which each rank
+// computes, and the offsets between the hosts' clocks.
 
 #include <chrono>
 #include <string>
@@ -11,14 +11,15 @@
 
 namespace paceline {
 
-// The difference between the monotonic clocks of rank 0's host and of this rank's, which puts the
-// events of several hosts on one clock. Wall clocks play no part: a host whose date is wrong is as
-// good as any other.
+// The difference between the monotonic clocks of rank 0's host and of this rank's host. With it,
+// the events of several hosts can be shown on one time axis. Wall clocks are not used, so a host
+// whose date is wrong does no harm.
 //
-// One rank of each host sends rank 0 small messages that come back with rank 0's time. In the
-// fastest round trip, rank 0 answered somewhere between sending and receiving; assuming the middle
-// is wrong by at most half the round trip (Cristian, "Probabilistic clock synchronization", 1989).
-// Clocks drift apart afterwards, by some microseconds a second when nothing disciplines them.
+// One rank of each host sends small messages to rank 0, which come back with rank 0's time. The
+// fastest round trip is used: rank 0 answered at some moment between sending and receiving, so the
+// middle of that interval is wrong by at most half the round trip (Cristian, "Probabilistic clock
+// synchronization", 1989). Afterwards the clocks drift apart, by some microseconds per second if
+// nothing disciplines them.
 struct ClockOffset {
   std::chrono::nanoseconds offset{};  // rank 0's clock minus this one's
   std::chrono::nanoseconds error{};   // the largest error, in either direction
@@ -27,21 +28,21 @@ struct ClockOffset {
 // Collective. The offset is 0 on ranks of rank 0's host. Errors: those of messages.
 ClockOffset measure_clock_offset(ProcessGroup& group);
 
-// The number of threads with which a rank computes if its launcher leaves that open: mpirun and
-// srun start ranks side by side, and every rank would use all cores that it sees. `paceline run`
-// divides them before the ranks start; here the ranks of a host do it themselves, by the rule that
-// a core is divided among the ranks that may run on it. Ranks that are bound to cores of their own
-// keep them.
+// The number of threads with which a rank computes if its launcher does not set it: mpirun and srun
+// start ranks side by side, and every rank would use all cores that it sees. `paceline run` divides
+// the cores before the ranks start; under other launchers the ranks of a host divide them here. The
+// rule is the same: a core is divided among the ranks that may run on it. Ranks that are bound to
+// cores of their own keep them.
 //
-// The share of rank `self`, at least 1. `cores` are the physical cores on which each rank of the
-// host may run. Pure.
+// Returns the share of rank `self`, at least 1. `cores` are the physical cores on which each rank
+// of the host may run. Pure.
 int thread_share(const std::vector<std::vector<int>>& cores, std::size_t self);
 
-// Collective. If such a launcher started this rank, and the host has other ranks, the share becomes
-// this process's OMP_NUM_THREADS, and OpenMP's number of threads if OpenMP is already loaded,
-// unless the user has set the variable. PACELINE_THREAD_SHARE is set as well, to mark that it was
-// not the user. Libraries that computed before keep their threads. Error(kSystem) when the machine
-// cannot be read, and those of collectives.
+// Collective. If mpirun or srun started this rank (`launcher`) and the host has other ranks, sets
+// OMP_NUM_THREADS to thread_share(), and OpenMP's number of threads if OpenMP is already loaded. A
+// value that the user has set is kept. PACELINE_THREAD_SHARE marks that this function set the
+// variable, not the user. Libraries that have already computed keep their threads. Errors: kSystem
+// when the machine cannot be read; those of collectives.
 void share_cores(ProcessGroup& group, const std::string& launcher);
 
 }  // namespace paceline

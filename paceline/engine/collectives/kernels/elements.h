@@ -1,9 +1,11 @@
-// The element types of the reduce kernel, one element at a time: their accumulator types, and the
-// conversions that those of every instruction set must match bit for bit (reduce_avx2.cpp,
-// reduce_avx512.cpp). Text for reduce_kernel.h, compiled once per instruction set.
+// The element types of the reduce kernel, one element at a time: their accumulator types and their
+// conversions. The conversions of every instruction set (reduce_avx2.cpp, reduce_avx512.cpp) must
+// match these bit for bit. reduce_kernel.h, which is compiled once per instruction set, includes
+// this file.
 //
-// Rounding is to nearest, ties to even. A NaN is handed on quiet and with its sign; bfloat16 keeps
-// the upper part of its payload, float16 ends with none (0x7e00). Subnormal numbers are numbers.
+// Rounding is to nearest, ties to even. A NaN becomes quiet and keeps its sign; bfloat16 keeps the
+// upper part of the NaN's payload, float16 drops the payload (0x7e00). Subnormal numbers are not
+// flushed to zero.
 
 #include <bit>
 #include <cstdint>
@@ -46,8 +48,8 @@ inline float widen(Brain value) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 // Shifting the exponent and mantissa into place gives the value times 2^-112; one multiplication
-// repairs it, subnormals included. Infinity and NaN have the largest exponent, which the
-// multiplication cannot reach, so it is set by hand; and so is a NaN's quiet bit, as VCVTPH2PS
+// corrects it, subnormals included. Infinity and NaN have the largest exponent, which the
+// multiplication cannot reach, so the code sets it; it also sets a NaN's quiet bit, as VCVTPH2PS
 // does.
 inline float widen(Half value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;

@@ -1,27 +1,27 @@
 #pragma once
 
-// Combines one range of all ranks' contributions into one.
+// The reduce kernel: combines all ranks' contributions to a range into one result.
 //
 // The order is the library's promise: a fixed balanced binary tree over the contributions in rank
-// order, split at the largest power of two below their number. ((r0+r1)+(r2+r3))+r4 for five ranks.
-// It does not depend on algorithm, transport or chunking, so a sum has the same bits everywhere.
-// Every aligned block of 2^k contributions is a subtree: any number n of ranks that first add up
-// 2^k shards each, in this order, get the bits of n 2^k ranks. Blocks of other sizes are not
-// subtrees: two ranks with three shards each do not get the bits of six ranks. float16 and bfloat16
-// are widened to float32, combined, and rounded once, to nearest even.
+// order, split at the largest power of two below their number; for five ranks,
+// ((r0+r1)+(r2+r3))+r4. It does not depend on algorithm, transport or chunking, so a sum has the
+// same bits everywhere. Every aligned block of 2^k contributions is a subtree: if each of n ranks
+// first adds up 2^k shards in this order, the result has the bits of n 2^k ranks, for any n. Blocks
+// of other sizes are not subtrees: two ranks with three shards each do not get the bits of six
+// ranks. float16 and bfloat16 are widened to float32, combined, and rounded once, to nearest even.
 //
-// A sum need not be made in one place: a *partial* result covers a subtree, is kept in the
-// accumulator's type and is a source of a later reduce. The operands and their order stay the same,
-// and so do the bits.
+// A sum need not be computed in one step: a *partial* result covers a subtree, has the
+// accumulator's type, and becomes a source of a later reduce. The operands and their order stay the
+// same, and so do the bits.
 //
 // The kernel is compiled once per instruction set (kernels/*.cpp), and chosen at run time. The
 // compiler vectorises it, except for the conversions of 16-bit types, which are written by hand.
 // Those of float16 use the processor's instructions (F16C, AVX-512). AVX-512's own conversion to
-// bfloat16 (VCVTNEPS2BF16) is not used: it takes subnormal numbers for zero, so a sum's bits would
-// depend on the processor; a shift and an addition do the rounding. Two contributions are read,
-// combined and delivered in one pass; more are combined in blocks that stay in the L1 cache. Every
-// variant gives the same bits, which tests/engine/collectives/reduce_bits_test.cpp compares over
-// all 16-bit numbers, but for which of two NaNs a sum or product passes on.
+// bfloat16 (VCVTNEPS2BF16) is not used, because it treats subnormal numbers as zero, so a sum's
+// bits would depend on the processor; a shift and an addition round instead. Two contributions are
+// read, combined and delivered in one pass; more are combined in blocks that stay in the L1 cache.
+// Every variant gives the same bits, except that a sum or product of two NaNs may return either of
+// them. tests/engine/collectives/reduce_bits_test.cpp compares the variants for all 16-bit numbers.
 
 #include <cstddef>
 #include <span>
@@ -55,9 +55,10 @@ struct ReduceSource {
 
 enum class ReduceResult : std::uint8_t { kPartial, kFinal };
 
-// Requires, beyond what reduce() does: each source is a whole subtree of the tree over all that the
-// sources cover, in rank order. A final result divides a mean by `divisor` and rounds 16-bit
-// types; a partial one must not overlap sources of another element size, and goes to one place.
+// Requires, in addition to what reduce() requires: the sources are in rank order, and each is a
+// whole subtree of the tree over all ranks that the sources cover. A final result divides a mean by
+// `divisor` and rounds 16-bit types. A partial result must not overlap sources of another element
+// size, and is written to one place only.
 void reduce_partials(std::span<const ReduceSource> sources, std::byte* out, std::size_t count,
                      Dtype dtype, ReduceOp op, ReduceResult result, std::size_t divisor);
 void reduce_partials(std::span<const ReduceSource> sources, std::span<std::byte* const> outs,

@@ -24,7 +24,7 @@ Lanes load(const Brain* from) {
 }
 
 void store(Lanes value, float* to) { _mm256_storeu_ps(to, value); }
-// The conversion keeps a NaN's upper payload, which is cleared.
+// The conversion keeps the upper part of a NaN's payload, so this function clears it.
 void store(Lanes value, Half* to) {
   const __m128i bits = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
   const __m128i magnitude = _mm_and_si128(bits, _mm_set1_epi16(0x7fff));

@@ -1,11 +1,12 @@
 // The reduce kernel's source, compiled once per instruction set: reduce_<isa>.cpp sets
-// PACELINE_KERNEL to a namespace of its own, defines that instruction set's conversions, includes
-// this and is given the matching flags by the build. No include guard: it is a template in text.
-// Nothing here may be an inline function with external linkage, or the linker would pick one
-// instruction set's copy for all; hence the unnamed namespace.
+// PACELINE_KERNEL to a namespace of its own, defines the conversions of its instruction set, and
+// includes this file; the build compiles it with the matching flags. There is no include guard,
+// because the file serves as a template. Nothing here may be an inline function with external
+// linkage, or the linker would pick one instruction set's copy for all; hence the unnamed
+// namespace.
 //
-// It needs kLanes and, of each instruction set that has more than one lane, for float, Half and
-// Brain,
+// The including file defines kLanes and, if that is more than 1, these two functions for each of
+// float, Half and Brain:
 //   Lanes load(const T* from);       // kLanes elements at any address, widened
 //   void store(Lanes value, T* to);  // rounded
 // where Lanes has a float's operators.
@@ -78,25 +79,27 @@ struct BitXor {
   }
 };
 
-// Loads several elements at a time, for types that the compiler's own vectorisation does not
-// convert well.
+// The types that the compiler's own vectorisation does not convert well. An instruction set with
+// several lanes loads and stores several elements of them at a time.
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
 
-// Whether a sum is combined and rounded in one loop. The compiler gives up on such a loop of its
-// own conversions, which are two to four times as fast when each has a loop.
+// Whether a result is combined and rounded in one loop. If the compiler has to vectorise the
+// conversions of 16-bit types, it fails on such a loop; two loops are then two to four times as
+// fast.
 template <class T>
 constexpr bool kRoundsAtOnce = kLanes > 1 || !kIsHalf<T>;
 
-// Tells GCC that a loop does not read what it has written, so that it makes no check.
+// Tells GCC that no iteration of a loop reads what another one has written, so that it adds no
+// check.
 #ifdef __clang__
 #define PACELINE_INDEPENDENT_ITERATIONS
 #else
 #define PACELINE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
-// Writes finish(Combine(a, b)) to each of `outs`, any of which may be `a` or `b`. All callers share
-// one instance, because these loops take most of a kernel's compile time.
+// Writes finish(Combine(a, b)) to each of `outs`, any of which may be `a` or `b`. Not inlined: all
+// callers share one instance, because these loops take most of a kernel's compile time.
 template <class Combine, class A, class B, class Finish, class... Out>
 [[gnu::noinline]] void combine(const A* a, const B* b, std::size_t length, Finish finish,
                                Out*... outs) {
@@ -125,7 +128,7 @@ template <class A, class Finish, class Out>
   for (; i < length; ++i) narrow(finish(widen(a[i])), out[i]);
 }
 
-// How a result is changed before it is rounded.
+// The operations that are applied to a result before it is rounded.
 struct Keep {
   template <class V>
   V operator()(V value) const {
@@ -205,7 +208,7 @@ class Tree {
     if (second != first) std::memcpy(second, first, length * sizeof(T));
   }
 
-  // Makes the last combination; `left` is room for a block.
+  // Computes the last combination; `left` is space for a block.
   template <class Finish>
   void deliver_last(std::size_t begin, std::size_t length, Finish finish, T* first, T* second,
                     Acc* left) const {
@@ -333,8 +336,8 @@ void dispatch_op(const ReduceArguments& a) {
   }
 }
 
-// Sum and max of bools are "or", product and min are "and". Except for the sum, that is the same as
-// on the widened 0 and 1.
+// For bools, sum and max are "or"; product and min are "and". Except for the sum, the result is
+// that of the operation on the integers 0 and 1.
 void dispatch_bool(ReduceArguments a) {
   if (a.op == ReduceOp::kSum) a.op = ReduceOp::kBitOr;
   dispatch_op<Bool>(a);

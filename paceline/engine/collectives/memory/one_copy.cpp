@@ -19,7 +19,8 @@
 
 namespace paceline {
 
-// Everything that the signal handler needs, prepared, because it must not format or allocate.
+// Everything that the signal handler needs, prepared in advance, because the handler must not
+// format or allocate.
 struct WriteFaultRange::Known {
   const std::byte* begin = nullptr;
   const std::byte* end = nullptr;
@@ -47,7 +48,8 @@ const std::string* line_about(const std::byte* address, bool is_write) {
   return nullptr;
 }
 
-// Whether the fault was a write; true on processors for which this is not known here.
+// Whether the fault was a write; true on processors other than x86-64, where this is not known
+// here.
 bool is_write([[maybe_unused]] const void* context) {
 #ifdef __x86_64__
   constexpr greg_t kWrite = 2;  // the bit of a page fault's error code that marks a write
@@ -136,7 +138,7 @@ void require_room(ProcessGroup& group, std::size_t bytes) {
 }
 
 SymmetricBuffer reserve(ProcessGroup& group, std::size_t bytes, std::size_t used) {
-  check(bytes > 0, "{}: a copy of nothing for all ranks", group.self());
+  check(bytes > 0, "{}: one copy for all ranks: 0 bytes", group.self());
   require_room(group, used);
   SymmetricBuffer blocks = group.reserve_symmetric(bytes);
   for (int rank = 0; rank < group.world_size(); ++rank) {
@@ -163,8 +165,8 @@ OneCopy::Views& OneCopy::views() {
 
 OneCopy::View::View(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {
   const std::lock_guard lock(views().mutex);
-  views().all.reserve(views().all.size() + 1);  // whatever can throw comes before the mapping
-  // With an old size of 0, mremap maps shared pages a second time; private ones it refuses.
+  views().all.reserve(views().all.size() + 1);  // this may throw, so it comes before the mapping
+  // With an old size of 0, mremap maps shared pages a second time; it refuses private pages.
   void* const second = mremap(data, 0, bytes, MREMAP_MAYMOVE);
   begin_ = second == MAP_FAILED ? data : static_cast<std::byte*>(second);
   views().all.push_back(this);

@@ -22,10 +22,10 @@ struct NamedRange {
 
 // Reports a forbidden access: a write to memory that is read-only, or a read of memory that is
 // closed to reading. It prints a line with the name of the place on stderr, before the SIGSEGV ends
-// the process as usual. Handlers that were there before, such as the one that shows the stack to
-// the launcher (crash_reporter.h), run after that line.
+// the process as usual. Handlers that were installed before, such as the one that shows the stack
+// to the launcher (crash_reporter.h), run after that line.
 //
-// Thread safety: any thread may make and destroy objects, and fault.
+// Thread safety: any thread may create and destroy objects, and access the memory.
 class WriteFaultRange {
  public:
   // `names` are in the order of their offsets; each range extends to the next one. `who` names the
@@ -54,13 +54,13 @@ class WriteFaultRange {
 // The user must order the writes: a collective before a write lets the others finish reading; a
 // collective after it makes the written values visible to them.
 //
-// Thread safety: Writing objects may come and go in any thread.
+// Thread safety: any thread may create and destroy Writing objects.
 class OneCopy {
  public:
   // Collective. The memory is zeroed; a page takes memory when it is first written. `names` are the
-  // names of ranges for the line about a write. Errors, on every rank: kUnsupported if the group's
-  // ranks share no memory, kSystem if the host has no room for `bytes`, or for `used` if only that
-  // many bytes are ever in use at a time.
+  // names of ranges for the line about a forbidden access. Errors, on every rank: kUnsupported if
+  // the group's ranks share no memory, kSystem if the host has no room for `bytes` or, if `used` is
+  // given, for that many bytes, the most that are in use at a time.
   OneCopy(ProcessGroup& group, std::size_t bytes, std::vector<NamedRange> names,
           std::optional<std::size_t> used = {});
   OneCopy(const OneCopy&) = delete;
@@ -69,14 +69,15 @@ class OneCopy {
   std::byte* data() const { return data_; }
   std::byte* read_only() const { return view_.begin(); }
   std::size_t bytes() const { return bytes_; }
-  // For memory whose content comes and goes, in whole pages from `offset` on. In this process,
-  // reading a closed range ends the process after a line that names the range; other processes are
-  // not affected.
+  // close() and open() are for memory whose content is valid only at times; they apply to whole
+  // pages from `offset` on. In this process, reading a closed range ends the process after a line
+  // that names the range; other processes are not affected.
   void close(std::size_t offset, std::size_t bytes) const;
   void open(std::size_t offset, std::size_t bytes) const;
   // Gives whole pages inside the range back to the system; every rank reads zeros there afterwards.
   void drop(std::size_t offset, std::size_t bytes) const;
-  // Whether the address lies in the read-only view of a OneCopy of this process. Any thread.
+  // Whether the address lies in the read-only view of a OneCopy of this process. May be called from
+  // any thread.
   static bool holds(const void* address);
 
   // While such an object exists, this process may write through read_only(). Requires: `copy`
@@ -120,7 +121,7 @@ class OneCopy {
   std::byte* const data_;
   const View view_;
   std::unique_ptr<WriteFaultRange> fault_;
-  mutable std::mutex mutex_;     // guards num_writers_, and the protection that follows it
+  mutable std::mutex mutex_;     // guards num_writers_, and the page protection that depends on it
   mutable int num_writers_ = 0;  // number of Writing objects
 };
 

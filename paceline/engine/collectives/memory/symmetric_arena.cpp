@@ -105,7 +105,7 @@ std::byte* SymmetricArena::area_of(int world_rank) const {
 void SymmetricArena::release_unused() {
   const std::lock_guard lock(mutex_);
   if (!area_.is_live()) return;
-  // The kernel refuses memory that is not backed by a file, which then keeps its pages.
+  // madvise() fails for memory that is not backed by a file; that memory keeps its pages.
   released_.clear();
   for (const auto& [begin, size] : free_) {
     madvise(area_.data() + begin, size, MADV_REMOVE);

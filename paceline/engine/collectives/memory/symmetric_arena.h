@@ -44,8 +44,8 @@ class SymmetricArena {
   // has it.
   std::int64_t number() const { return number_; }
   std::size_t bytes() const { return area_.bytes(); }
-  // Where this process sees the area of a rank, by its number in the world; null for ranks outside
-  // the group. A block has the same distance from its owner's area in every process.
+  // The address in this process of a rank's area, by its number in the world; null for ranks
+  // outside the group. A block has the same offset in its owner's area in every process.
   std::byte* area_of(int world_rank) const;
   // Returns the pages of free ranges to the system; they are zeroed when they are used again.
   void release_unused();

@@ -84,7 +84,7 @@ const AlgorithmTraits& traits_of(Algorithm algorithm) {
   return kTraits[static_cast<std::size_t>(algorithm)];
 }
 
-// Whether every rank's result needs something of every rank, so that no rank can end too early.
+// Whether every rank's result depends on data of every rank, so that no rank can end too early.
 bool hears_from_all(const ScheduleSpec& spec) {
   const OpTraits& traits = paceline::traits_of(spec.op);
   return traits.input != Extent::kNothing && !has_root(spec.op) && !has_counts(spec.op) &&
@@ -100,8 +100,8 @@ bool begins_with_next(Algorithm algorithm, const ScheduleSpec& spec) {
          chunk_of(spec.count, spec.world_size - 1, spec.world_size).count() > 0;
 }
 
-// Rounds of a dissemination barrier (Hensgen, Finkel and Manber, "Two algorithms for barrier
-// synchronization", 1988) but for the first, which is the greeting.
+// Adds the rounds of a dissemination barrier (Hensgen, Finkel and Manber, "Two algorithms for
+// barrier synchronization", 1988), except the first one, which is the greeting.
 void add_later_rounds(ScheduleBuilder& builder, const ScheduleSpec& spec) {
   const int world = spec.world_size;
   for (int distance = 2; distance < world; distance *= 2) {

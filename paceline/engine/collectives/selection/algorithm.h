@@ -12,8 +12,8 @@
 
 namespace paceline {
 
-// algorithms/message_algorithms.h explains how each works, and what it is for. kDirect serves every
-// operation.
+// algorithms/message_algorithms.h explains how each algorithm works, and what it is for. kDirect
+// supports every operation.
 enum class Algorithm : std::uint8_t {
   kDirect,
   kOneShot,
@@ -35,10 +35,10 @@ std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> algorithm_named(std::string_view name);
 // Whether the algorithm is defined for the operation.
 bool serves(Algorithm algorithm, Op op);
-// Whether a sum has the bits of kernels/reduce.h: all but the ring's.
+// Whether sums have the bits that kernels/reduce.h promises; false only for the ring.
 bool keeps_order(Algorithm algorithm, Op op);
 // Whether the algorithm needs the blocks of the whole call side by side, so that the call cannot be
-// cut.
+// divided into pieces.
 bool needs_whole_call(Algorithm algorithm, Op op);
 
 // Whether all hosts take the same time, so that one of them can stand for all. Then a rank's

@@ -222,7 +222,7 @@ void measure_link(ProcessGroup& group, int a, int b, LinkKind kind, LinkCost& li
   if (group.rank() != a && group.rank() != b) return;
   const int peer = group.rank() == a ? b : a;
   const double small = one_way_seconds(group, peer, 8);
-  // By experience, the processor of each end spends a fifth of a message's time.
+  // From experience: the processor of each end spends a fifth of a message's time.
   link.message_s = small / 5;
   link.latency_s = small - 2 * link.message_s;
   const bool both = kind == LinkKind::kSockets;
@@ -301,7 +301,7 @@ std::string why_not_replace(const std::optional<CostModel>& kept, const Calibrat
   if (fresh.is_steady() || !kept || kept->spread > kSteadySpread) return {};
   return fmt::format(
       "the repetitions differ by up to {:.0f}%, so the machine was busy with something else; the "
-      "costs of {} are kept, whose differed by {:.0f}%",
+      "costs of {} are kept, whose repetitions differed by {:.0f}%",
       fresh.costs.spread * 100, kept->origin, kept->spread * 100);
 }
 

@@ -15,30 +15,31 @@
 
 namespace paceline {
 
-// Costs whose repetitions differ by more were measured on a machine that was busy with something
-// else.
+// Costs whose repetitions differ by more than this fraction were measured on a machine that was
+// busy with something else.
 inline constexpr double kSteadySpread = 0.3;
 
-// The origin of costs, in words for people, and whether they are noisy.
+// A text for users about the origin of costs, and whether they are noisy.
 std::string provenance(const CostModel& costs);
 
-// Convert costs to the file's text and back; throw a std::exception for any other text.
+// Convert costs to the text of the file and back. costs_from_text() throws an exception derived
+// from std::exception for any other text.
 std::string to_text(const CostModel& costs);
 CostModel costs_from_text(const std::string& text);
 
-// $PACELINE_CALIBRATION, otherwise $XDG_CACHE_HOME or ~/.cache, then paceline/costs.json; empty
-// when there is no home, or the variable is "off".
+// The path in $PACELINE_CALIBRATION or, if that is not set, paceline/costs.json in $XDG_CACHE_HOME
+// or ~/.cache. Empty when there is no home directory, or when the variable is "off".
 std::filesystem::path calibration_path();
 // Writes the file. Error(kSystem) with the path.
 void save_calibration(const CostModel& costs, const std::filesystem::path& path);
-// Reads the file; empty if it does not exist. Error(kCorrupt) with the path and the reason if
-// save_calibration() did not write it.
+// Reads the file; empty if it does not exist. Error(kCorrupt) with the path and the reason if it
+// cannot be read or is not a calibration.
 std::optional<CostModel> load_calibration(const std::filesystem::path& path);
 
 class ProcessGroup;
 
-// The spread of one quantity's repetitions, as a fraction of it; names are "network rate", "copy",
-// ...
+// The spread of one quantity's repetitions, as a fraction of the median; names are "network rate",
+// "copy", ...
 struct QuantitySpread {
   std::string_view quantity;
   double spread = 0;
@@ -51,13 +52,12 @@ struct Calibration {
   bool is_steady() const { return costs.spread <= kSteadySpread; }
 };
 
-// Measures a machine's costs with the group at hand, as `paceline bench --calibrate` does.
-// Collective; takes about a second, more over a slow network. Everything is measured several times,
-// one quantity after the other and then all again, so that a short disturbance spoils one
-// repetition of each quantity instead of all repetitions of one. Quantities that the group cannot
-// measure stay as in `known` on rank 0: a group on one host cannot measure the network, and a group
-// on several hosts cannot measure sockets inside a host, unless two of its ranks share one. Every
-// rank gets rank 0's numbers.
+// Measures a machine's costs with this group, as `paceline bench --calibrate` does. Collective;
+// takes about a second, more over a slow network. All quantities are measured in turn, several
+// times, so that a short disturbance spoils one repetition of each quantity instead of all
+// repetitions of one. Quantities that the group cannot measure keep their values in `known` on rank
+// 0: a group on one host cannot measure the network, and a group on several hosts cannot measure
+// sockets inside a host, unless two of its ranks share a host. Every rank gets rank 0's numbers.
 Calibration measure_costs(ProcessGroup& group, const CostModel& known = {});
 
 // Combines several measurements: the median of each quantity, and its spread without the least and

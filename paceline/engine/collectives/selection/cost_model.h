@@ -2,7 +2,8 @@
 
 // The costs of communication on a machine, by which the planner chooses and the simulator predicts.
 // The defaults are those of an ordinary server with a 10 Gbit/s network; `paceline bench
-// --calibrate` measures them (calibration.h). A value; times in seconds, rates in bytes a second.
+// --calibrate` measures them (calibration.h). A value; times are in seconds, rates in bytes per
+// second.
 
 #include <string>
 
@@ -13,7 +14,8 @@ namespace paceline {
 struct LinkCost {
   double latency_s = 0;  // time from a send to its arrival, for a small message
   double message_s = 0;  // processor time of each end, for each message
-  // Of the link that a host's ranks share; for sockets: of a rank, both directions together.
+  // The rate of the link that a host's ranks share; for sockets, the rate of one rank, for both
+  // directions together.
   double bytes_per_s = 1;
   bool operator==(const LinkCost&) const = default;
 };
@@ -26,15 +28,15 @@ struct CostModel {
   double copy_bytes_per_s = 8e9;
   double meet_s = 1.5e-6;           // time for the ranks of a host to meet in shared memory
   std::string origin = "defaults";  // for explanations: defaults, or host and date of measuring
-  // The spread of the worst quantity's repetitions, as a fraction of it. 0.1 is steady; 1 means
-  // that the machine was busy with other work.
+  // The largest spread of all quantities (QuantitySpread). 0.1 is steady; 1 means that the machine
+  // was busy with other work.
   double spread = 0;
   bool operator==(const CostModel&) const = default;
 };
 
-// The formulas of the planner's prediction: the effort of the busiest rank or host in each
-// algorithm. Pure, and in the planner's arithmetic (planner.h), so that all ranks get the same
-// result.
+// The result of the formulas by which the planner predicts times: the effort of the busiest rank or
+// host in each algorithm. The formulas are pure and use the planner's arithmetic (planner.h), so
+// that all ranks get the same result.
 struct Effort {
   double rounds = 0;
   double messages = 0;
@@ -45,18 +47,18 @@ struct Effort {
   double meetings = 0;
 };
 
-// The sizes from which the formulas compute.
+// The sizes that the formulas use.
 struct CallSizes {
   double p;         // ranks
   double hosts;     // number of hosts
   double m;         // number of ranks on the largest host
   double levels;    // levels of a binary tree over the ranks, rounded up
-  double full;      // levels of a tree over the largest power of two of ranks
-  double owners;    // the largest power of two of ranks
-  double rest;      // ranks beyond it
-  double wide;      // bytes of a partial sum's element over those of an element
-  double n;         // bytes: the whole buffer, or one block
-  double partials;  // subtrees of a host
+  double full;      // levels of a binary tree over `owners` ranks
+  double owners;    // the largest power of two that is at most p
+  double rest;      // p - owners
+  double wide;      // size of a partial sum's element, divided by the size of an element
+  double n;         // bytes of the whole buffer, or of one block
+  double partials;  // the most subtrees on a host (algorithms/message_algorithms.h)
   bool is_in_blocks;
 };
 

@@ -15,7 +15,7 @@ namespace paceline::effort {
 
 namespace {
 
-// The bytes of a piece that fit into the memory that a host's ranks share, approximately.
+// The approximate bytes of a piece that fits into the shared memory of a host's ranks.
 constexpr double kHierarchyPieceBytes = 1.5 * (1 << 20);
 
 // How many bytes leave a host if each of its ranks sends the same amount to all others.
@@ -30,8 +30,8 @@ double inward(const CallSizes& s, double sent_by_a_rank) {
   return 2 * sent_by_a_rank * (s.m - 1) / (s.p - 1);
 }
 
-// The levels of a tree that lie inside a host. If there is one host, these are all levels,
-// including the last one of a number of ranks that is not a power of two.
+// The levels of a tree that lie inside a host. With one host, these are all levels, including the
+// incomplete last one if the number of ranks is not a power of two.
 double inner_levels(const CallSizes& s) {
   if (s.hosts == 1) return s.levels;
   if (!s.is_in_blocks) return 0;
@@ -191,7 +191,8 @@ Effort chain(Op /*op*/, const CallSizes& s, double chunk) {
   Effort work;
   const double chunks = std::ceil(s.n / chunk);
   work.rounds = s.p - 1 + s.levels;
-  // One message after the other through the pipe; the ends of a message overlap with the next's.
+  // Messages pass through the pipe one after the other; the work at both ends of a message overlaps
+  // with the next message's.
   work.messages = chunks + s.p - 2;
   const double bytes = s.n + (s.p - 2) * chunk;
   if (s.hosts > 1) {

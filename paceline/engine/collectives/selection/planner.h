@@ -14,7 +14,7 @@ namespace paceline {
 // The options that decide how a group carries out its collectives. All except `costs` must be the
 // same on all ranks.
 struct PlanningOptions {
-  // The algorithm for all operations over messages that it serves; if empty, the planner chooses.
+  // The algorithm for all operations over messages that it supports; if empty, the planner chooses.
   std::optional<Algorithm> algorithm;
   // Allows algorithms whose sums differ in their bits from the promised ones, if they are faster.
   bool allows_any_order = false;
@@ -40,11 +40,11 @@ struct Candidate {
 //
 // The prediction adds up, for the busiest rank or host: rounds (latencies one after the other),
 // messages, bytes through a host's network interface and through sockets inside a host, bytes read
-// by reduces, bytes copied, and meetings in shared memory; each times its cost (cost_model.h). It
-// is a pure function of what all ranks agree on, in arithmetic that is the same on every machine
-// (additions, multiplications and divisions of doubles, never fused), so all ranks choose alike.
-// Compared with the simulator it ignores queueing; tests/engine/collectives/planner_test.cpp holds
-// it to a factor of 4.
+// by reduces, bytes copied, and meetings in shared memory; each is multiplied by its cost
+// (cost_model.h). It is a pure function of values that all ranks agree on, in arithmetic that is
+// the same on every machine (additions, multiplications and divisions of doubles, never fused), so
+// all ranks choose alike. Unlike the simulator, it ignores queueing;
+// tests/engine/collectives/planner_test.cpp checks that the two differ by at most a factor of 4.
 class Planner {
  public:
   // `shares_memory`: the ranks of each host share memory, so the hierarchy is possible.

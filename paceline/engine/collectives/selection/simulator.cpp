@@ -38,9 +38,9 @@ struct Rank {
   Schedule schedule;
   std::size_t next = 0;  // index of the next step
   double clock = 0;
-  double moves_free = 0;  // when its processor has moved all bytes of sockets inside the host
-  double hears_free = 0;  // when it has handled all arrived messages
-  bool is_busy = false;   // a resume is under way
+  double moves_free = 0;  // when its processor has moved all bytes that go through sockets
+  double hears_free = 0;  // when it has handled all messages that have arrived
+  bool is_busy = false;   // an event will resume it
   bool meets = false;
   std::size_t outstanding = 0;
   std::size_t sends_of_others = 0;  // sends under way that read other ranks' memory
@@ -52,8 +52,9 @@ struct Rank {
 struct Event {
   enum class Kind : std::uint8_t { kResume, kStart, kReach, kCome, kLeave, kArrive };
   double time;
-  // Orders events of equal time and kind by the message's number among its sender's and by the
-  // sender's position in its host, which is the same on every host; then first made, first served.
+  // Orders events of equal time: by kind, then by the message's number among its sender's messages,
+  // then by the sender's position in its host, so that the order is the same on every host; then by
+  // `order`, in which they were made.
   std::uint64_t turn;
   std::uint64_t order;
   Kind kind;
@@ -304,7 +305,8 @@ class Simulation {
 
   void send(int number, Rank& rank, const Step& step) {
     const std::uint64_t id = messages_.size();
-    // Counted from the receiver that is simulated: the sender moves as far as the receiver does.
+    // Counted from the receiver that is simulated: if another rank stands for the receiver, the
+    // sender's number shifts by the same distance.
     const int world = cluster_.hosts.world_size();
     const int to = step.peer % static_cast<int>(ranks_.size());
     const int source = (number - step.peer + to + world) % world;
@@ -452,7 +454,7 @@ class Simulation {
     const std::size_t host = host_of(number);
     const auto& everybody = cluster_.hosts.members[host];
     const auto members =
-        // The simulated members.
+        // Only the simulated members meet.
         std::span(everybody).first(std::min(everybody.size(), ranks_.size()));
     rank.meets = true;
     if (++met_[host] < members.size()) return;
@@ -496,7 +498,7 @@ SimulationResult simulate(const SimulatedCluster& cluster,
                           const std::function<Schedule(int)>& build,
                           const SimulationOptions& options, SimulationObserver* observer) {
   check(observer == nullptr || (options.is_unbuffered && !options.hosts_are_alike),
-        "simulating: an observer sees all ranks, without buffers");
+        "simulating: an observer requires is_unbuffered and does not allow hosts_are_alike");
   return Simulation(cluster, options, observer).run(build);
 }
 

@@ -1,23 +1,23 @@
 #pragma once
 
-// Runs the schedules of all ranks in virtual time: a discrete-event simulation of hosts with a
-// network interface each, for groups far larger than the machine at hand, and without any data; or
-// with data, for the tests of the algorithms.
+// A discrete-event simulation that runs the schedules of all ranks in virtual time, on hosts with
+// one network interface each. It moves no data, so groups may be far larger than the machine that
+// runs the simulation; an observer adds data, for the tests of the algorithms.
 //
-// The model. A message costs both ranks processor time, then takes the link: between hosts it
-// waits for the sending host's interface, travels, and waits for the receiving one's (first come,
-// first served; the ranks of a host share its interface, the network between hosts has no limit);
-// inside a host its bytes cost the sender's processor time, then the receiver's, which move one
-// message after the other, whatever the direction. Reducing and copying take time at a fixed
-// rate. There is no loss, no congestion inside the network, and no competition for processors, so
-// a machine with fewer cores than ranks is slower than predicted.
+// The model. A message costs both ranks processor time, and then uses the link. Between hosts it
+// waits for the sending host's interface, travels, and waits for the receiving host's interface
+// (first come, first served; the ranks of a host share its interface, the network between hosts has
+// no limit). Inside a host its bytes cost processor time of the sender, then of the receiver; each
+// rank moves one message after the other, whatever the direction. Reducing and copying take time at
+// a fixed rate. There is no loss, no congestion inside the network, and no competition for
+// processors, so a machine with fewer cores than ranks is slower than predicted.
 //
 // Where all hosts do the same (is_alike_on_all_hosts(), algorithm.h), one host is simulated for
 // all: a message that it sends to another host also stands for the message that it gets from the
 // host at the same distance before it. A group on one host is simulated by one of its ranks in the
 // same way.
 //
-// Cost: about a microsecond of real time a message; memory for all steps of the ranks simulated.
+// Cost: about a microsecond of real time per message; memory for all steps of the simulated ranks.
 
 #include <cstdint>
 #include <functional>
@@ -45,8 +45,8 @@ struct SimulationOptions {
   bool hosts_are_alike = false;
   // The most steps of all simulated ranks together; more are refused.
   std::size_t most_steps = kMostSteps;
-  // A send lasts until it has been received, which schedules must survive. Otherwise the network
-  // holds any number of bytes.
+  // If set, a send lasts until it has been received, which schedules must tolerate. If not, the
+  // network buffers any number of bytes.
   bool is_unbuffered = false;
 };
 
@@ -56,12 +56,12 @@ struct SimulationResult {
   std::uint64_t network_bytes = 0;  // between hosts, headers included
 };
 
-// Moves data, for tests: its functions are called in an order that may really happen, each at the
-// latest possible moment. Requires: is_unbuffered.
+// Moves data, for tests: its functions are called in an order that can occur in reality, each at
+// the latest possible moment. Requires: is_unbuffered.
 class SimulationObserver {
  public:
   virtual ~SimulationObserver() = default;
-  // Called when a message begins; `message` is its number.
+  // Called when a message begins; `message` is the number of the message.
   virtual void on_send(std::uint64_t message, int from) = 0;
   virtual void on_receive(std::uint64_t message, int from, const Step& send, int to,
                           const Step& receive) = 0;

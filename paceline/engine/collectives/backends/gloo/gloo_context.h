@@ -27,8 +27,8 @@ class GlooStore : public gloo::rendezvous::Store {
   explicit GlooStore(const LibraryContext& context) : context_(context) {}
 
   void set(const std::string& key, const std::vector<char>& data) override;
-  // Both functions wait until the keys exist, a peer dies (which throws its error) or the context's
-  // deadline passes.
+  // get() and wait() block until the keys exist, a peer dies (then they throw its error) or the
+  // context's deadline passes.
   std::vector<char> get(const std::string& key) override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
@@ -48,8 +48,8 @@ class RunWatch {
  public:
   static constexpr std::chrono::milliseconds kSlice{20};
 
-  // `end_waits` is called from the watch's thread, again and again until the Scope ends. Requires:
-  // `mesh` outlives this object.
+  // Once the group has failed, the watch's thread calls `end_waits` again and again until the Scope
+  // ends. Requires: `mesh` outlives this object.
   RunWatch(Mesh& mesh, std::function<void()> end_waits);
 
   class Scope {
@@ -77,12 +77,12 @@ class RunWatch {
   std::jthread thread_;
 };
 
-// A Gloo context of which another thread can end all waits.
+// A Gloo context whose waits another thread can end.
 //
-// When a connection breaks, Gloo wakes the waits on it, except for a half-written send and a
-// half-read receive. Such a buffer can be woken by itself, but an algorithm has buffers of its own,
-// which its caller never sees. So the transport is wrapped: this class makes every buffer, and
-// keeps it in a list while it exists.
+// When a connection breaks, Gloo ends the waits on it, except for those on a half-written send and
+// a half-read receive. Such a wait can be ended through its buffer, but Gloo's algorithms have
+// buffers of their own, which their callers never see. So this class wraps the transport: it
+// creates every buffer, and keeps a list of the buffers that exist.
 //
 // Thread safety: end_waits() may be called at any time, from any thread.
 class AbortableContext : public gloo::rendezvous::Context {

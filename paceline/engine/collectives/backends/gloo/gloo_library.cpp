@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Calls `call` with a type of the element's size, because Gloo needs the type only for its size.
+// Calls `call` with a value whose type has the element's size: Gloo uses only the size of the type.
 template <class Call>
 void with_element_type(Dtype dtype, const Call& call) {
   const std::size_t bytes = size_of(dtype);
@@ -126,7 +126,8 @@ class GlooLibrary : public Library {
     finish_mean(call, rank_, world_size_);
   }
 
-  // Gloo uses every rank's output as a buffer for partial results.
+  // Gloo uses every rank's output as a buffer for partial results, so ranks without a result pass
+  // scratch.
   template <class T>
   void reduce(const Request& request) {
     const auto& call = request.call;

@@ -40,9 +40,8 @@ class MpiLibrary : public Library {
   void run(const Collective& call, std::uint32_t /*sequence*/, Deadline deadline) override {
     if (call.count > std::numeric_limits<int>::max()) {
       fail(ErrorCode::kUnsupported,
-           "{}: {} of {} elements: MPI counts to 2147483647; backend paceline can: --backend "
-           "paceline",
-           self_, name_of(call.op), call.count);
+           "{}: {} of {} elements: MPI counts only to 2147483647; choose --backend paceline", self_,
+           name_of(call.op), call.count);
     }
     std::vector<std::byte> scratch;
     MPI_Request request = start(call, scratch);
@@ -128,7 +127,7 @@ class MpiLibrary : public Library {
         break;
       }
       case Op::kReduceScatter:
-        // The result may overlap the input.
+        // The result may overlap the input, so MPI writes it to `scratch`.
         scratch.resize(bytes_of(call));
         require(MPI_Ireduce_scatter_block(call.input, scratch.data(), count, type, operation(call),
                                           communicator_, &request),

@@ -204,7 +204,7 @@ MPI_Datatype type_of(Dtype dtype) {
 MPI_Op operation_of(ReduceOp op, Dtype dtype) {
   if (op == ReduceOp::kMean) op = ReduceOp::kSum;
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
-  // MPI leaves the result for NaN open; Paceline promises that NaN wins.
+  // MPI does not define the result for NaN; Paceline promises that NaN wins.
   if (has_own_type(dtype) || (compares && is_floating_point(dtype)))
     return own_operation(op, dtype);
   switch (op) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// MPI in this process, and Paceline's types and reductions as MPI's. MPI can be started once and
-// ended once: the first group that needs it starts it, and the process's exit ends it. A program
-// that has called MPI_Init_thread itself must also end MPI itself.
+// Starts and ends MPI in this process, and maps Paceline's types and reductions to MPI's. A process
+// can start MPI only once and end it only once: the first group that needs MPI starts it, and the
+// process's exit ends it. A program that has called MPI_Init_thread itself must also end MPI
+// itself.
 //
 // Thread safety: every function may be called from any thread.
 
@@ -30,8 +31,8 @@ void require(int code, const char* what);
 // True between start() and the end of MPI.
 bool is_running();
 
-// Called if a peer is lost or an operation cannot be completed. MPI is then not ended in order,
-// because that could wait forever, and `memory`, which MPI may still use, is kept.
+// Called if a peer is lost or an operation cannot be completed. MPI_Finalize is then not called,
+// because it could wait forever, and `memory`, which MPI may still use, is kept.
 void abandon(std::vector<std::byte> memory);
 
 // Paceline's element types and reductions as MPI's. If MPI lacks a type or reduction, or its

@@ -78,8 +78,8 @@ class NcclLibrary : public Library {
         mesh_(context.mesh) {
     require(cudaGetDevice(&device_), "cudaGetDevice");
     connect(context);
-    // Does not synchronise with the default stream; an event orders it after the call's place
-    // instead.
+    // This stream does not synchronise with the default stream; an event orders it after the call's
+    // place instead.
     require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     require(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming), "cudaEventCreate");
   }
@@ -99,7 +99,7 @@ class NcclLibrary : public Library {
     try {
       carry_out(call, deadline);
     } catch (...) {
-      // Streams that wait for the communicator's work continue.
+      // Aborting also ends the wait of streams that wait for the communicator's work.
       ncclCommAbort(std::exchange(communicator_, nullptr));
       throw;
     }

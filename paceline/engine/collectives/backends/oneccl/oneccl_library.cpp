@@ -31,7 +31,8 @@ void initialize(const LaunchEnvironment& who) {
     // Two settings keep this process alive when a peer dies. A worker thread of oneCCL throws when
     // a connection breaks, and no handler catches the exception; without worker threads the calling
     // thread does the work. A communicator that is destroyed removes its names from its group's
-    // server on rank 0, unless it is told not to, and ends the process if the server is gone.
+    // server on rank 0 and ends the process if the server no longer exists; the second setting
+    // prevents the removal.
     set("CCL_WORKER_OFFLOAD", "0");
     set("CCL_PMI_FORCE_FINALIZE", "1");
     set("FI_PROVIDER_PATH", PACELINE_ONECCL_PROVIDERS);
@@ -93,7 +94,7 @@ class Connection {
   Connection(std::string self, int rank, int world_size)
       : self_(std::move(self)), rank_(rank), world_size_(world_size) {}
 
-  // Called on rank 0 only: the address at which the other ranks find it.
+  // Called on rank 0 only. Returns the address at which the other ranks find rank 0.
   ccl::kvs::address_type open() {
     server_ = ccl::create_main_kvs();
     return server_->get_address();
@@ -103,11 +104,11 @@ class Connection {
     inside([&] { communicator_.emplace(ccl::create_communicator(world_size_, rank_, server_)); });
   }
   bool is_open() const { return server_ || communicator_; }
-  // True if a call broke off inside oneCCL; it stays in oneCCL's queue, which any later call would
-  // continue.
+  // True if a call failed inside oneCCL. Such a call stays in oneCCL's queue, and any later call
+  // would continue it.
   bool is_broken() const { return is_broken_; }
-  // The rest needs no turn, and on rank 0 it waits until the other ranks have closed their
-  // connections.
+  // Only the communicator needs the turn. On rank 0, closing the server waits until the other ranks
+  // have closed their connections.
   void close(std::shared_ptr<ProcessTurn> turn) {
     communicator_.reset();
     turn.reset();
@@ -267,7 +268,7 @@ class OneCclLibrary : public Library {
     return take_turns(agree, world_ranks_, mesh_, deadline, what);
   }
 
-  // Runs a call. If it breaks off inside oneCCL, the turn is kept forever, so that no other call
+  // Runs a call. If it fails inside oneCCL, the turn is kept forever, so that no other call
   // follows. Requires: `call` holds `turn`.
   void carry_out(ProcessTurn& turn, std::function<void()> call, Deadline deadline,
                  const std::string& what) {

@@ -24,16 +24,17 @@ using namespace std::chrono_literals;
 constexpr int kSpins = 1500;
 constexpr int kSpinsWhenSharingACore = 20;
 // After spinning, a rank yields its core to the ranks that share it, which is faster than sleeping
-// and being woken. If a foreign program computes on that core as well, each yield gives it a whole
-// time slice, while a sleeper would be woken sooner. So after a yield that took that long, a number
-// of waits sleep without yielding; this number doubles each time that a yield takes that long
-// again.
+// and being woken. If another program computes on that core as well, each yield gives it a whole
+// time slice, while a sleeping rank would be woken sooner. So after a yield that took that long, a
+// number of waits sleep without yielding; this number doubles each time that a yield takes that
+// long again.
 constexpr int kYields = 50;
 constexpr auto kMostYielding = 200us;
 constexpr auto kForeignSlice = 1ms;
 constexpr int kMostWithoutYields = 4096;
 constexpr auto kSleepSlice = 2ms;
-// How long to wait for the reason of a rank that has given up; it tells all others at once.
+// How long to wait for the reason of a rank that has given up, which that rank sends to all others
+// at once.
 constexpr auto kTellingLimit = 5s;
 
 }  // namespace

@@ -37,12 +37,12 @@ struct Announcement {
 };
 
 // The head of every rank's block of shared memory. announcements[0..1] belong to even and odd
-// collectives; [2..3] likewise to calls outside the group's numbering, which all have number 0. See
-// invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie beside the
-// phase, so that a peer that needs nothing else fetches a single cache line.
+// collectives; [2..3], in the same way, to calls outside the group's numbering, which all have
+// number 0. See invariant (3) of PhaseBarrier. The digests of the announcements and `given_up` lie
+// beside the phase, so that a peer that needs nothing else fetches a single cache line.
 struct ControlBlock {
   alignas(128) std::atomic<std::uint32_t> phase;
-  std::atomic<std::uint32_t> given_up;  // the phase that the rank has given up; 0 if none
+  std::atomic<std::uint32_t> given_up;  // the phase at which the rank gave up waiting; 0 if none
   std::uint64_t digests[4];
   alignas(128) std::atomic<std::uint32_t> sleepers;
   // The last collective entered: sequence << 8 | op.
@@ -82,12 +82,12 @@ static_assert(offsetof(ControlBlock, digests) == 8 && offsetof(ControlBlock, sle
 //     the waiter sees the new phase, or the arriving rank sees the waiter and wakes it. Acquire and
 //     release would not suffice: then both could load the old value. If `phase` changes after the
 //     waiter's load, futex_wait() finds a value other than the expected one, and returns.
-// (5) A rank that arrives at phase n after another rank has given it up does not pass. The rank
-//     that gives up stores `given_up`, then loads the phases; the late rank stores its phase, then
-//     loads `given_up` of every peer. All four are sequentially consistent, so at least one of the
-//     two ranks sees the other's store. If the rank that gives up sees that all have arrived after
-//     all, it clears `given_up` and passes. A rank that loaded it in between fails the group: one
-//     unnecessary error near a deadline, but never a wrong result.
+// (5) A rank that arrives at phase n after another rank has given up waiting there does not pass.
+//     The rank that gives up stores `given_up`, then loads the phases; the late rank stores its
+//     phase, then loads `given_up` of every peer. All four are sequentially consistent, so at least
+//     one of the two ranks sees the other's store. If the rank that gives up sees that all have
+//     arrived after all, it clears `given_up` and passes. A rank that loaded it in between fails
+//     the group: one unnecessary error near a deadline, but never a wrong result.
 // (6) `entered` is only read for the texts of errors, with relaxed order: a stale value makes a
 //     text less exact.
 //
@@ -101,9 +101,9 @@ class PhaseBarrier {
   // Announces what this rank is about to do. Call before the first arrive_and_wait() of a
   // collective.
   void announce(const Announcement& announcement);
-  // agrees() tells whether a peer announced the same fingerprint as this rank for the last
-  // announced collective (wrong with a chance of 1 in 2^64); announcement_of() returns what it
-  // announced. Requires: this rank has passed a phase since announce().
+  // agrees() returns whether a peer announced the same fingerprint as this rank for the last
+  // announced collective (wrong with a chance of 1 in 2^64); announcement_of() returns the peer's
+  // announcement. Requires: this rank has passed a phase since announce().
   bool agrees(int rank) const { return block(rank).digests[slot_] == digest_; }
   const Announcement& announcement_of(int rank) const;
 
@@ -149,7 +149,7 @@ class PhaseBarrier {
   std::uint64_t digest_ = 0;
   SlowWaitSteps steps_;                    // warnings about the collective under way
   std::optional<Deadline> answers_until_;  // set once the collective's deadline has passed
-  const bool asks_;  // the group spans hosts: a rank of this host may wait for one of another
+  const bool asks_;                        // a rank of this host may wait for a rank elsewhere
   int waits_without_yields_ = 0;
   int next_without_yields_ = kFewestWaitsWithoutYields;
 };
@@ -177,7 +177,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 // Thread safety: none; one executor owns it.
 class SharedAreas {
  public:
-  // The memory behind the areas, which holds the rings of messages.
+  // The memory after the areas, which holds the rings of messages.
   RingMemory ring_memory() const { return {blocks_, ring_offset()}; }
 
   // Begins the next piece and returns its turn.
@@ -190,7 +190,7 @@ class SharedAreas {
   }
 
  protected:
-  // Collective among the ranks of this host. Error(kSystem) on every one of them if memory is
+  // Collective among the ranks of this host. Every one of them throws Error(kSystem) if memory is
   // lacking. Requires: mesh.shared_memory(), and `mesh` outlives this object.
   SharedAreas(Mesh& mesh, std::size_t area_bytes, Pages::When pages, Deadline deadline);
 
@@ -209,8 +209,8 @@ class SharedAreas {
   PhaseBarrier barrier_;
 };
 
-// The areas of a group whose ranks are all on one host. Every collective enters here: the ranks
-// announce their calls, wait for each other and compare.
+// The areas of a group whose ranks are all on one host. Every collective begins with enter() or
+// enter_with_places(): the ranks announce their calls, wait for each other and compare.
 class GroupShare : public SharedAreas {
  public:
   static constexpr std::size_t kAreaBytes = 256 << 10;  // two of them stay in a core's L2 cache
@@ -220,7 +220,7 @@ class GroupShare : public SharedAreas {
   // Announces this rank's call and waits for all other ranks, which must make the same call. Errors
   // are those of PhaseBarrier and require_same().
   void enter(const SharedOperation& operation, const Announcement& announcement);
-  // As enter(), but also learns where the other ranks' buffers lie.
+  // Like enter(), but also learns where the other ranks' buffers lie.
   void enter_with_places(const SharedOperation& operation, const Announcement& announcement);
   // The announcements of all ranks at the last enter_with_places(). They are copies, which no rank
   // can change any more.

@@ -18,21 +18,21 @@ using namespace std::chrono_literals;
 
 // The bytes of a piece of a reduction, over all its blocks.
 constexpr std::size_t kPieceBytes = 16 << 20;
-// Sizes for pieces that overlap: how many bytes a rank sends for one piece to all others together,
-// the least that it sends to one of them over each connection, and how many pieces are begun at a
-// time. A piece is long enough to make system calls cheap, and all pieces begun together fill a
-// link. A piece is short enough that all connections of a link get an equal share of it, and that
-// the bytes in flight stay in the cache. The fewer pieces are begun at a time, the less one
+// Sizes for pieces that overlap: the bytes that a rank sends to all other ranks together for one
+// piece, the least that it sends to one of them over each connection, and the number of pieces that
+// are under way at a time. A piece is long enough to make system calls cheap, and all pieces under
+// way fill a link. A piece is short enough that all connections of a link get an equal share of it,
+// and that the bytes in flight stay in the cache. The fewer pieces are under way, the less one
 // connection can run ahead of another: at the end a link that has sent everything would idle while
 // another still receives (benchmarks/hosts.md).
 constexpr std::size_t kOverlappingBytes = 192 << 10;
 constexpr std::size_t kLeastMessageBytes = 64 << 10;
 constexpr std::size_t kPiecesAhead = 3;
 constexpr std::size_t kMaxPlans = 256;
-// A reduce serves the sockets between blocks of this size.
+// Between blocks of this size, a reduce moves bytes through the sockets.
 constexpr std::size_t kReduceBlockBytes = 128 << 10;
 constexpr auto kSayPresentAfter = 1s;
-// A rank that was away from the group for longer may be late, and may find messages that others
+// A rank that has made no collective call for longer may be late, and may find messages that others
 // sent before they gave up.
 constexpr auto kMayBeLateAfter = 20ms;
 // The sequence number of all calls outside the group's numbering.
@@ -67,7 +67,7 @@ struct MessageExecutor::Operation {
   AwakeClock::time_point begin;
   bool is_shared = false;          // the scratch lies in memory that the host's ranks can read
   std::deque<Piece> pieces;        // pieces that have begun
-  const Piece* piece = nullptr;    // the piece of which steps are taken now
+  const Piece* piece = nullptr;    // the piece whose steps are being carried out
   std::size_t num_begun = 0;       // number of pieces begun so far
   std::size_t scratch_stride = 0;  // distance between pieces, in elements
   SlowWaitSteps steps;
@@ -126,7 +126,7 @@ Candidate MessageExecutor::plan_for(const Collective& call) {
   return plans_[key] = planner_.choose({call.op, call.dtype, call.count});
 }
 
-// How many elements of each block a piece has. Only a call that needs scratch is cut.
+// The number of elements of each block in a piece. Only a call that needs scratch is divided.
 std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algorithm) {
   if (algorithm == Algorithm::kHierarchy) return hierarchy_count(call);
   const std::size_t whole = std::max<std::size_t>(1, call.count);
@@ -141,7 +141,7 @@ std::size_t MessageExecutor::piece_count(const Collective& call, Algorithm algor
   return std::max<std::size_t>(1, bytes / size_of(call.dtype) / blocks);
 }
 
-// The largest count for which every rank's scratch fits into the memory that its host shares; the
+// The largest count for which every rank's scratch fits into the shared memory of its host; the
 // same on all ranks.
 std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   const std::size_t room = HostShare::kAreaBytes / size_of(call.dtype);
@@ -165,8 +165,8 @@ std::size_t MessageExecutor::hierarchy_count(const Collective& call) {
   return count = std::max<std::size_t>(1, spec.count);
 }
 
-// Takes the steps that may be taken ahead, then completes the oldest piece if enough pieces have
-// begun. All ranks do this in the same order, so that the messages of each pair keep one order.
+// Runs the steps that may run ahead, then completes the oldest piece if enough pieces are under
+// way. All ranks do this in the same order, so that the messages of each pair keep one order.
 void MessageExecutor::begin_piece(Operation& operation, Piece piece) {
   const std::size_t most = piece.schedule.overlaps ? kPiecesAhead : 1;
   if (operation.num_begun == 0) make_room(operation, piece.schedule, most);
@@ -190,8 +190,8 @@ void MessageExecutor::end_piece(Operation& operation) {
   operation.pieces.pop_front();
 }
 
-// Allocates scratch for `pieces` pieces at a time. Requires: `schedule` is that of the first piece;
-// no later one is longer.
+// Allocates scratch for `pieces` pieces at a time. Requires: `schedule` is that of the first piece,
+// and no later piece needs more.
 void MessageExecutor::make_room(Operation& operation, const Schedule& schedule,
                                 std::size_t pieces) {
   operation.scratch_stride = schedule.scratch_count;

@@ -4,17 +4,17 @@
 // reductions are cut into pieces, so that scratch stays small.
 //
 // Steps are carried out in order. Sends and receives continue while later steps run, and a step
-// that needs bytes that are still on their way waits only for these (algorithms/schedule.h). A
-// reduce begins with the bytes that have arrived.
+// that needs bytes that are still under way waits only for these (algorithms/schedule.h). A reduce
+// begins with the bytes that have arrived.
 //
-// If the ranks of a host share memory, the scratch of a hierarchy lies in it: the ranks of the host
-// read each other's scratch, and meet between the steps.
+// If the ranks of a host share memory, the scratch of a hierarchy lies in that memory: the ranks of
+// the host read each other's scratch, and meet between the steps.
 //
 // Every message carries the fingerprint, and headers are read as they arrive, even if the schedule
-// does not expect them: ranks that make different calls may have chosen different algorithms. A
-// rank that has waited for a while tells all others that it has arrived (a presence), and answers
-// ranks that ask which ranks it waits for, so that a timeout error names the missing rank and not
-// one that is itself waiting.
+// does not expect them, because ranks that make different calls may have chosen different
+// algorithms. A rank that has waited for a while sends all others a notice that it has arrived (a
+// presence), and answers ranks that ask which ranks it waits for, so that a timeout error names the
+// missing rank and not one that is itself waiting.
 //
 // Thread safety: none; calls come one at a time.
 
@@ -87,11 +87,11 @@ class MessageExecutor {
   const Planner& planner_;
   HostShare* const share_;
   std::map<std::tuple<Op, Dtype, std::size_t>, Candidate> plans_;
-  // The largest counts found so far; the last part of the key is the root.
+  // The results of hierarchy_count() so far, by operation, type and root.
   std::map<std::tuple<Op, Dtype, int>, std::size_t> hierarchy_counts_;
   std::vector<Transfer> transfers_;  // transfers of the collective under way
   Scoreboard scoreboard_;            // the bytes that these transfers use
-  // A mapping, because malloc() might not return the memory to the system with the group's end.
+  // A mapping, because malloc() might not return the memory to the system when the group ends.
   Mapping scratch_;
   std::vector<std::byte> partials_;
   std::vector<ReduceSource> sources_;     // sources of the reduce under way

@@ -80,7 +80,7 @@ bool asks_for(const PointToPointCall& call, int peer, std::uint32_t tag) {
   return (call.peer == peer || call.peer == kAnySource) && call.tag == tag;
 }
 
-// Makes a Work. A blocking call's Work is never asked for its description, so it stores none.
+// Makes a Work. The description of a blocking call's Work is never used, so it is not composed.
 WorkPtr new_work(const char* what, const PointToPointCall& call, const Mesh& mesh,
                  std::weak_ptr<Progress> progress) {
   if (call.is_blocking) return std::make_shared<Work>([what] { return std::string(what); });
@@ -198,9 +198,9 @@ bool MessageQueues::pump_send(int peer) {
     if (sent < 0) {
       if (would_block(errno)) return false;
       mesh_.throw_if_own(errno, peer, "sending to");
-      mesh_.throw_lost(
-          peer, fmt::format("is gone, and {} with it: {}", label_of("send", message.call, mesh_)(),
-                            std::strerror(errno)));
+      mesh_.throw_lost(peer,
+                       fmt::format("is gone, so {} cannot complete: {}",
+                                   label_of("send", message.call, mesh_)(), std::strerror(errno)));
     }
     message.sent += static_cast<std::size_t>(sent);
     has_moved = true;
@@ -322,7 +322,7 @@ void MessageQueues::require_senders() const {
       if (ended) last_ended = peer;
     }
     if (!somebody) {
-      mesh_.throw_lost(last_ended, "is gone, and with it the message of " +
+      mesh_.throw_lost(last_ended, "is gone without sending the message of " +
                                        label_of("recv", posted.call, mesh_)());
     }
   }
@@ -481,8 +481,8 @@ void MessageQueues::check_deadlines() const {
   }
 }
 
-// Warns of messages that were not received. Their senders believe that they have arrived, so this
-// is the last chance to report them.
+// Warns about messages that were not received. Their senders believe that they have arrived, so
+// this is the last chance to report them.
 void MessageQueues::warn_of_unreceived() const {
   for (int peer = 0; peer < mesh_.world_size(); ++peer) {
     if (peer == mesh_.rank()) continue;
@@ -511,7 +511,7 @@ std::optional<MessageHeader> MessageQueues::next_unreceived(int peer) const {
   return is_whole ? std::optional(header) : std::nullopt;
 }
 
-// Drops what the call kept alive later, because it may own this object.
+// Keeps the object that the call kept alive until take_dropped(), because it may own this object.
 void MessageQueues::let_go(PointToPointCall& call) {
   if (call.keep_alive) dropped_.push_back(std::move(call.keep_alive));
 }

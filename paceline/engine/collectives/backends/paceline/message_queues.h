@@ -38,9 +38,9 @@ struct MessageHead {
 
   static MessageHead of(const PointToPointCall& call);
 
-  // The following functions require that the header is complete. The number of sizes; empty if the
-  // message has no shape. It is stored plus 1 in the fingerprint's layout, which messages do not
-  // use otherwise.
+  // This and the following functions require a complete header. Returns the number of sizes; empty
+  // if the message has no shape. The fingerprint's `layout`, which messages do not use otherwise,
+  // holds that number plus 1.
   std::optional<std::size_t> num_sizes() const {
     const std::uint32_t layout = std::bit_cast<Fingerprint>(header.fingerprint).layout;
     return layout == 0 ? std::optional<std::size_t>() : layout - 1;
@@ -49,8 +49,8 @@ struct MessageHead {
   std::size_t num_bytes() const {
     return sizeof(MessageHeader) + num_sizes().value_or(0) * sizeof(std::int64_t);
   }
-  // The bytes in front of the payload, including the address that an offered payload has in its
-  // place.
+  // The number of bytes before the payload. An offered payload is not sent; its address takes its
+  // place in the stream, and these bytes are included.
   std::size_t num_bytes_before_payload() const {
     return num_bytes() + (header.is_offer() ? sizeof(std::uint64_t) : 0);
   }
@@ -98,7 +98,7 @@ MessageLabel label_of(const char* what, const PointToPointCall& call, const Mesh
 //     refused it, or the sender withdraws it; a refused one follows its head through the stream.
 //
 // The queues need no memory order of their own: PointToPoint calls them with its mutex held.
-// transport/message_streams.h argues the memory order of the rings in shared memory.
+// transport/message_streams.h explains the memory order of the rings in shared memory.
 //
 // Thread safety: none.
 class MessageQueues {
@@ -111,7 +111,7 @@ class MessageQueues {
   // Sends a whole message now if it is small, travels through a ring and no other message is in
   // front of it; otherwise does nothing and returns false.
   bool send_at_once(const PointToPointCall& call);
-  // Takes such a message into `call` if it is complete and the next one of its peer. kNo: call
+  // Receives such a message into `call` if it is complete and the next one of its peer. kNo: call
   // receive() instead, because the message is not small or another operation is under way.
   enum class AtOnce { kTaken, kNotYet, kNo };
   AtOnce receive_at_once(const PointToPointCall& call);
@@ -130,14 +130,14 @@ class MessageQueues {
   bool pump(bool takes_unexpected);
   // The channels that pump() waits for.
   std::vector<Interest> interests() const;
-  // Throws Error(kTimeout) for an expired operation, and an error for a receive to which no rank is
-  // left to send.
+  // Throws Error(kTimeout) for an expired operation, and an error for a receive if no rank is left
+  // that could send its message.
   void check_deadlines() const;
   ErrorContext context_of(std::string_view operation, int peer, Deadline deadline) const;
   void require_senders() const;
   // Ends all operations under way with `error`.
   void fail_all(const Error& error);
-  // Warns of messages that have arrived or are on their way, and were never received.
+  // Warns about messages that have arrived or are under way, but were never received.
   void warn_of_unreceived() const;
   // The objects that completed operations kept alive. They may own this object.
   bool has_dropped() const { return !dropped_.empty(); }
@@ -150,7 +150,7 @@ class MessageQueues {
     Deadline deadline;
     WorkPtr work;
     std::size_t sent = 0;  // bytes sent through the stream
-    // The address of an offered payload, which is all that follows the head.
+    // The address of an offered payload; nothing else follows the head.
     std::uint64_t address = 0;
     AwakeClock::time_point begin = AwakeClock::now();
   };
@@ -170,10 +170,10 @@ class MessageQueues {
     std::uint64_t address = 0;          // address of an offered payload
     std::optional<Deadline> take_by;    // an offered payload waits for its receive until then
     std::size_t got = 0;                // bytes of head, address and payload together
-    std::optional<Posted> receive;      // the receive that gets the payload, or
-    std::vector<std::byte> unexpected;  // the payload of an unexpected message
-    bool accepted = false;              // the head is read and the payload has a place
-    bool ended = false;                 // the peer sends nothing more
+    std::optional<Posted> receive;      // set if a receive gets the payload
+    std::vector<std::byte> unexpected;  // otherwise: the payload
+    bool accepted = false;              // the head has been read and the payload has a destination
+    bool ended = false;                 // the peer will send nothing more
   };
 
   bool pump_send(int peer);

@@ -18,7 +18,7 @@ namespace paceline {
 
 namespace {
 
-// The facts that the ranks tell each other when a group forms.
+// The facts that the ranks exchange when a group forms.
 struct Terms {
   std::array<double, 10> costs{};
   std::array<char, 64> origin{};
@@ -82,8 +82,8 @@ Hosts hosts_of(const Mesh& mesh) {
   return Hosts::from(host_of);
 }
 
-// Gathers the terms of all ranks with the simplest algorithm, because no other is agreed yet; the
-// sequence number is 0.
+// Gathers the terms of all ranks with the simplest algorithm, because the ranks have not agreed on
+// any other yet; the sequence number is 0.
 std::vector<Terms> terms_of_all(Mesh& mesh, Exchange& exchange, const Terms& mine,
                                 const EngineOptions& options, Deadline deadline) {
   const Planner direct(hosts_of(mesh), {.algorithm = Algorithm::kDirect});
@@ -136,7 +136,7 @@ std::optional<std::size_t> first_refusal(std::span<const Statement> all) {
   return {};
 }
 
-// Makes all ranks choose by the same numbers, and the hierarchy possible only if every host shares
+// Makes all ranks choose by the same numbers, and allows the hierarchy only if every host shares
 // memory.
 Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
                          const EngineOptions& options, Deadline deadline) {
@@ -159,7 +159,8 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 
 namespace {
 
-// Aborts the group because of the exception being handled, tells all ranks, and rethrows it.
+// Aborts the group because of the exception being handled, which all ranks are sent, and rethrows
+// it.
 [[noreturn]] void rethrow_aborting(const Mesh& mesh,
                                    const std::function<void(const Error& cause)>& abort) {
   try {
@@ -167,7 +168,7 @@ namespace {
   } catch (const Error& error) {
     abort(error);
     throw;
-  } catch (...) {  // for example without memory: the other ranks must not wait for this one
+  } catch (...) {  // for example, out of memory: the other ranks must not wait for this one
     const Error cause(ErrorCode::kSystem,
                       fmt::format("{}: a collective of group {} failed: {}", mesh.self(),
                                   mesh.name(), describe_current_exception()));
@@ -181,7 +182,7 @@ bool is_one_host(const Mesh& mesh) {
 }
 
 // Allocates a host's share. Empty if a rank of the host got no memory: every rank of the host
-// learns of it (SharedMemory::allocate), so all of them work without.
+// learns of it (SharedMemory::allocate), so all of them continue without shared memory.
 template <class Share>
 std::unique_ptr<Share> try_to_share(Mesh& mesh, bool is_wanted, Deadline deadline) {
   if (!is_wanted || mesh.shared_memory() == nullptr || mesh.world_size() == 1) return nullptr;
@@ -336,7 +337,7 @@ SymmetricBuffer PacelineBackend::allocate_symmetric(std::size_t bytes, Pages pag
         blocks[static_cast<std::size_t>(rank)] = shared->of(rank);
       return {std::move(blocks), mesh_->rank(), bytes, shared, mesh_->failure_flag()};
     } catch (const Error& error) {
-      // Every rank already knows of the allocation failure, and the group goes on.
+      // Every rank already knows of the allocation failure, and the group continues.
       if (error.code() != ErrorCode::kSystem) PacelineBackend::abort(error);
       throw;
     }

@@ -2,8 +2,8 @@
 
 // Paceline's own backend, for all types and operations. It uses shared memory among ranks that have
 // it, messages among others, and both in a group that spans hosts. The ranks first agree on the
-// numbers by which they choose algorithms, and on which ranks share memory; the executors are made
-// from the result.
+// numbers by which they choose algorithms, and on which ranks share memory; then they create the
+// executors that fit.
 
 #include <cstdint>
 #include <functional>
@@ -33,7 +33,7 @@ struct EngineOptions {
   std::shared_ptr<SymmetricRegistry> symmetric = std::make_shared<SymmetricRegistry>();
 };
 
-// Makes the planner by which all ranks choose. Collective; a group of one sends nothing.
+// Makes the planner by which all ranks choose. Collective; a group of one rank sends nothing.
 // `shares_memory`: whether this rank maps the memory of the other ranks of its host.
 // Error(kInvalid) if the planning options differ from rank 0's; other errors are those of
 // MessageExecutor::run().
@@ -43,8 +43,8 @@ Planner agree_on_planner(Mesh& mesh, Exchange& exchange, bool shares_memory,
 // An all_gather: every rank gets the bytes of all ranks, in rank order.
 Collective all_gather_of(std::span<const std::byte> mine, std::span<std::byte> all);
 
-// The result of a rank's attempt, which it tells the others: success, with a text for the others to
-// compare, or its error.
+// The result of a rank's attempt, as the rank reports it to the others: success, with a text for
+// the others to compare, or the rank's error.
 struct Statement {
   bool good = true;
   std::uint8_t code = 0;
@@ -55,8 +55,8 @@ struct Statement {
 };
 static_assert(sizeof(Statement) == 512);
 
-// Gathers the statements of all ranks, from which all reach the same verdict. `run` carries out a
-// collective; a group of one does not call it.
+// Gathers the statements of all ranks, so that all of them come to the same conclusion. `run`
+// carries out a collective; a group of one rank does not call it.
 std::vector<Statement> statements_of_all(const Statement& mine, std::size_t world_size,
                                          const std::function<void(const Collective& call)>& run);
 // The first rank whose statement is a refusal.
@@ -93,14 +93,14 @@ class PacelineBackend : public Backend {
   Mesh& mesh() const { return *mesh_; }
 
  private:
-  // Carries out a call on the executor that the group has.
+  // Carries out a call on the executor that this group has.
   void execute(const Collective& call, const Fingerprint& fingerprint, const WaitOptions& wait);
-  // Gathers facts that the engine needs from all ranks; the call's sequence number is 0.
+  // Gathers from all ranks facts that the engine needs, in a call with sequence number 0.
   void tell_all(std::span<const std::byte> mine, std::span<std::byte> all, Deadline deadline);
   void require_room(std::size_t bytes, Deadline deadline);
   void require_no_problem(const std::optional<Error>& own, const Fingerprint& fingerprint,
                           const WaitOptions& wait);
-  // Runs a collective; its error ends the group and is told to all ranks.
+  // Runs a collective; an error in it fails the group and is sent to all ranks.
   template <class Operation>
   void guarded(Operation&& operation);
 
@@ -112,7 +112,7 @@ class PacelineBackend : public Backend {
   const std::unique_ptr<HostShare> host_share_;    // set if only some ranks are on this host
   const Planner planner_;
   std::optional<SharedExecutor> shared_;                // set if there is a group share
-  std::optional<MessageExecutor> messages_;             // set if there is none
+  std::optional<MessageExecutor> messages_;             // set if there is no group share
   const std::shared_ptr<PointToPoint> point_to_point_;  // owners: this object and waiting threads
 };
 

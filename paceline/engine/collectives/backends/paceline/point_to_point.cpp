@@ -11,8 +11,8 @@ namespace paceline {
 namespace {
 
 constexpr std::chrono::milliseconds kPollSlice{10};
-// After this many rounds over the peers the thread that moves messages lets other threads in, and
-// after this many turns it checks deadlines, even if bytes move all the time.
+// The thread that moves messages lets other threads in after kPumpsPerTurn rounds over the peers,
+// and checks deadlines after kTurnsPerLook turns, even if bytes move all the time.
 constexpr int kPumpsPerTurn = 64;
 constexpr int kTurnsPerLook = 256;
 constexpr int kTurnsPerClock = 64;
@@ -280,7 +280,7 @@ void PointToPoint::guarded(Action&& action) {
   } catch (const Error& error) {
     mesh_.abort(error);
     fail_all(error);
-  } catch (...) {  // for example without memory for a message
+  } catch (...) {  // for example, out of memory for a message
     const Error cause(ErrorCode::kSystem,
                       fmt::format("{}: moving the messages of group {} failed: {}", mesh_.self(),
                                   mesh_.name(), describe_current_exception()));

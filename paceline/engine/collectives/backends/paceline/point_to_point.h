@@ -1,14 +1,14 @@
 #pragma once
 
 // send and recv. A message is matched by sender and tag, in the order of sending. All messages of a
-// group are moved together, so that a send and a receive never wait for each other: by the threads
-// that wait for one of them or, if none does, by a thread of the group, which is started when it is
-// first needed. A small message to a rank of this host has been delivered when the call that sends
-// it returns.
+// group are moved together, so that a send and a receive never wait for each other. They are moved
+// by the threads that wait for one of them or, if none does, by a thread of the group, which is
+// started when it is first needed. A small message to a rank of this host has been delivered when
+// the call that sends it returns.
 //
 // A message without a receive is kept, up to MessageQueues::kMaxUnexpectedBytes per group; beyond
-// that its sender waits. A message that was never received causes a warning when the group ends in
-// order.
+// that its sender waits. If a group ends without an error, it warns about messages that were never
+// received.
 //
 // Thread safety: send(), receive() and progress() may be called from any thread.
 
@@ -44,8 +44,8 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   void wake() { streams_.wake(); }
 
  private:
-  // All functions but run() require that mutex_ is held; the ones that take `lock`, that `lock`
-  // holds it.
+  // All functions except run() require that mutex_ is held; functions with a parameter `lock`
+  // require that `lock` holds it.
   bool take_at_once(std::unique_lock<std::mutex>& lock, const PointToPointCall& call);
   WorkPtr taken_from(int peer);
   WorkPtr begin(std::unique_lock<std::mutex> lock, WorkPtr work, bool is_blocking);
@@ -77,12 +77,12 @@ class PointToPoint : public Progress, public std::enable_shared_from_this<PointT
   bool is_closed_ = false;
   bool somebody_sleeps_ = false;  // a thread sleeps, and wake() wakes it
   unsigned sent_at_once_ = 0;
-  int callers_ = 0;               // number of threads that wait for a message, and move all
-  bool has_idle_thread_ = false;  // the thread waits to be told that operations are left
-  // Tells the thread that this object was destroyed, because an object that a call kept alive owned
-  // it.
+  int callers_ = 0;  // number of threads that wait for a message, and move all messages
+  bool has_idle_thread_ = false;  // the thread waits until operations are left to it
+  // Tells the thread that this object has been destroyed on the thread itself: an object that a
+  // call kept alive may own the group.
   const std::shared_ptr<bool> is_gone_ = std::make_shared<bool>(false);
-  // Signals that operations are left to the thread, or that no other thread is inside any more.
+  // Signals that operations are left to the thread, or that no caller is inside any more.
   std::unique_ptr<std::condition_variable> left_ = std::make_unique<std::condition_variable>();
   std::jthread thread_;
 };

@@ -69,7 +69,7 @@ void SharedRunner::meet_and_run_from(const SharedPiece& piece, std::size_t step)
   }
 }
 
-// Runs steps until the next meeting or the end; returns its index.
+// Runs steps until the next meeting or the end; returns the index at which it stopped.
 std::size_t SharedRunner::run_from(const SharedPiece& piece, std::size_t step) {
   const auto& steps = piece.schedule.steps;
   for (; step < steps.size() && steps[step].kind != Step::Kind::kMeet; ++step) {
@@ -187,8 +187,8 @@ void SharedExecutor::run_tiny(const SharedOperation& operation, const Schedule& 
   runner_.finish(piece);
 }
 
-// A rank whose buffers are not shared copies before it knows about the other ranks' buffers, which
-// saves one phase for all.
+// A rank whose buffers are not shared copies before it knows about the other ranks' buffers. That
+// saves a phase if no rank's buffers are shared.
 void SharedExecutor::run_small(const SharedOperation& operation, const SharedPlan& plan) {
   const Announcement announcement = regions_.announcement_for(operation);
   const SharedPiece piece{operation, plan.staged, share_.begin_piece()};

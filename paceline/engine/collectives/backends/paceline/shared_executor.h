@@ -43,13 +43,13 @@ class SharedRunner {
   // Runs the steps after the first meeting, once the ranks have met. Requires: prepare() was
   // called.
   void finish(const SharedPiece& piece);
-  // Runs all steps, including the meetings. Requires, for a piece in place: the ranks have entered,
-  // with places that regions.hold_all() accepts.
+  // Runs all steps, including the meetings. For a piece in place, requires: the ranks have called
+  // enter_with_places(), and regions.hold_all() has accepted their places.
   void run(const SharedPiece& piece);
 
  private:
-  // Where the piece lies in a rank's memory, by Space. Other ranks' buffers are known only for a
-  // piece in place.
+  // The addresses at which the piece begins in one rank's memory, indexed by Space. The buffers of
+  // other ranks are known only for a piece in place.
   using Bases = std::array<std::byte*, 3>;
 
   void find_bases(const SharedPiece& piece);
@@ -67,7 +67,7 @@ class SharedRunner {
   const int rank_;
   GroupShare& share_;
   const SymmetricRegions& regions_;
-  // By rank; one list for the scratch of each turn.
+  // The bases of every rank; one list for the staging area of each turn.
   std::array<std::vector<Bases>, 2> bases_of_turns_;
   std::vector<Bases>* bases_ = nullptr;  // the bases of the piece under way
   std::size_t element_ = 0;              // bytes of an element
@@ -76,11 +76,12 @@ class SharedRunner {
   std::vector<std::byte*> targets_;
 };
 
-// Runs collectives the way that choose_route() (shared_plans.h) chooses:
+// Runs collectives by the route that choose_route() (shared_plans.h) selects:
 //
-//   in place when all ranks' buffers are in symmetric memory: peers' input is read and peers'
-//   output written where they lie. All ranks arrive, and all finish; staged for any other memory,
-//   piece by piece, and for tiny calls.
+//   in place if all ranks' buffers are in symmetric memory: after all ranks have arrived, each one
+//   reads peers' inputs and writes peers' outputs where they lie; no rank returns before all ranks
+//   have finished;
+//   staged, piece by piece, for any other memory and for tiny calls.
 //
 // Thread safety: none; calls come one at a time.
 class SharedExecutor {
@@ -96,10 +97,10 @@ class SharedExecutor {
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline) {
     return regions_.allocate(bytes, pages, deadline);
   }
-  // Every rank's buffer in the last visit; empty if this process does not see them.
+  // Every rank's buffer in the last visit; empty if this process does not map all of them.
   const std::vector<std::byte*>& visited() const { return visited_; }
-  // Whether this memory of this rank was allocated by allocate(), of this group or of one that it
-  // was made from.
+  // Whether this memory of this rank comes from allocate() of this group, or of a group from which
+  // this one was made.
   bool is_symmetric(const void* data, std::size_t bytes) {
     return regions_.find(data, bytes).region >= 0;
   }

@@ -20,8 +20,8 @@ constexpr std::size_t kTinyBytesWhenSharingCores = 32 << 10;
 // Up to this size, the data that peers read is copied before the ranks meet, which saves a phase.
 constexpr std::size_t kSmallBytes = 16 << 10;
 // Up to this size, in staged calls, every rank reduces everything itself, which saves a phase. With
-// two ranks this applies to every size, because they do not read more of each other's memory that
-// way.
+// two ranks this applies to every size, because it does not make them read more of each other's
+// memory.
 constexpr std::size_t kOneShotBytes = 8 << 10;
 
 std::size_t most_tiny(const SharedTerms& terms) {
@@ -40,7 +40,7 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request) {
   SharedRoute route;
   route.is_one_shot = request.op == Op::kAllReduce &&
                       (terms.world_size == 2 || bytes <= std::max(kOneShotBytes, most_tiny(terms)));
-  // Calls with unequal counts are cut by their longest block, which `count` does not tell.
+  // Calls with unequal counts are divided by their longest block, which `count` does not show.
   const bool is_one_piece =
       !has_counts(request.op) &&
       request.count <= staged_piece_count(request.op, request.dtype, terms.world_size);
@@ -89,8 +89,8 @@ bool ScheduleKey::operator==(const ScheduleKey& other) const {
          spec.output_stride == theirs.output_stride && spec.chunk == theirs.chunk;
 }
 
-// The products are independent of each other, because this lookup is a part of the time of a small
-// call.
+// The products are independent of each other, so that the processor computes them at the same time:
+// this lookup is a part of the time of a small call.
 std::size_t ScheduleKey::place() const {
   const auto root_and_op =
       (static_cast<std::uint64_t>(spec.root) << 8) | static_cast<std::uint64_t>(spec.op);

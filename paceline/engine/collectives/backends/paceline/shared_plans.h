@@ -30,11 +30,10 @@ SharedRoute choose_route(const SharedTerms& terms, const PlanRequest& request);
 // Explains the choice in lines for people.
 std::string explain_route(const SharedTerms& terms, const PlanRequest& request);
 
-// The most elements of a call, or of each of its blocks, that a piece of a staging area has room
-// for.
+// The most elements of a call, or of each of its blocks, in a piece that fits into a staging area.
 std::size_t staged_piece_count(Op op, Dtype dtype, int world_size);
 
-// A cache of values. Each key has one place, which holds the key that was stored there last, so a
+// A cache of values. Each key maps to one place, which holds only the last key stored there, so a
 // lookup is one comparison and costs a small call a few nanoseconds. A Key has operator== and
 // place(), which is below kNumPlaces. Thread safety: none; one executor owns it.
 template <class Key, class Value>
@@ -42,7 +41,7 @@ class MadeBefore {
  public:
   static constexpr std::size_t kNumPlaces = 256;
 
-  // The value that `make` returns, or has returned for the same key. Valid until the next call.
+  // The value for `key`; calls `make` if the cache does not hold it. Valid until the next call.
   template <class Make>
   const Value& find(const Key& key, Make&& make) {
     Entry& entry = entries_[key.place()];
@@ -65,7 +64,7 @@ struct SharedPlan {
   Schedule staged;  // schedule of the whole call, if it is one piece
 };
 
-// How the calls of one form are carried out in shared memory.
+// A cache of plans: how calls of each form are carried out in shared memory.
 class SharedPlans {
  public:
   // `terms` outlives this object.
@@ -97,8 +96,8 @@ class SharedPlans {
   MadeBefore<Key, SharedPlan> plans_;
 };
 
-// The key of a schedule of this rank. Requires: equal counts, and a single group with one rank and
-// one world size.
+// The key of a schedule. Requires: the operation has equal counts, and all keys belong to one rank
+// of one group, because == does not compare ranks and world sizes.
 struct ScheduleKey {
   using Build = Schedule (*)(const ScheduleSpec& spec);
 

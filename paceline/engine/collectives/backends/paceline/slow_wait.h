@@ -30,24 +30,24 @@ struct Suspect {
 // answers tell; if some of them have not arrived, only these. Empty if all ranks answer that they
 // are waiting.
 std::vector<Suspect> find_suspects(const Mesh& mesh, std::span<const Awaited> awaited, bool asked);
-// "rank 3 (box), which rank 1 is waiting for, has not arrived".
+// Returns a text such as "rank 3 (box), which rank 1 is waiting for, has not arrived".
 std::string describe_suspects(const Mesh& mesh, std::span<const Suspect> suspects);
-// The text if there is no suspect: "rank 1 (box) is waiting as well".
+// Returns the text when there is no suspect, such as "rank 1 (box) is waiting as well".
 std::string describe_waiting(const Mesh& mesh, std::span<const Awaited> awaited);
-// The suspects; the awaited ranks if there are none.
+// The ranks of the suspects or, if there are none, the awaited ranks.
 std::vector<int> blamed(std::span<const Awaited> awaited, std::span<const Suspect> suspects);
 
-// The ranks that a rank waits for, and the sentence that says so.
+// The ranks that a rank waits for, and a sentence about them.
 struct Missing {
   std::string text;
-  std::vector<int> ranks;  // numbers of the group
+  std::vector<int> ranks;  // ranks in the group
 };
 // Error(kTimeout) with rank, operation, sequence number, elapsed time, `missing` and the verdict of
 // the flight records.
 Error slow_wait_error(const Mesh& mesh, const Fingerprint& operation, const WaitOptions& wait,
                       AwakeClock::time_point begin, const Missing& missing);
 
-// The steps already taken about a slow collective; each is taken once.
+// The steps already taken for a slow collective; each is taken once.
 struct SlowWaitSteps {
   bool has_asked = false;
   bool has_warned = false;

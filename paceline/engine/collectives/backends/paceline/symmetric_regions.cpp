@@ -12,7 +12,8 @@ namespace paceline {
 
 namespace {
 
-// Whether a rank has announced memory in the region; it has then not freed the region.
+// Whether a rank has announced memory in the region, and so has not freed it; true if there is no
+// region.
 bool holds(const Announcement& said, std::int64_t region) {
   return region < 0 || said.input.region == region || said.output.region == region;
 }

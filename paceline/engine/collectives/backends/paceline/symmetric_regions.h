@@ -47,8 +47,8 @@ class SymmetricRegistry {
 };
 
 // The symmetric memory that a group can use: its own, and that of the groups from which it was
-// made. It finds the allocation in which a buffer lies, by a number that is the same on all ranks,
-// and the addresses of other ranks' buffers in this process.
+// made. It finds the number of the allocation in which a buffer lies, which is the same on all
+// ranks, and the addresses of other ranks' buffers in this process.
 //
 // Thread safety: none; one executor owns it.
 class SymmetricRegions {
@@ -57,15 +57,15 @@ class SymmetricRegions {
   SymmetricRegions(Mesh& mesh, std::shared_ptr<SymmetricRegistry> registry)
       : mesh_(mesh), registry_(std::move(registry)) {}
 
-  // Collective; errors as SharedMemory::allocate().
+  // Allocates symmetric memory. Collective. Errors: those of SharedMemory::allocate().
   std::shared_ptr<SharedBlocks> allocate(std::size_t bytes, Pages pages, Deadline deadline);
   // Finds a buffer among all allocations made so far.
   SharedPlace find(const void* data, std::size_t bytes);
-  // Where this rank's buffers lie.
+  // The announcement of `operation`, with the places of this rank's buffers.
   Announcement announcement_for(const SharedOperation& operation);
-  // Whether all inputs lie in one region and all outputs in one region, which has not been freed.
-  // Error(kCorrupt) for a place outside its rank's memory, because the caller is about to read or
-  // write there.
+  // Whether all inputs lie in one region and all outputs in one region, and these regions have not
+  // been freed. Error(kCorrupt) for a place outside its rank's memory, because the caller is about
+  // to read or write there.
   bool hold_all(const SharedOperation& operation, std::span<const Announcement> announced) const;
   // The address of a rank's buffer. Requires: hold_all() returned true. Null if the rank has no
   // such buffer, or if this rank has freed its region.
@@ -75,7 +75,7 @@ class SymmetricRegions {
   }
 
  private:
-  // An allocation of which every rank of the group has a block; dead once this rank has freed it.
+  // An allocation with a block for every rank of the group; dead once this rank has freed it.
   struct Region {
     std::int64_t number = 0;
     std::weak_ptr<SharedBlocks> owner;
@@ -92,7 +92,7 @@ class SymmetricRegions {
 
   Mesh& mesh_;
   const std::shared_ptr<SymmetricRegistry> registry_;  // owners: the rank's groups
-  // The registry's version that was copied last.
+  // The version of the registry when regions_ was last updated.
   std::uint64_t seen_ = 0;
   std::vector<Region> regions_;
   std::uint64_t num_allocations_ = 0;
