@@ -6,9 +6,9 @@
 #include <cstddef>
 
 // GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and the loader
-// picks one; other compilers build the portable code alone. The thread sanitizer switches it off:
-// the loader calls the picking function before the sanitizer is initialised, and that function
-// would crash.
+// picks one; other compilers build only the portable code. Not with the thread sanitizer: the
+// loader calls the function that picks before the sanitizer is initialised, and that function would
+// crash.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define PACELINE_VECTORISED \
@@ -33,7 +33,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // As above, for `rows` rows; `distance` is the number of bytes from the beginning of one row to the
 // next. Each row is prefetched ahead of its turn, because the processor's own prefetcher follows
-// only contiguous addresses: twice as fast as memcpy() for rows of 1 KiB.
+// only contiguous addresses. This is twice as fast as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

@@ -72,7 +72,7 @@ class ScaledCounter {
 
   std::uint64_t ticks_ = 0;
   std::uint64_t time_ = 0;
-  double rate_ = 0;  // ns a tick; 0: unknown
+  double rate_ = 0;  // ns per tick; 0: unknown
   std::uint64_t last_ = 0;
 };
 

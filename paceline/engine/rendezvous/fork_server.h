@@ -2,7 +2,7 @@
 
 // A rank's half of the fork server; launcher/ranks/rank_seeds.h is the launcher's half.
 //
-// With it a program loads its libraries once a job instead of at each restart (0.3 s for a program
+// With it a program loads its libraries once per job and not at each restart (0.3 s for a program
 // with LibTorch), like Python's forkserver and Android's zygote. A rank that the launcher may
 // restart forks a *seed* once its libraries are loaded, before main() and the program's own static
 // objects: an idle copy of the process that has run nothing yet. When a new generation begins, the
@@ -69,7 +69,7 @@ struct FileVersion {
   off_t size = 0;
   timespec modified{};
 
-  // nullopt when there is no such file. Follows links.
+  // Returns nullopt when there is no such file. Follows links.
   static std::optional<FileVersion> of(const char* path);
   bool operator==(const FileVersion& other) const;
 };
@@ -112,7 +112,7 @@ struct ForkServerInvitation {
 };
 
 std::string to_text(const ForkServerInvitation& invitation);
-// nullopt when `text` is not an invitation.
+// Returns nullopt when `text` is not an invitation.
 std::optional<ForkServerInvitation> parse_invitation(const char* text);
 
 // The first letters of the messages. kSeedReady: a seed is ready; the kernel's credentials tell its

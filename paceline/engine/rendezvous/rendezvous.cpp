@@ -114,8 +114,8 @@ struct Attendance {
     store->set_timeout(timeout);
   }
 
-  // Called when the meeting has failed. Ranks that wait in rank 0's store must learn why, rather
-  // than that the store is gone.
+  // Called when the meeting has failed. Ranks that wait in rank 0's store must learn the reason,
+  // not only that the store is gone.
   void let_others_hear() {
     store.reset();
     client.reset();
@@ -290,7 +290,8 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Finds out which ranks share a host, which explicit arguments and a RANK set by hand do not tell.
+// Finds out which ranks share a host: explicit arguments and a RANK that was set by hand do not
+// tell.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& who = result.who;

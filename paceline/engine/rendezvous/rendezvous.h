@@ -65,8 +65,8 @@ Rendezvous rendezvous(const RendezvousOptions& options = {},
 
 // A rank that cannot take part calls this instead of rendezvous(). rendezvous() of the other ranks
 // then throws Error(kInvalid) with `reason`. If this rank hosts the store, it waits until the
-// others have arrived, at most 10 s. It never throws: if the other ranks cannot be reached, they
-// are not told.
+// others have arrived, at most 10 s. It never throws: if the other ranks cannot be reached, they do
+// not learn the reason.
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
                         const GetVariable& variable = process_environment());
 

@@ -23,9 +23,9 @@ constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own des
 constexpr std::chrono::microseconds kLook(100);
 constexpr int kMostQuietLooks = 10;
 constexpr std::chrono::milliseconds kStuckForLong(50);
-// kBacklog: fewer tasks in the queue are no backlog. kInRow: a thread stays with a source after so
-// many events of it in a row. kShort: a longer task gains nothing from sending together with
-// others.
+// kBacklog: a queue of at least this many tasks is a backlog. kInRow: after this many consecutive
+// events of one source, a thread stays with that source. kShort: a task that ran longer sends its
+// reply at once, because batching would gain nothing.
 constexpr std::size_t kBacklog = 8;
 constexpr std::size_t kMostReceived = 1024;
 constexpr int kInRow = 8;

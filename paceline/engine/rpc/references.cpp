@@ -119,7 +119,8 @@ void ReferenceCounts::lose_all() {
 namespace {
 
 constexpr std::size_t kMostReleases = 100'000;  // in one message
-constexpr std::size_t kMostCalls = 16;  // with so many calls to the owner under way, releases wait
+constexpr std::size_t kMostCalls =
+    16;  // with this many calls to the owner under way, releases wait
 constexpr std::chrono::seconds kOwnerAnswers(60);
 
 CallTarget target_of(std::string_view method) {

@@ -94,8 +94,8 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
-// Whether other workers may create objects of the class. False for classes whose objects only
-// methods keep.
+// Whether other workers may create objects of the class. False for classes whose objects are made
+// only by methods, which keep them for their callers.
 template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 

@@ -113,7 +113,7 @@ void StepGauge::step(std::int64_t samples, double seconds, double communication_
 
 namespace {
 
-// Whether some log of this process counts; the files are shared by the whole process.
+// Whether some log of this process counts; all logs of a process share its files.
 std::atomic<bool> taken{false};
 
 MetricsLog open_log() {

@@ -39,7 +39,7 @@
 //  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
 //     the offer itself.
 // 10. A read is valid only if, after it, the sender's token is still at its address and the offer
-//     still stands: a process that called exec() has other contents there, and a sender that has
+//     is still open: a process that called exec() has other contents there, and a sender that has
 //     withdrawn the offer may have changed the payload.
 //
 // Thread safety: one thread at a time sends and receives; only wake() and sleep() may be called by
@@ -88,10 +88,10 @@ class DirectRead {
   // Tries to read the sender's memory, once, after the sender has introduced itself, and records
   // the result.
   void try_once();
-  // Returns the number of bytes read; less than 1, with errno, if the memory cannot be read.
+  // Returns the number of bytes read; less than 1, and sets errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // Ends an offer of which all bytes have been read; kRefused if the process runs another program
-  // by now.
+  // Ends an offer whose bytes have all been read; kRefused if the process runs another program by
+  // now.
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
   // `is_final`: no later payload of this sender can be read either.
@@ -126,12 +126,12 @@ class MessageStreams {
   // object.
   MessageStreams(Mesh& mesh, RingMemory memory);
 
-  // The bytes that the rings of `num_ranks` ranks need in each block; pages may be allocated on
-  // touch.
+  // The number of bytes that the rings of `num_ranks` ranks need in each block; pages may be
+  // allocated on touch.
   static std::size_t bytes_for(std::size_t num_ranks);
 
-  // Whether rings lead to `peer` and back; how many bytes the outgoing ring has room for now, and
-  // how many bytes the incoming ring holds.
+  // Whether rings lead to `peer` and back; whether the outgoing ring has room for `bytes` bytes
+  // now; whether the incoming ring holds at least `bytes` bytes.
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
   bool has_come(int peer, std::size_t bytes);
@@ -175,11 +175,11 @@ class MessageStreams {
   struct Lane {
     Ring* out = nullptr;  // null: bytes travel over the wire
     Ring* in = nullptr;
-    std::uint64_t written = 0;  // this rank's own position
-    std::uint64_t room_until = 0;
-    std::uint64_t taken = 0;  // this rank's own position
-    std::uint64_t filled_until = 0;
-    bool is_full = false;  // the last send() did not fit
+    std::uint64_t written = 0;       // bytes that this rank has written to `out`
+    std::uint64_t room_until = 0;    // `written` may grow up to here
+    std::uint64_t taken = 0;         // bytes that this rank has taken from `in`
+    std::uint64_t filled_until = 0;  // `taken` may grow up to here
+    bool is_full = false;            // the last send() did not fit
     // an offered payload, by this rank or by the peer
     bool has_offered = false, is_reading = false;
     bool is_closed = false;  // the peer has ended

@@ -124,15 +124,15 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
 ProcessGroup& CheckpointTeam::waiting_group() {
   if (!settle(std::nullopt)) {
     fail(ErrorCode::kTimeout,
-         "{}: a checkpoint is not written after {} s, because the disk of a rank does not "
-         "answer: look at the file system, or raise CheckpointDirectoryOptions::disk_timeout",
+         "{}: a checkpoint has not been written within {} s, because the disk of a rank does not "
+         "answer; check the file system, or raise CheckpointDirectoryOptions::disk_timeout",
          group_->self(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
   }
   return *background_;
 }
 
 // Collective. Finds out which ranks see the same directory. Other hosts may lack the symbolic links
-// in rank 0's path, or have others, so each rank resolves the path by itself.
+// in rank 0's path, or have different ones, so each rank resolves the path by itself.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -157,8 +157,8 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   }
 }
 
-// Collective. Reserves memory for what this rank writes. Returns false, with a line in the log,
-// when some rank has none.
+// Collective. Reserves memory for the files that this rank writes. Returns false, with a line in
+// the log, when a rank has too little memory.
 bool CheckpointTeam::reserve() {
   std::optional<Error> failure;
   const auto stage = [&](int rank) {
@@ -222,8 +222,8 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
 }
 
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
-// the folder to write into. After it had to make room on a full disk it sends another one, and at
-// the end an empty one.
+// the folder to write into. After it had to make room on a full disk it sends another name, and at
+// the end an empty name.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
   const auto together = [&](const auto& action) {
     try {

@@ -2,8 +2,8 @@
 
 // The ranks of a group that save and load checkpoints together, each rank the part that it holds.
 // Every checkpoint of a run is written in this way; a process without other ranks forms a group of
-// one. A load reads only the boxes that the rank wants. These may be other boxes than any rank
-// saved, and the number of ranks may differ.
+// one. A load reads only the boxes that the rank wants. These may differ from the boxes that the
+// ranks saved, and so may the number of ranks.
 //
 // A save follows the same protocol on disks (here) and in the memories of hosts
 // (memory_checkpoint.h):
@@ -14,8 +14,9 @@
 //   3. Write: each rank writes its file there, at the same time as the others, and reports the
 //      file's digest or its error.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
-//      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
-//      the slot. A load passes over a save that lacks files because a memory was not sealed.
+//       step makes the checkpoint valid: the rename of the folder, or, in each memory, the header
+//       of
+//       the slot. If a memory was not sealed, the save lacks its files, and a load skips the save.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
@@ -87,7 +88,7 @@ class CheckpointTeam {
  private:
   // The contents of a file of the current save.
   struct Staged {
-    int rank = 0;  // the one that holds its boxes
+    int rank = 0;  // the rank that holds its boxes
     std::uint64_t bytes = 0;
     StagingMemory memory;
   };
@@ -109,13 +110,13 @@ class CheckpointTeam {
   const std::chrono::milliseconds patience_;      // how long to wait for disks
   std::shared_ptr<ProcessGroup> background_;      // the same ranks wait for disks here
   std::atomic<bool> is_broken_ = false;           // background_ has failed
-  std::optional<CheckpointDirectory> directory_;  // rank 0's
-  std::string path_;                              // of the directory, as this rank sees it
+  std::optional<CheckpointDirectory> directory_;  // on rank 0 only
+  std::string path_;                              // the path of the directory as this rank sees it
   std::vector<bool> sees_;                        // [rank]: whether it sees the directory
   AgreedPlan plan_;
   bool has_room_ = false;       // `staged_` fits the plan; the same on all ranks
-  std::vector<Staged> staged_;  // first this rank's own file; on rank 0 then those that it writes
-                                // for ranks that do not see the directory
+  std::vector<Staged> staged_;  // this rank's own file first; on rank 0 then the files that it
+                                // writes for ranks that do not see the directory
   CheckpointWriter writer_;     // destroyed first, because its thread reads the other members
 };
 

@@ -184,7 +184,7 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
-// Returns how many of these bytes the next call shall write, and switches the bypass of the cache
+// Returns how many of these bytes the next call should write, and switches the bypass of the cache
 // on or off for them.
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);

@@ -362,8 +362,9 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
     if (!run.empty() && !offer.run.empty() && offer.run != run) continue;
     const auto refuse = [&, step = offer.step](std::size_t found, std::size_t wanted) {
       if (group_->rank() != 0) return;
-      log::warning(fmt::format("step {} in memory: the hosts have {} of its {} parts; passed over",
-                               step, found, wanted));
+      log::warning(fmt::format(
+          "skipped the checkpoint of step {} in memory: the hosts have only {} of its {} files",
+          step, found, wanted));
     };
     if (offer.files.size() < offer.num_files) {
       refuse(offer.files.size(), offer.num_files);
@@ -408,7 +409,8 @@ void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
   check(chosen_.has_value(), "memory checkpoint: newest() has found none to read");
   const Manifest& manifest = chosen_->manifest;
   std::optional<Error> failure;
-  // A newer save is not complete. The next save must overwrite that one and not the chosen one.
+  // Newer saves than the chosen one are not complete. The next save must overwrite those, and not
+  // the chosen one.
   attempt(failure, [&] {
     if (!is_keeper()) return;
     for (const SealedSlot& one : memory_->sealed()) {

@@ -6,11 +6,11 @@
 // A rank has P parameters: its part of each layer of its stages. With D replicas and the stages of
 // ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), the optimizer state is divided
 // by D from stage 1 on and the gradients from stage 2 on (a pipeline's gradients are whole until
-// its step ends), and in stage 3 the parameters exist once a host. Activations are those that the
-// profile measured, times the samples under way at once: one micro-batch without a pipeline, or as
-// many as the pipeline's schedule keeps. In a backward pass gradients replace activations, layer by
-// layer; in the first of several passes they add up. A pipeline's stage makes all its gradients of
-// a micro-batch before it adds them to those of other micro-batches.
+// its step ends), and in stage 3 each host has one copy of the parameters. Activations take the
+// bytes that the profile measured, times the samples under way at once: one micro-batch without a
+// pipeline, or as many as the pipeline's schedule keeps. In a backward pass gradients replace
+// activations, layer by layer; in the first of several passes they add up. A pipeline's stage makes
+// all its gradients of a micro-batch before it adds them to those of other micro-batches.
 //
 // Thread safety: pure functions.
 

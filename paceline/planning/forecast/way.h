@@ -18,7 +18,7 @@ namespace paceline::planning {
 struct Way {
   int replicas = 1;  // dp
   int parts = 1;     // tp
-  int stages = 1;    // pp; if the program searches, the ranks, each with one stage or several
+  int stages = 1;    // pp; if `schedule` is kSearched: pipeline ranks, each with one or more stages
   // The order of the axes in the numbering of ranks: pp, dp, tp, the last one fastest; if false:
   // dp, pp, tp.
   bool stages_outside = true;

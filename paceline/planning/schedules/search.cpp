@@ -24,7 +24,7 @@ constexpr const char* kSearchedName = "searched";
 struct Timed {
   Plan plan;
   double seconds = 0;
-  double bytes = 0;   // of all ranks; of two equally fast plans the smaller is better
+  double bytes = 0;   // of all ranks; of two equally fast plans the one with fewer bytes is better
   double busy_s = 0;  // of all ranks
 
   bool is_better_than(const Timed& other) const {
@@ -123,7 +123,8 @@ class Search {
       if (std::find(allowances.begin(), allowances.end(), more) == allowances.end())
         allowances.emplace_back(more);
     }
-    // Backward passes in halves: for no micro-batch, for all, and for those that end the step.
+    // Backward passes in halves: for no micro-batch, for all, and only for the last num_ranks_ of
+    // the step. An entry is the first micro-batch whose backward pass is split.
     std::vector<int> splits = {num_micro_batches_};
     if (options_.may_split_backward) {
       splits.push_back(0);

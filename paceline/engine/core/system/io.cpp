@@ -155,7 +155,7 @@ int accept_one(int listener) {
   return static_cast<int>(connection);
 }
 
-// The clock is read only after a signal.
+// The usual call does not read the clock: only a wait that a signal interrupted does.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit) {
   int ready = ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
   if (ready >= 0 || errno != EINTR) return ready;

@@ -39,8 +39,8 @@ Fd open_to_read(const std::string& path);
 Fd open_to_write(const std::string& path, int flags, mode_t mode = 0644);
 
 // Whether a file in `folder` that belongs to `owner` may be written. It may belong to this user or
-// to the owner of the folder, because a network file system may show every user as that one. Root
-// may write any file.
+// to the owner of the folder, because a network file system may show every user as the folder's
+// owner. Root may write any file.
 bool may_own(uid_t owner, const std::string& folder);
 
 // "it is a symbolic link", "it is not a regular file", ..., or describe_errno().

@@ -143,7 +143,7 @@ bool is_written_like_a_host(const std::string& text) {
          });
 }
 
-// Returns 0, or the error number for which this host cannot listen there.
+// Returns 0, or the error number that tells why this host cannot listen at `address`.
 int listen_at(const addrinfo& address, int backlog, Fd& socket) {
   if (!has_family(address.ai_family)) return EADDRNOTAVAIL;
   socket = open_socket(address.ai_family);

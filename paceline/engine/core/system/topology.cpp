@@ -112,7 +112,8 @@ class Reader {
     }
   }
 
-  // The innermost shared object is the cluster, the outermost cache the cache.
+  // The cluster of a core is the innermost shared object that is a cache or a group; its cache is
+  // the outermost cache.
   void place(hwloc_obj_t object, Core& core) {
     hwloc_obj_t cluster = nullptr, cache = nullptr, package = nullptr;
     for (hwloc_obj_t o = object->parent; o != nullptr; o = o->parent) {
