@@ -37,7 +37,7 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   }
 }
 
-// The C++ name of a mangled one, as the linker or type_info gives it; any other name is returned
+// The C++ name for a mangled name, as the linker or type_info gives it; any other name is returned
 // unchanged.
 std::string demangled(const char* name);
 

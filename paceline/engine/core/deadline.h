@@ -1,8 +1,8 @@
 #pragma once
 
 // A moment on the monotonic clock by which a wait must end. A value: copy it down the call chain,
-// so that nested waits share one limit instead of adding theirs up. A step of the wall clock does
-// not move it.
+// so that nested waits share one limit instead of adding up limits of their own. A step of the wall
+// clock does not move it.
 
 #include <algorithm>
 #include <chrono>

@@ -30,7 +30,7 @@ enum class ErrorCode {
 // "invalid", "timeout", ...: the code as it is printed.
 const char* to_string(ErrorCode code);
 
-// The subject of an error. A field that does not apply is empty.
+// The facts of an error, for programs. A field that does not apply is empty.
 struct ErrorContext {
   std::string operation = {};  // the call that failed: "all_reduce", "recv", a method of rpc
   std::string group = {};      // the group's name: "world"
@@ -51,9 +51,9 @@ class Error : public std::runtime_error {
   std::vector<int> ranks() const;
   std::optional<std::chrono::milliseconds> deadline() const;
 
-  // This error with another message.
+  // Returns a copy of this error with another message.
   Error reworded(const std::string& message) const;
-  // This error; `context` fills the fields that were empty.
+  // Returns a copy of this error in which `context` fills the empty fields.
   Error with(ErrorContext context) const;
 
  private:
@@ -69,8 +69,8 @@ class DamagedState : public Error {
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
 };
 
-// Return an Error(kSystem) whose message is `what: describe_errno(error_number)`; the first takes
-// errno. Call it before anything else can change errno.
+// Return an Error(kSystem) whose message is `what: describe_errno(error_number)`; without
+// `error_number`, errno is used. Call them before anything else can change errno.
 Error system_error(const std::string& what);
 Error system_error(const std::string& what, int error_number);
 // strerror(error_number) and, if this process has too many open descriptors, what to do.

@@ -20,13 +20,13 @@ namespace paceline {
 // about a microsecond.
 std::uint64_t record_time() noexcept;
 
-// Wall-clock time of the calling thread minus the time it was runnable but waited for a core,
-// because another process had it. Waiting for anything else counts, and so does the time lost to
+// Wall-clock time of the calling thread minus the time in which it was runnable but waited for a
+// core that another process used. Waiting for anything else counts, and so does the time lost to
 // caches that other processes have filled.
 //
 // The source is /proc/thread-self/schedstat; if Linux does not have that file, all time counts.
 //
-// Thread safety: only the thread that made it may use it.
+// Thread safety: only the thread that made the timer may use it.
 class RunningTimer {
  public:
   RunningTimer();

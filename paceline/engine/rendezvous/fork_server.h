@@ -62,7 +62,7 @@
 
 namespace paceline {
 
-// The identity and the state of the file behind a path. A value.
+// The identity and the state of the file at a path. A value.
 struct FileVersion {
   dev_t device = 0;
   ino_t number = 0;
@@ -115,11 +115,11 @@ std::string to_text(const ForkServerInvitation& invitation);
 // Returns nullopt when `text` is not an invitation.
 std::optional<ForkServerInvitation> parse_invitation(const char* text);
 
-// The first letters of the messages. kSeedReady: a seed is ready; the kernel's credentials tell its
-// pid. kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each variable to set,
-// "NAME\0" for each one to remove, and the descriptors in the order below. kSeedGrows: the answer
-// of a seed that becomes the rank. kSeedIsStale: the answer of a seed that exits because a library
-// has changed, with the library's name.
+// The first letters of the messages. kSeedReady: a seed is ready; its pid is in the kernel's
+// credentials. kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each variable to
+// set, "NAME\0" for each one to remove, and the descriptors in the order below. kSeedGrows: the
+// answer of a seed that becomes the rank. kSeedIsStale: the answer of a seed that exits because a
+// library has changed, with the library's name.
 inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
 inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
 enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };

@@ -28,10 +28,10 @@ namespace {
 // One launcher's view of this process.
 struct Row {
   LaunchEnvironment who;
-  std::string evidence;  // the variables that prove it, for messages
+  std::string evidence;  // the variables that prove this view, for messages
   bool agent = false;    // an agent (ours or torchrun's) started this process, so variables of an
                          // outer launcher describe the agent
-  bool helped = false;   // a helper of an MPI on this node started this process
+  bool helped = false;   // an MPI's helper on this node started this process
   bool one_a_node = false;  // a SLURM step with one task on each of its nodes
 };
 

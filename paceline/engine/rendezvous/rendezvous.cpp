@@ -185,7 +185,7 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
 }
 
 // Finds rank 0's store by its notice. A notice may belong to a dead job: no rank answers there, or
-// one with another secret. In that case the right notice has not been written yet.
+// a rank with another secret. In that case the right notice has not been written yet.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
@@ -290,8 +290,8 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Finds out which ranks share a host: explicit arguments and a RANK that was set by hand do not
-// tell.
+// Finds out which ranks share a host, because explicit arguments and a RANK that was set by hand do
+// not contain that.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& who = result.who;

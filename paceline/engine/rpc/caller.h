@@ -29,7 +29,7 @@
 
 namespace paceline::rpc {
 
-// The method that a call invokes, and the way it is called.
+// The method that a call invokes, and how it is called.
 struct CallTarget {
   std::string_view method;  // must outlive the call: a literal
   std::uint64_t method_number = 0;
@@ -138,7 +138,7 @@ class Caller final : public Pool::Source,
   std::size_t num_calls() const;
   // The largest message in bytes, as far as the callee's own limit is known.
   std::size_t max_message() const;
-  // Adds the calls that have been under way for long, if a gauge or a timeline is on.
+  // Adds the calls that have been under way for a long time, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;
 
   // Called about ten times a second for deadlines, renewals and new connections.

@@ -9,8 +9,8 @@
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
 //    thread at first, which is fastest for short tasks. When the queue has not moved for 100
 //    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
-//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the limit
-//    is one again. A task that waits for a call of its own (Blocked) does not count.
+//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the
+//    limit is one again. A task that waits for a call of its own (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
@@ -54,7 +54,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual ~Task() = default;
     virtual void run() = 0;  // must not throw
   };
-  // An object with queued messages that the pool lets it send.
+  // An object that has queued messages and sends them when the pool calls send().
   class Sender {
    public:
     virtual ~Sender() = default;
@@ -109,7 +109,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // after ready().
   void run(std::shared_ptr<Task> task);
   void run(std::function<void()> task);
-  // Called at the end of a task: the same thread then runs this one.
+  // Called at the end of a task: the same thread then runs `task`.
   void run_next(std::shared_ptr<Task> task);
 
   // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
@@ -119,7 +119,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // wait. Returns false if the task should send the message itself.
   bool send_with_others(const std::shared_ptr<Sender>& sender);
 
-  // While it lives, the calling thread does not count as running its task.
+  // While such an object exists, the thread that made it does not count as running its task.
   class Blocked {
    public:
     Blocked();
@@ -131,9 +131,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Pool* const pool_;
   };
 
-  // Lets no further task begin, and waits for running tasks until the deadline. Returns false if
-  // some still run; their threads end by themselves later. It does not wait for the calling thread
-  // if that belongs to the pool.
+  // Prevents further tasks from beginning, and waits for running tasks until the deadline. Returns
+  // false if some still run; their threads end by themselves later. It does not wait for the
+  // calling thread if that belongs to the pool.
   bool stop(Deadline deadline);
   bool is_own_thread() const;
 

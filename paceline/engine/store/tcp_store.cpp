@@ -23,7 +23,7 @@ constexpr auto kHandshakeTimeout = 10s;
 // A server that was reached before and refuses connections for this long is gone; a shorter refusal
 // may be a full backlog.
 constexpr auto kRefusedFor = 500ms;
-// The server answers a wait only at its deadline, so the client waits longer by this time for the
+// The server answers a wait only at its deadline, so the client waits this much longer for the
 // answer.
 constexpr auto kAnswerGrace = 1s;
 

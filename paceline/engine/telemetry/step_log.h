@@ -21,7 +21,7 @@ struct StepReading {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;         // the samples of this rank
   double seconds = 0;                // of all steps together
-  double communication_seconds = 0;  // the part of them in which the rank waited for others
+  double communication_seconds = 0;  // the part of `seconds` in which the rank waited for others
   // The steps that the training had made before these, for example before a restart; nullopt:
   // unknown.
   std::optional<std::uint64_t> begun_at;

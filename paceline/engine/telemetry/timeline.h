@@ -82,7 +82,7 @@ class Timeline {
   // Returns a number for the name of a method or a worker, or 0 when all 255 numbers are taken.
   // Takes a lock.
   std::uint32_t name(std::string_view name);
-  // Stores the difference between the clocks that the launcher measured (timeline::Header).
+  // Stores the measured offset of this host's clock and its possible error (timeline::Header).
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,

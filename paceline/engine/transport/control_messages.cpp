@@ -10,8 +10,8 @@ namespace paceline {
 
 namespace {
 
-// A notice is one byte with the ErrorCode, two bytes with the text's length, one with the number of
-// ranks; then the text, and four bytes for each rank.
+// A notice is one byte with the ErrorCode, two bytes with the text's length, one byte with the
+// number of ranks; then the text, and four bytes for each rank.
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);

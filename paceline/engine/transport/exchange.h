@@ -4,8 +4,8 @@
 // threads: the caller posts sends and receives, then runs the poll loop until what it needs has
 // arrived. Per peer, messages keep their order.
 //
-// Where several connections join a pair of ranks (Stripes), headers and short payloads go over the
-// first one. Long payloads are divided among all of them, and each sends its share at its own pace.
+// If several connections join a pair of ranks (Stripes), headers and short payloads use the first
+// one. Long payloads are divided among all connections, and each sends its share at its own pace.
 //
 // Headers are read as they arrive, even from peers from which nothing is expected. So if a rank
 // makes a different call, the ranks to which it sends notice that.
@@ -45,7 +45,7 @@ class Stripes {
   std::size_t share(std::size_t stream) const {
     if (streams_ == 1) return stream == 0 ? bytes_ : 0;
     const std::size_t blocks = bytes_ / kBlockBytes, turns = blocks / streams_;
-    // The stream of the rest, which is shorter than a block.
+    // The stream that carries the last bytes, which are fewer than a block.
     const std::size_t last = blocks % streams_;
     return (turns + (stream < last ? 1 : 0)) * kBlockBytes +
            (stream == last ? bytes_ % kBlockBytes : 0);

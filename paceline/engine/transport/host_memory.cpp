@@ -76,7 +76,7 @@ struct Incoming {
   Fd fd;                // the descriptor that came with it, if any
 };
 
-// True once the whole offer has arrived.
+// Returns true once the whole offer has arrived.
 bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   const int socket = mesh.wire().socket(peer, Channel::kData);
   const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
@@ -117,7 +117,7 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
   return incoming;
 }
 
-// The text of a cause, with advice. Only the rank itself knows its limit.
+// The text of a cause, with advice. Only the rank itself knows its limit of descriptors.
 std::string cause_and_remedy(int cause, bool is_own) {
   if (cause == EMFILE && is_own) return describe_errno(cause);
   return fmt::format("{}; {}", std::generic_category().message(cause),

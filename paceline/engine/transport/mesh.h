@@ -133,8 +133,8 @@ class Mesh {
   void ask_peers();
   // A peer's answer to ask_peers(). If it stays empty, the peer is not waiting in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // For a waiting thread, between its waits. is_asked() tells at the cost of one load whether a
-  // peer has asked; answer() tells the peers that have asked which ranks this one waits for.
+  // A waiting thread calls these between its waits. is_asked() returns whether a peer has asked, at
+  // the cost of one load; answer() tells the peers that have asked which ranks this rank waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
   // Names for messages, made by rank_name(): this rank, a rank, and a rank with its host.
@@ -182,7 +182,7 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // By peer: control messages to be sent; their beginning may already be out.
+  // By peer: control messages to be sent; their first bytes may already have been sent.
   std::vector<std::string> unsent_;
 };
 

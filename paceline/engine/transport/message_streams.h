@@ -10,7 +10,8 @@
 // end, when it next moves bytes, then writes one byte to the wire's channel, the *bell*. When that
 // channel closes, the stream ends after the bytes left in the ring.
 //
-// Invariants of a ring. Positions count the bytes of all time; place p lies at p mod capacity.
+// Invariants of a ring. Positions count all bytes since the beginning; place p is at p mod
+// capacity.
 //
 //  1. Each position has one writer: `written` the writing end, `taken` the reading end. Each end
 //     keeps its own position in its Lane and never reads it back, so a peer cannot move it.
@@ -25,7 +26,7 @@
 //     stores the position and then loads the flag. All four are sequentially consistent, so they
 //     have one order, in which one of the two stores comes first: either the sleeper sees the new
 //     position and does not sleep, or the mover sees the flag and rings. Acquire and release would
-//     not do: they let both loads pass the stores before them.
+//     not suffice: they let both loads pass the stores before them.
 //  6. The mover rings only if its exchange takes the flag from 1 to 0: at most one bell for each
 //     sleep. The sleeper clears its flag when it wakes; a bell that was rung meanwhile stays in the
 //     channel, and the next sleep hears and ignores it.
@@ -34,8 +35,9 @@
 //
 // Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
 //
-//  8. Exactly one compare-and-exchange leaves kOffered: the reader's to kTaken or kRefused, or the
-//     sender's to kWithdrawn. The end that loses sees the value that the other has stored.
+//  8. Exactly one compare-and-exchange changes the word from kOffered: the reader's, to kTaken or
+//     kRefused, or the sender's, to kWithdrawn. The end that loses sees the value that the other end
+//     has stored.
 //  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
 //     the offer itself.
 // 10. A read is valid only if, after it, the sender's token is still at its address and the offer
@@ -43,7 +45,7 @@
 //     withdrawn the offer may have changed the payload.
 //
 // Thread safety: one thread at a time sends and receives; only wake() and sleep() may be called by
-// others meanwhile.
+// other threads meanwhile.
 
 #include <atomic>
 #include <chrono>
@@ -171,7 +173,7 @@ class MessageStreams {
 
  private:
   struct Ring;
-  // The state of both directions to one peer. Positions count the bytes of all time.
+  // The state of both directions to one peer. Positions count all bytes since the beginning.
   struct Lane {
     Ring* out = nullptr;  // null: bytes travel over the wire
     Ring* in = nullptr;

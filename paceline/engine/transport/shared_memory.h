@@ -56,9 +56,9 @@ class Mapping {
   Mapping() = default;
   // Maps zeroed memory of this process. Error(kSystem) with the size if there is not enough.
   static Mapping anonymous(std::size_t bytes, Pages pages);
-  // Maps the first `bytes` bytes of a file, shared with all processes that map it; empty, with
-  // errno set, if that fails. Requires: the file is that long. Pages allocated on touch are hidden
-  // from forked children, which would otherwise share them by mistake.
+  // Maps the first `bytes` bytes of a file, shared with all processes that map it. Returns an empty
+  // mapping and sets errno if that fails. Requires: the file is that long. Pages allocated on touch
+  // are hidden from forked children, which would otherwise share them by mistake.
   static Mapping of_file(const Fd& file, std::size_t bytes, Pages pages);
 
   Mapping(Mapping&& other) noexcept

@@ -63,8 +63,8 @@ class Wire {
 
   // Waits until one of `interests` is ready, for at most `limit`; may return earlier.
   virtual void wait(std::span<Interest> interests, std::chrono::milliseconds limit) = 0;
-  // As wait(), for the one thread that wake() wakes, now or at its next wait. Without `limit` it
-  // waits for as long as it takes.
+  // As wait(), but wake() ends the wait of the one thread that calls this function: its current
+  // wait or, if it is not waiting, its next one. Without `limit` it waits for as long as it takes.
   virtual void wait_or_wake(std::span<Interest> interests,
                             std::optional<std::chrono::milliseconds> limit) = 0;
   virtual void wake() = 0;

@@ -125,7 +125,7 @@ class BoxReader {
   std::uint64_t bytes_read() const;
 
  private:
-  // Bytes that are contiguous both in a file and in the memory that they are read into.
+  // Bytes that are contiguous both in a file and in the memory into which they are read.
   struct Run {
     std::uint64_t position = 0;
     std::uint64_t bytes = 0;

@@ -58,9 +58,9 @@ struct BoxPlan {
 
 std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
 
-// `held`: by rank. `writes`: which ranks can write; a rank that cannot is assigned only boxes that
-// no rank that can write holds. Error(kInvalid) names the tensor when ranks disagree on its type or
-// shape, or when their boxes leave out elements of it or reach beyond it.
+// `held`: by rank. `writes`: which ranks can write. A box is assigned to those of its holders that
+// can write, or to its first holder if none can. Error(kInvalid) names the tensor when ranks
+// disagree on its type or shape, or when their boxes leave out elements of it or reach beyond it.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
 // The list of boxes that a rank holds, as text for the other ranks. Local. decode_held() throws

@@ -156,8 +156,8 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       leaves only a temporary folder, which the next writer removes and no reader looks at.
 //   (b) A reader sees the old set of checkpoints or the new one, because a rename is one step. The
 //       one exception: a checkpoint of the same step is to be replaced on a file system that cannot
-//       swap two names. The old one then steps aside by a rename of its own, and a kill between the
-//       two renames costs both checkpoints of that step, but none of another step.
+//       swap two names. The old one is then renamed away first, and a kill between the two
+//       renames costs both checkpoints of that step, but none of another step.
 //   (c) An acknowledged checkpoint survives a power cut: its bytes by (a), its name by step 5. A
 //       power cut between steps 4 and 5 leaves the folder under either name, whole in both cases.
 //   (d) No acknowledged checkpoint is removed before a newer one is acknowledged, because step 6
@@ -271,7 +271,8 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) try {
   const auto steps = list();
   const auto surplus = std::span(steps).first(
       static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-  // If none of the kept checkpoints can be loaded, the newest one that can be is spared as well.
+  // If none of the kept checkpoints can be loaded, the newest one that can be loaded is spared as
+  // well.
   const auto verified = [&](std::int64_t step) { return verifies(step); };
   std::optional<std::int64_t> spared;
   if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {

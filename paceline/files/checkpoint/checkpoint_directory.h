@@ -19,8 +19,8 @@
 
 namespace paceline {
 
-// Names the run of a directory's checkpoints, in DIR/.run, so that no job takes the state of an
-// older one for its own.
+// Names the run of a directory's checkpoints, in DIR/.run, so that no job mistakes the state of an
+// older job for its own.
 struct RunMark {
   std::string run;  // chosen at random when the run begins; the jobs that continue it keep it
   // The launcher's name for the job whose restarts continue the run automatically; nothing: no

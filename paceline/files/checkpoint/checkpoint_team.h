@@ -14,9 +14,8 @@
 //   3. Write: each rank writes its file there, at the same time as the others, and reports the
 //      file's digest or its error.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
-//       step makes the checkpoint valid: the rename of the folder, or, in each memory, the header
-//       of
-//       the slot. If a memory was not sealed, the save lacks its files, and a load skips the save.
+//      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
+//      the slot. If a memory was not sealed, the save lacks its files, and a load skips the save.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
@@ -36,7 +35,8 @@
 // to rank 0, which writes them, and receives the boxes that it wants from rank 0.
 //
 // Cost: memory for one copy of the boxes that the rank writes. The ranks exchange lists of boxes in
-// the first save and in each save after they hold other boxes; other saves exchange one number.
+// the first save, and in each save for which a rank holds different boxes than before; in other
+// saves they exchange one number.
 //
 // Thread safety: none.
 
@@ -69,8 +69,8 @@ class CheckpointTeam {
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
   // Collective. Waits for the previous save, copies the boxes that this rank writes, and returns.
-  // Later errors are logged and returned by take_error() and finish(); rank 0 gets those of all
-  // ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
+  // Later errors are logged and returned by take_error() and finish(); rank 0 gets the errors of
+  // all ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
   // Waits until the last save is on the disk, for at most disk_timeout.

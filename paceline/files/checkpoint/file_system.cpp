@@ -100,7 +100,7 @@ constexpr std::size_t kBlock = 4 << 10;
 // For fewer bytes, waiting for the disk costs more than the copy into the cache.
 constexpr std::size_t kLeastPast = 1 << 20;
 
-// A descriptor closed through the interface.
+// A descriptor that is closed through the interface.
 class OpenFile {
  public:
   OpenFile(FileSystem& files, int fd) : files_(files), fd_(fd) {}

@@ -101,8 +101,8 @@ class MemoryCheckpoint {
 // Thread safety: none.
 class MemoryTeam {
  public:
-  // Collective. `path`: the path for MemoryCheckpoint on this rank's host; ranks with the same
-  // memory share it. Errors are those of MemoryCheckpoint, on every rank.
+  // Collective. `path`: the path for MemoryCheckpoint on this rank's host; ranks that share a
+  // memory pass the same path. Errors are those of MemoryCheckpoint, on every rank.
   MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path);
 
   // Collective. Overwrites the older of the two saves. Returns false on every rank, with a line in

@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// The pieces of a file with these boxes. Large boxes are cut. All boxes of a piece travel, or none.
+// The pieces of a file with these boxes. Large boxes are cut. Either all boxes of a piece
+// travel to the second writer, or none.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {

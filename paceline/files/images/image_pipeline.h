@@ -36,11 +36,11 @@ struct RandomErasingOptions {
   double probability = 0;
   Range area{0.02, 0.33};
   Range aspect{0.3, 3.3};
-  bool with_noise = false;  // noise of mean 0 and variance 1, after normalising; else 0
+  bool with_noise = false;  // true: noise of mean 0 and variance 1, after normalising; false: 0
 };
 
-// The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased, by
-// the probability or because ten draws did not fit.
+// The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased,
+// because of the probability or because ten draws did not fit.
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random);
 
 // torchvision's Resize and CenterCrop: the size with `shorter` pixels on the shorter side, and the

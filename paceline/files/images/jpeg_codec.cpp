@@ -15,8 +15,8 @@ namespace {
 
 // The most scans of a progressive file; a scan of a few bytes can cost a pass over the whole image.
 constexpr int kMaxScans = 500;
-// Columns decoded beside a region, so that the filter that enlarges the colours sees the same
-// neighbours.
+// Columns that are decoded on each side of a region, so that the filter that enlarges the colours
+// sees the same neighbours.
 constexpr int kMargin = 8;
 constexpr std::size_t kExifIntro = 6;  // "Exif", 0, 0
 

@@ -103,7 +103,7 @@ class Searcher {
     }
   }
 
-  // Adds pipelines with searched schedules; returns how many.
+  // Adds pipelines with searched schedules; returns their number.
   std::size_t try_searched() {
     const auto& schedules = profile_.schedules;
     if (std::find(schedules.begin(), schedules.end(), kSearched) == schedules.end()) return 0;

@@ -27,7 +27,7 @@ struct RankMemory {
   double optimizer = 0;
   double activations = 0;  // at the peak, in addition to the gradients; includes units of
                            // divided gradients under way
-  double working = 0;      // needed temporarily by a pass, with units of divided gradients
+  double working = 0;      // needed temporarily by a pass
   double process = 0;      // without model and data
 
   double all() const {
@@ -45,8 +45,8 @@ struct MemoryPlan {
   }
 };
 
-// Whether the rank has the first layer, so that tied weights (the last layer's are the first one's)
-// are not stored twice.
+// Whether the rank has the first layer, so that tied weights (the last layer uses those of the
+// first) are not stored twice.
 bool has_first_layer(const RankLayers& stages);
 // The number of parameters that a rank of these stages has.
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);

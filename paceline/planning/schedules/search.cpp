@@ -152,7 +152,7 @@ class Search {
   }
 
   // Tries one change at a time. A change stays if it makes the step faster, or if the step takes as
-  // long and the ranks have no more work.
+  // long and the total work of the ranks does not grow.
   void improve(Timed& best) {
     std::mt19937_64 random(options_.seed);
     const double bound = lower_bound();

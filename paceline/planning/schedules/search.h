@@ -48,7 +48,7 @@ struct ListPolicy {
   // A weight's gradient may begin although a more urgent action becomes ready meanwhile, if the
   // urgent action waits for at most this share of the gradient's time.
   double weight_slack = 0;
-  bool forward_first = false;  // prefer it to a backward pass that is also ready
+  bool forward_first = false;  // prefer a forward pass to a backward pass that is also ready
   StageOrder order = StageOrder::kDeepFirst;
 };
 
@@ -121,11 +121,11 @@ struct DivisionSearch {
   SearchCandidate best_named;  // of all divisions; `fits` is false if none fits
 };
 
-// Finds the division and the plan with the shortest step. Among divisions within a percent of it,
-// it takes the one with the fewest stages, but never one that is slower than the best named
-// schedule of any division. Only the best divisions are improved; for the others the search stops
-// after its first plans. Throws Error(kInvalid) for no divisions; if no plan of any division fits
-// into memory, it throws the error of the first division.
+// Finds the division and the plan with the shortest step. Among divisions whose step is within a
+// percent of the shortest, it chooses the one with the fewest stages, but never one that is slower
+// than the best named schedule of any division. Only the best divisions are improved; for the
+// others the search stops after its first plans. Throws Error(kInvalid) for no divisions; if no
+// plan of any division fits into memory, it throws the error of the first division.
 DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_micro_batches,
                                 const SearchOptions& options = {});
 

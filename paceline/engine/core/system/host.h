@@ -17,7 +17,7 @@ namespace paceline {
 // The kernel's boot id and the network namespace. The token is equal for two processes exactly when
 // Unix sockets can connect them.
 std::string host_token();
-// Different for any two processes, including a parent and its forked child.
+// A token that differs between any two processes, including a parent and its forked child.
 std::string process_token();
 std::string host_name();
 // The kernel's boot id, which changes with every start of the machine.

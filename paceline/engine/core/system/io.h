@@ -1,10 +1,10 @@
 #pragma once
 
-// The system calls that move bytes. A signal may interrupt any of them, it may move fewer bytes
-// than it was given, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
-// that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function goes
-// on until everything has been moved, and the caller of a `_some` function expects fewer bytes and
-// EAGAIN. SIGPIPE is never raised by a socket.
+// The system calls that move bytes. A signal may interrupt any of them, a call may move fewer bytes
+// than requested, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
+// that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function
+// continues until everything has been moved, and the caller of a `_some` function must expect fewer
+// bytes and EAGAIN. SIGPIPE is never raised by a socket.
 //
 // These functions neither throw, log nor allocate. Those without a Deadline may be called in a
 // signal handler and before main(); those with one take a mutex (Vigil).

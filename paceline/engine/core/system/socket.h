@@ -28,9 +28,9 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// A host as users write it: a name, an IPv4 address, or an IPv6 address with or without brackets
-// ("fe80::1%eth0" with its interface). Throws Error(kInvalid) for anything else, and for 0.0.0.0
-// and ::, which name no host. `what` names the flag or variable in the message.
+// Parses a host as users write it: a name, an IPv4 address, or an IPv6 address with or without
+// brackets ("fe80::1%eth0" with its interface). Throws Error(kInvalid) for anything else, and for
+// 0.0.0.0 and ::, which name no host. `what` names the flag or variable in the message.
 std::string parse_host(const std::string& text, const std::string& what);
 // "host:port" or "[v6]:port". Throws Error(kInvalid) for any other text; hosts are as in
 // parse_host().

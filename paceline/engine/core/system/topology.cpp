@@ -163,7 +163,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// The cpus of `core` that are in `given` (`wanted`), or that are not.
+// The cpus of `core` that are in `given` or, if `wanted` is false, that are not in it.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The frames between two workers, each a header and possibly a message; outgoing messages
-// (Outgoing), received ones (Payload), and messages of a worker to itself (LocalMessages).
+// (Outgoing), received messages (Payload), and messages of a worker to itself (LocalMessages).
 // docs/formats/calls.md has the layout.
 //
 // A worker calls another one over a connection that it makes itself, so every connection has a

@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The most bytes that are given to UCX at once. The rest of a message waits for these, so that its
-// sender sees progress.
+// The most bytes that are given to UCX at once. The rest of a message waits until these have been
+// sent, so that its sender sees progress.
 constexpr std::size_t kMostAtOnce = 1 << 20;
 constexpr auto kCloseLimit = 1s;
 constexpr auto kLastWordsLimit = 20ms;
