@@ -1,6 +1,6 @@
 #pragma once
 
-// Checks of a caller's arguments, and words for messages. A message is built only when its
+// Checks of a caller's arguments, and phrases for messages. A message is built only when its
 // condition fails.
 //
 //   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);

@@ -239,7 +239,7 @@ void set_variables(std::string_view texts) {
   }
 }
 
-// Sets up what the launcher's half of fork and exec sets up for an executed rank
+// Repeats the setup that the launcher makes for an executed rank between fork and exec
 // (launcher/process/process.cpp).
 void become_rank(Order order, pid_t launcher) {
   prctl(PR_SET_PTRACER, launcher, 0, 0, 0);

@@ -23,7 +23,7 @@
 // other program again, as usual.
 //
 // A seed that receives an order first checks that its libraries are still the files that it loaded
-// (LoadedFiles), and refuses otherwise; the launcher checks the program's file.
+// (LoadedFiles), and refuses the order if they are not; the launcher checks the program's file.
 //
 // Values that a library read from the environment while it was loaded stay in effect, so the
 // launcher changes only variables that describe a rank's place (launcher/ranks/rank_seeds.h).

@@ -1,9 +1,9 @@
 #pragma once
 
-// Records when one rank did what: the phases of its steps, its collectives and messages, its
-// checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which survives the
-// process however it ends. `paceline run --timeline FILE` puts the spans of all ranks on one clock
-// (launcher/job_timeline/timeline_trace.h).
+// Records the activities of one rank with their times: the phases of its steps, its collectives and
+// messages, its checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which
+// survives the process however it ends. `paceline run --timeline FILE` puts the spans of all ranks
+// on one clock (launcher/job_timeline/timeline_trace.h).
 //
 // Cost of a span: one reading of the clock and one store of 64 bytes, about 40 ns, without
 // allocation, lock or system call. A forked child must not record.

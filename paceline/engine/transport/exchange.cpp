@@ -236,7 +236,7 @@ std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into)
   mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
-// Reads what has arrived of a header; returns true once the header is complete.
+// Reads the bytes of a header that have arrived; returns true once the header is complete.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
@@ -262,7 +262,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-// Reads what has arrived of a payload; returns true once the payload is complete.
+// Reads the bytes of a payload that have arrived; returns true once the payload is complete.
 bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   bool is_whole = true;
   for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {

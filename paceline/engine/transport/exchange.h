@@ -1,8 +1,8 @@
 #pragma once
 
 // Moves messages to and from all peers of a mesh at the same time over their data channels, without
-// threads: the caller posts sends and receives, then runs the poll loop until what it needs has
-// arrived. Per peer, messages keep their order.
+// threads: the caller posts sends and receives, then runs the poll loop until the messages that it
+// needs have arrived. Per peer, messages keep their order.
 //
 // If several connections join a pair of ranks (Stripes), headers and short payloads use the first
 // one. Long payloads are divided among all connections, and each sends its share at its own pace.

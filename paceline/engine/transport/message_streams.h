@@ -36,8 +36,8 @@
 // Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
 //
 //  8. Exactly one compare-and-exchange changes the word from kOffered: the reader's, to kTaken or
-//     kRefused, or the sender's, to kWithdrawn. The end that loses sees the value that the other end
-//     has stored.
+//     kRefused, or the sender's, to kWithdrawn. The end that loses sees the value that the other
+//     end has stored.
 //  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
 //     the offer itself.
 // 10. A read is valid only if, after it, the sender's token is still at its address and the offer

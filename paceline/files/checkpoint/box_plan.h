@@ -103,7 +103,7 @@ class AgreedPlan {
                     std::vector<ManifestFile> files) const;
 
  private:
-  std::vector<HeldBox> held_;  // what this rank held when the plan was made
+  std::vector<HeldBox> held_;  // the boxes that this rank held when the plan was made
   std::optional<BoxPlan> plan_;
 };
 

@@ -71,9 +71,9 @@ struct CheckpointDirectoryOptions {
 // (checkpoint_team.h).
 class CheckpointDirectory {
  public:
-  // A writer creates the folder, claims it for as long as this object exists, and removes what
-  // earlier writers left unfinished. Errors of WriterClaim; Error(kSystem) when the folder cannot
-  // be created.
+  // A writer creates the folder, claims it for as long as this object exists, and removes the
+  // unfinished work of earlier writers. Errors of WriterClaim; Error(kSystem) when the folder
+  // cannot be created.
   explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {},
                                FileSystem& files = FileSystem::real());
   CheckpointDirectory(const CheckpointDirectory&) = delete;
@@ -125,7 +125,7 @@ class CheckpointDirectory {
 
   const std::string& path() const { return path_; }
   FileSystem& files() const { return files_; }
-  // The folder in which a writer prepares what it commits. Requires: a writer.
+  // The folder in which a writer prepares its changes before it commits them. Requires: a writer.
   const std::string& workspace() const { return claim_->workspace(); }
 
  private:

@@ -239,7 +239,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
     return together([&] { return broadcast_object(*background_, folder, 0); });
   };
   const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
-  // Writes what this rank has staged into the folder. Returns the reports of all ranks on rank 0.
+  // Writes the files that this rank has staged into the folder. Returns the reports of all ranks on
+  // rank 0.
   const auto write = [&](const std::string& folder) {
     Report report;
     try {

@@ -29,8 +29,8 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// The pieces of a file with these boxes. Large boxes are cut. Either all boxes of a piece
-// travel to the second writer, or none.
+// The pieces of a file with these boxes. Large boxes are cut. Either all boxes of a piece travel to
+// the second writer, or none.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -62,7 +62,7 @@ std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, 
   return found == holders.end() ? std::nullopt : std::optional(found->index);
 }
 
-// A checkpoint of which some memories have files.
+// A checkpoint that has files in some memories.
 struct Offer {
   std::int64_t step = 0;
   std::string run;

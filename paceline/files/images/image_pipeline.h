@@ -70,9 +70,9 @@ struct ColourJitterOptions {
 void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random);
 
 enum class Framing {
-  kRandomResizedCrop,  // a random part, resized to the size
-  kCentreCrop,         // the shorter side resized, then the size taken from the middle
-  kWhole,              // the whole image, resized to the size, whatever its aspect
+  kRandomResizedCrop,  // a random part, resized to `size`
+  kCentreCrop,         // the shorter side resized, then a part of `size` taken from the middle
+  kWhole,              // the whole image, resized to `size`, whatever its aspect
 };
 
 struct ImagePipelineOptions {

@@ -14,8 +14,8 @@
 
 namespace paceline {
 
-// The kernel's boot id and the network namespace. The token is equal for two processes exactly when
-// Unix sockets can connect them.
+// A token made of the kernel's boot id and the network namespace. It is equal for two processes
+// exactly when Unix sockets can connect them.
 std::string host_token();
 // A token that differs between any two processes, including a parent and its forked child.
 std::string process_token();

@@ -78,8 +78,8 @@ void replace_file(const std::string& path, std::string_view text, mode_t mode = 
 // Readers of data sets, weights, images and texts check the first bytes of a file before they
 // interpret it, because it may not be the file that the user meant.
 
-// Recognises what a failed download leaves in place of the file, and returns a phrase that says
-// what to do: "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
+// Recognises a file that a failed download left in place of the wanted one, and returns a phrase
+// that says what to do: "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
 std::string_view mistaken_file(std::span<const std::byte> head);
 
 // The offset at which a text begins: 3 after a UTF-8 byte order mark, otherwise 0. Throws

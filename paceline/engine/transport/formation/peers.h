@@ -61,8 +61,8 @@ class FormationWatch {
   // Called while ranks are missing: checks the published failures about once a second, and the
   // parent group at every call; warns once, after 10 s, which ranks are missing.
   void look(const std::vector<int>& missing);
-  // Checks, by peeking, what a peer or every peer has sent. Nothing is consumed, because later
-  // bytes belong to the mesh. Requires: the peer is connected.
+  // Checks, by peeking, the bytes that one peer or every peer has sent. Nothing is consumed,
+  // because later bytes belong to the mesh. Requires: the peer is connected.
   void require_connected(Wire& wire, int peer);
   void require_connected_peers(Wire& wire);
 
