@@ -250,7 +250,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   if (owner.generation != reference.generation || !counts) {
     if (is_owner_gone) refuse(Reason::kOwnerLost, "the worker is gone");
     refuse(Reason::kExpired,
-           "the reference has expired, because the worker did not hear from this one");
+           "the reference has expired, because its worker did not hear from this worker in time");
   }
   if (!owner.counts.has(number)) refuse(Reason::kNoObject, "the object no longer exists");
   return caller;

@@ -108,7 +108,8 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
         background_->barrier();
       } else {
         is_broken_ = true;
-        if (background_ != group_) background_->abort("its disk did not take a checkpoint in time");
+        if (background_ != group_)
+          background_->abort("its disk did not write a checkpoint in time");
       }
     } catch (const Error& error) {
       log::debug(error.what());
@@ -195,9 +196,9 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
                           const CheckpointWords& words) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
-                               fmt::format("{}: the checkpoint before it is not written yet, "
+                               fmt::format("{}: the previous checkpoint has not been written yet, "
                                            "because the disk of a rank does not answer; no new one "
-                                           "begins until it does",
+                                           "begins before that",
                                            group_->self())));
     return;
   }
@@ -205,7 +206,7 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
   if (!has_room_) has_room_ = reserve();
   if (!has_room_) {
     writer_.start(step, [] {
-      fail(ErrorCode::kSystem, "a rank has no memory for a copy of what it writes; see above");
+      fail(ErrorCode::kSystem, "a rank has too little memory for a copy of its boxes; see above");
     });
     return;
   }

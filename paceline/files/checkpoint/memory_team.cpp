@@ -334,8 +334,8 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
-      fail(ErrorCode::kCorrupt, "{} holds other bits than {} of what both have", group_->self(),
-           group_->name_of_member(static_cast<std::size_t>(stream->from)));
+      fail(ErrorCode::kCorrupt, "{} has different bits from {} in the boxes that both hold",
+           group_->self(), group_->name_of_member(static_cast<std::size_t>(stream->from)));
     }
     if (!is_keeper()) return;
     std::vector<std::uint32_t> files;
