@@ -98,8 +98,8 @@ bool is_part_of_the_program() {
   return dl_iterate_phdr(contains, &grown) == 1;
 }
 
-// The launcher made both ends of the socket. If the number now belongs to another descriptor, leave
-// that alone.
+// The launcher made both ends of the socket. If the number now belongs to another descriptor, that
+// descriptor is left alone.
 Fd take_socket(const ForkServerInvitation& invitation) {
   int type = 0;
   socklen_t size = sizeof type;

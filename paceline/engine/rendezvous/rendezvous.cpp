@@ -32,8 +32,8 @@ constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
 constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
-// The name of the use of rank 0's store that lasts on each rank until group "world" has formed, or
-// until the rank has left.
+// The name of a use of rank 0's store (hosted_store.h). This use lasts on each rank until group
+// "world" has formed, or until the rank has left.
 constexpr char kWorldUse[] = "world";
 
 // Registers this process as a rank of a meeting that it has not left. A forked child is not

@@ -42,7 +42,7 @@ Image transposed(Image stored, const Transposition& transposition);
 class Codec {
  public:
   virtual ~Codec() = default;
-  // The size as the file stores it, before its orientation.
+  // The size as the file stores it, before the orientation is applied.
   virtual Size size() const = 0;
   virtual int orientation() const = 0;  // 1 to 8, as EXIF numbers them
   // Whether the library can decode to 1/2, 1/4 and 1/8 of the size.

@@ -110,8 +110,8 @@ struct JobProfile {
 // Throws Error(kInvalid), which names the invalid field.
 void require_valid(const JobProfile& profile);
 
-// Converts a profile to JSON and back. Throws Error(kCorrupt) for any other text, and for a profile
-// that require_valid() refuses.
+// Convert a profile to JSON and back. profile_from_text() throws Error(kCorrupt) for a text that is
+// not a profile, and for a profile that require_valid() refuses.
 std::string to_text(const JobProfile& profile);
 JobProfile profile_from_text(const std::string& text);
 
