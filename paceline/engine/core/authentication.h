@@ -158,7 +158,7 @@ class HandshakeHalf {
   const Secret& secret_;
   const std::string context_, peer_;
   const std::optional<EphemeralKey> key_;
-  std::size_t received_ = 0;  // in this stage
+  std::size_t received_ = 0;  // bytes of this stage that have arrived
   std::array<std::byte, sizeof(Hello)> buffer_{};
 
  protected:
@@ -179,7 +179,7 @@ class ServerHandshake final : public HandshakeHalf {
 };
 
 // The connecting end. feed() returns the client's proof only once the server has proved itself, so
-// the caller may send more right behind that proof.
+// the caller may send more right after that proof.
 class ClientHandshake final : public HandshakeHalf {
  public:
   ClientHandshake(const Secret& secret, std::string_view context, std::string peer,

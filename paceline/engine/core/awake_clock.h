@@ -39,9 +39,9 @@ class AwakeClock {
   // The end of the last standstill; time_point() when there was none.
   static time_point woke() { return time_point(duration(woke_.load(std::memory_order_relaxed))); }
 
-  // The deadline `moment`, moved if it passed during a standstill: it then keeps the time that was
-  // left when the standstill began, and at least kLeastLeft. Other deadlines do not change. Only
-  // the last few standstills are known.
+  // The deadline `moment`, extended if it passed during a standstill: the wait then keeps the time
+  // that was left when the standstill began, and at least kLeastLeft. Other deadlines do not
+  // change. Only the last few standstills are known.
   static Monotonic::time_point put_off(Monotonic::time_point moment);
   static constexpr std::chrono::seconds kLeastLeft{5};
 
@@ -60,12 +60,12 @@ Deadline put_off_since(Deadline::Clock::time_point begun, const Deadline& deadli
 
 // Every loop that waits for other processes keeps a Vigil. It detects from the gap between two
 // rounds that this process stood still, reports that to AwakeClock, and extends the deadlines of
-// the wait before any rank is called late.
+// the wait before any rank is blamed for being late.
 //
-// Cost: one reading of the clock a round. Thread safety: none; each Vigil belongs to one loop.
+// Cost: one reading of the clock per round. Thread safety: none; each Vigil belongs to one loop.
 class Vigil {
  public:
-  // The longest time between two looks of the loop.
+  // The longest time that a loop may take between two calls of look().
   static constexpr std::chrono::milliseconds kRound{500};
   // If no Vigil of the process has looked for this long, the process stood still.
   static constexpr std::chrono::milliseconds kStandstill{1000};

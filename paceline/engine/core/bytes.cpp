@@ -57,8 +57,8 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::uint32_t crc
   return crc;
 }
 
-// Three chunks in parallel: the instruction has a latency of three cycles, and one can start in
-// each cycle. Requires: whole words.
+// Computes the sums of three chunks in parallel: the instruction has a latency of three cycles, and
+// one can start in each cycle. Requires: whole words.
 __attribute__((target("sse4.2"))) void three_by_instruction(const std::byte* data,
                                                             std::size_t chunk,
                                                             std::uint32_t* sums) {

@@ -99,9 +99,8 @@ class ByteReader {
     if (length > limit) throw Error(ErrorCode::kCorrupt, "a length in a message is over its limit");
     return to_string(take(length));
   }
-  // The number of elements that follow, of at least `least_bytes` each. It is never more than the
-  // bytes left can hold, so that the caller may allocate memory for them; otherwise it throws
-  // Error(kCorrupt).
+  // The number of elements that follow, each of at least `least_bytes`. Throws Error(kCorrupt) if
+  // the remaining bytes cannot hold them, so that the caller may allocate memory for the elements.
   template <class Count>
   std::size_t get_count(std::size_t least_bytes) {
     const auto count = get<Count>();

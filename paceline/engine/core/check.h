@@ -1,6 +1,6 @@
 #pragma once
 
-// Checks of a caller's arguments, and words for messages. A message is built only when its
+// Checks of a caller's arguments, and phrases for messages. A message is built only when its
 // condition fails.
 //
 //   check(root < world_size, "broadcast: root {} is outside the group of {} ranks", root, size);
@@ -37,7 +37,7 @@ void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   }
 }
 
-// The C++ name of a mangled one, as the linker or type_info gives it; any other name is returned
+// The C++ name for a mangled name, as the linker or type_info gives it; any other name is returned
 // unchanged.
 std::string demangled(const char* name);
 

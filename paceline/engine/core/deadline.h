@@ -1,8 +1,8 @@
 #pragma once
 
 // A moment on the monotonic clock by which a wait must end. A value: copy it down the call chain,
-// so that nested waits share one limit instead of adding theirs up. A step of the wall clock does
-// not move it.
+// so that nested waits share one limit instead of adding up limits of their own. A step of the wall
+// clock does not move it.
 
 #include <algorithm>
 #include <chrono>
@@ -36,7 +36,7 @@ class Deadline {
   Clock::time_point moment() const { return moment_; }
   // When the deadline was set, or up to 10 ms before; for never() it is Clock::time_point::max().
   Clock::time_point set_at() const { return set_at_; }
-  // The timeout that it was made of, in whole milliseconds; none for never().
+  // The timeout from which it was made, in whole milliseconds; none for never().
   std::optional<std::chrono::milliseconds> timeout() const {
     if (moment_ == Clock::time_point::max()) return {};
     const auto given = moment_ - set_at_;

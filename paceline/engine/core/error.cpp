@@ -108,7 +108,7 @@ std::string describe_current_exception() {
 
 namespace {
 
-// "rank 3: ", "rank 1 (rank 3 of the world): ".
+// Whether `text` begins with the name of a rank: "rank 3: ", "rank 1 (rank 3 of the world): ".
 bool begins_with_rank(std::string_view text) {
   constexpr std::string_view kRank = "rank ";
   if (!text.starts_with(kRank)) return false;

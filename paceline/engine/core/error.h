@@ -30,12 +30,12 @@ enum class ErrorCode {
 // "invalid", "timeout", ...: the code as it is printed.
 const char* to_string(ErrorCode code);
 
-// The subject of an error. A field that does not apply is empty.
+// The facts of an error, for programs. A field that does not apply is empty.
 struct ErrorContext {
   std::string operation = {};  // the call that failed: "all_reduce", "recv", a method of rpc
   std::string group = {};      // the group's name: "world"
-  // The ranks that caused it, as numbers of the world: those that did not arrive, were lost, made
-  // another call, or aborted the group.
+  // The ranks that caused the error, by their numbers in the world: ranks that did not arrive, were
+  // lost, made a different call, or aborted the group.
   std::vector<int> ranks = {};
   std::optional<std::chrono::milliseconds> deadline = {};  // the timeout that passed
 };
@@ -51,9 +51,9 @@ class Error : public std::runtime_error {
   std::vector<int> ranks() const;
   std::optional<std::chrono::milliseconds> deadline() const;
 
-  // This error with another message.
+  // Returns a copy of this error with another message.
   Error reworded(const std::string& message) const;
-  // This error; `context` fills the fields that were empty.
+  // Returns a copy of this error in which `context` fills the empty fields.
   Error with(ErrorContext context) const;
 
  private:
@@ -61,42 +61,43 @@ class Error : public std::runtime_error {
   std::shared_ptr<const ErrorContext> context_;  // null: every field is empty
 };
 
-// Error(kCorrupt) about the state of this job itself: ranks whose parameters should be equal have
-// others, or an optimizer's state is not what it wrote. No step may be taken with it, and it must
-// not be saved; a program that lets it end itself ends with kStateDamaged.
+// Error(kCorrupt) about the state of this job itself: parameters that should be equal on all ranks
+// differ, or an optimizer's state is not what the optimizer wrote. No step may be taken with this
+// state, and it must not be saved. A program that this error ends exits with kStateDamaged.
 class DamagedState : public Error {
  public:
   explicit DamagedState(const std::string& message) : Error(ErrorCode::kCorrupt, message) {}
 };
 
-// An Error(kSystem) whose message is `what: describe_errno(error_number)`. Call it before anything
-// else can change errno.
+// Return an Error(kSystem) whose message is `what: describe_errno(error_number)`; without
+// `error_number`, errno is used. Call them before anything else can change errno.
 Error system_error(const std::string& what);
 Error system_error(const std::string& what, int error_number);
-// strerror(error_number) and, where this process has too many descriptors, what to do.
+// strerror(error_number) and, if this process has too many open descriptors, what to do.
 std::string describe_errno(int error_number);
 
-// The text of the exception that is being handled, of whatever type: what a program's own function
-// throws need not be a std::exception. Requires: in a handler.
+// The text of the exception that is being handled, of any type: a program's own functions may throw
+// other types than std::exception. Requires: in a handler.
 std::string describe_current_exception();
 
-// `error` with the rank that reports it ("rank 1", rank_name()) and what it was doing, unless its
-// text begins with a rank.
+// Returns `error` with a text that begins with `who` ("rank 1", rank_name()) and `doing`, what this
+// rank was doing. An error whose text already begins with a rank is returned unchanged.
 Error said_by(const std::string& who, const std::string& doing, const Error& error);
 
 // Exit codes that tell the starter of a program what to do next. docs/launching.md has the table
 // of all endings, and of what `paceline run` does then.
 
-// "Stopped as agreed, everything is saved, start me again": a rank that ends because of AgreedStop.
-// `paceline run` passes it on when all ranks end so; it is not a failure.
+// "Stopped as agreed, everything is saved, start me again": the exit code of a rank that ends
+// because of AgreedStop. `paceline run` exits with it when all ranks end so; it is not a failure.
 inline constexpr int kStoppedAsAgreed = 85;
 
-// A rank that a DamagedState ended. `paceline run --on-damage` sets what then happens.
+// A DamagedState ended the rank. `paceline run --on-damage` sets what then happens.
 inline constexpr int kStateDamaged = 86;
 
-// The call must be changed: the command `paceline`, and a rank that an Error of use ended.
+// The caller must change the call. Used by the command `paceline`, and by a rank that ends because
+// of an invalid or unsupported call.
 inline constexpr int kExitUsage = 2;
-// Something around the call must be changed: the command `paceline` alone.
+// The caller must change something outside the call. Used only by the command `paceline`.
 inline constexpr int kExitEnvironment = 3;
 
 // The numbers that shells use: a program was found but cannot be executed, or was not found.
@@ -108,7 +109,7 @@ inline constexpr int kExitNotFound = 127;
 int exit_code_of(const std::exception& error);
 
 // How messages name a rank: its rank in the group concerned and, if different, its rank in the
-// world, by which logs and records of ranks go.
+// world, which logs and flight records use.
 
 // "rank 1"; "rank 1 (rank 3 of the world)".
 std::string rank_name(int rank, int in_world);

@@ -13,7 +13,7 @@
 
 namespace paceline {
 
-// The value in one line, or indented by `indent` spaces a level. Bytes that are not UTF-8 become
+// The value in one line, or indented by `indent` spaces per level. Bytes that are not UTF-8 become
 // U+FFFD.
 std::string json_text(const nlohmann::json& value, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& value, int indent = -1);

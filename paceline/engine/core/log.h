@@ -1,7 +1,8 @@
 #pragma once
 
-// The library's log: one line a message on stderr, with time, level and, once known, the rank. The
-// level comes from PACELINE_LOG_LEVEL (trace, debug, info, warning, error, off; default warning).
+// The library's log: one line per message on stderr, with time, level and, once known, the rank.
+// The level comes from PACELINE_LOG_LEVEL (trace, debug, info, warning, error, off; default
+// warning).
 //
 // Thread safety: every function may be called from any thread.
 
@@ -11,7 +12,7 @@ namespace paceline::log {
 
 enum class Level { kDebug = 1, kInfo, kWarning, kError };  // spdlog's numbers
 
-// Lines from now on carry "[rank R]". -1 removes it.
+// Later lines carry "[rank R]"; -1 removes it.
 void set_rank(int rank);
 // The rank that was set last; -1 when there is none.
 int rank();

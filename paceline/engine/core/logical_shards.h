@@ -4,7 +4,7 @@
 // ranks.
 //
 // Each rank computes the shards of an aligned block, one after the other, and adds up their
-// gradients in the order in which the engine adds up those of the ranks
+// gradients in the same order in which the engine adds up the gradients of ranks
 // (engine/collectives/kernels/reduce.h). So the sum over all shards, and with it the model, has the
 // same bits for every number of ranks that fits. A number fits if each rank gets 2^k shards,
 // because only such a block is a subtree of the sum; one rank alone always fits.

@@ -33,9 +33,9 @@ struct Unit {
   std::string_view name;
   double factor;
 };
-// A positive number followed by one of the units: the number times the unit's factor.
+// The value of a positive number with one of the units: the number times the unit's factor.
 double quantity(const Setting& setting, std::span<const Unit> units, std::string_view allowed);
-// A rate such as "25Gbit" (kbit, Mbit, Gbit, Tbit), in bytes a second.
+// A rate such as "25Gbit" (kbit, Mbit, Gbit, Tbit), in bytes per second.
 double rate(const Setting& setting);
 // A time such as "20us" (us, ms, s, min, h, d), in seconds.
 double duration(const Setting& setting);

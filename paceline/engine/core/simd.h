@@ -6,9 +6,9 @@
 #include <cstddef>
 
 // GCC compiles a function marked PACELINE_VECTORISED once for each instruction set, and the loader
-// picks one; other compilers build the portable code alone. The thread sanitizer switches it off:
-// the loader calls the picking function before the sanitizer is initialised, and that function
-// would crash.
+// picks one; other compilers build only the portable code. So do builds with the thread sanitizer:
+// the loader would call the function that picks before the sanitizer is initialised, and that
+// function would crash.
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define PACELINE_VECTORISED \
@@ -24,8 +24,8 @@ namespace paceline {
 std::size_t last_level_cache_bytes();
 
 // A memcpy() that bypasses the caches: stores go to memory without reading the lines first, which
-// saves a third of the traffic. It pays for copies that do not fit into the last-level cache (1.1
-// to 1.5 times as fast there, slower for smaller ones). The C library does the same only above a
+// saves a third of the traffic. It is 1.1 to 1.5 times as fast for copies that do not fit into the
+// last-level cache, and slower for smaller copies. The C library does the same only above a
 // threshold that it derives from the cache's size; in a virtual machine the size that it sees may
 // be more than the machine's share. The ranges must not overlap. The bytes written are ordered
 // before this thread's later stores.
@@ -33,7 +33,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // As above, for `rows` rows; `distance` is the number of bytes from the beginning of one row to the
 // next. Each row is prefetched ahead of its turn, because the processor's own prefetcher follows
-// only contiguous addresses: twice as fast as memcpy() for rows of 1 KiB.
+// only contiguous addresses. This is twice as fast as memcpy() for rows of 1 KiB.
 struct RowDistance {
   std::ptrdiff_t to = 0, from = 0;
 };

@@ -23,7 +23,8 @@ std::uint64_t kernel_time() noexcept {
 
 #ifdef __x86_64__
 
-// The kernel uses the counter only while the counters of all processors agree and run at one rate.
+// Whether the kernel keeps time by the counter. It does so only while the counters of all
+// processors agree and run at one rate.
 bool counter_keeps_time() noexcept {
   try {
     std::ifstream file("/sys/devices/system/clocksource/clocksource0/current_clocksource");
@@ -72,7 +73,7 @@ class ScaledCounter {
 
   std::uint64_t ticks_ = 0;
   std::uint64_t time_ = 0;
-  double rate_ = 0;  // ns a tick; 0: unknown
+  double rate_ = 0;  // ns per tick; 0: unknown
   std::uint64_t last_ = 0;
 };
 

@@ -14,19 +14,19 @@ namespace paceline {
 // A timestamp for records, in nanoseconds of CLOCK_MONOTONIC. If the kernel keeps time by the
 // processor's time-stamp counter, this function reads that counter and scales it by the last two
 // readings of the kernel's clock, the later of which is at most a millisecond old. That costs half
-// as much as CLOCK_MONOTONIC, which is read otherwise.
+// as much as a reading of CLOCK_MONOTONIC; without such a counter the function reads that clock.
 //
 // Thread safety: any thread may call. The time never steps back within a thread; threads agree to
 // about a microsecond.
 std::uint64_t record_time() noexcept;
 
-// Wall-clock time of the calling thread minus the time it was runnable but waited for a core,
-// because another process had it. Waiting for anything else counts, and so does the time lost to
+// Wall-clock time of the calling thread minus the time in which it was runnable but waited for a
+// core that another process used. Waiting for anything else counts, and so does the time lost to
 // caches that other processes have filled.
 //
 // The source is /proc/thread-self/schedstat; if Linux does not have that file, all time counts.
 //
-// Thread safety: only the thread that made it may use it.
+// Thread safety: only the thread that made the timer may use it.
 class RunningTimer {
  public:
   RunningTimer();
@@ -39,7 +39,7 @@ class RunningTimer {
   const double waited_;
 };
 
-// The time since `begin`, by its own clock.
+// The time since `begin`, on the clock of `begin`.
 template <class Clock, class Duration>
 double seconds_since(std::chrono::time_point<Clock, Duration> begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

@@ -1,7 +1,7 @@
 #pragma once
 
-// How ranks take their places in a store that they share, so that every rank arrives once and none
-// twice, and how they leave.
+// How ranks take their places in a store that they share, so that every rank arrives exactly once,
+// and how they leave.
 //
 // Under "rendezvous/<generation>/<round>/" each rank claims "rank/<r>" with its host and process. A
 // rank that sees all places taken sets "outcome" to "ready"; a rank that finds its own place taken,

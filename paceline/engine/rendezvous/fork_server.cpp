@@ -98,8 +98,8 @@ bool is_part_of_the_program() {
   return dl_iterate_phdr(contains, &grown) == 1;
 }
 
-// The launcher made both ends of the socket. If the number now belongs to another descriptor, leave
-// that alone.
+// The launcher made both ends of the socket. If the number now belongs to another descriptor, that
+// descriptor is left alone.
 Fd take_socket(const ForkServerInvitation& invitation) {
   int type = 0;
   socklen_t size = sizeof type;
@@ -239,7 +239,7 @@ void set_variables(std::string_view texts) {
   }
 }
 
-// Sets up what the launcher's half of fork and exec sets up for an executed rank
+// Repeats the setup that the launcher makes for an executed rank between fork and exec
 // (launcher/process/process.cpp).
 void become_rank(Order order, pid_t launcher) {
   prctl(PR_SET_PTRACER, launcher, 0, 0, 0);

@@ -2,7 +2,7 @@
 
 // A rank's half of the fork server; launcher/ranks/rank_seeds.h is the launcher's half.
 //
-// With it a program loads its libraries once a job instead of at each restart (0.3 s for a program
+// With it a program loads its libraries once per job and not at each restart (0.3 s for a program
 // with LibTorch), like Python's forkserver and Android's zygote. A rank that the launcher may
 // restart forks a *seed* once its libraries are loaded, before main() and the program's own static
 // objects: an idle copy of the process that has run nothing yet. When a new generation begins, the
@@ -23,7 +23,7 @@
 // other program again, as usual.
 //
 // A seed that receives an order first checks that its libraries are still the files that it loaded
-// (LoadedFiles), and refuses otherwise; the launcher checks the program's file.
+// (LoadedFiles), and refuses the order if they are not; the launcher checks the program's file.
 //
 // Values that a library read from the environment while it was loaded stay in effect, so the
 // launcher changes only variables that describe a rank's place (launcher/ranks/rank_seeds.h).
@@ -62,14 +62,14 @@
 
 namespace paceline {
 
-// The identity and the state of the file behind a path. A value.
+// The identity and the state of the file at a path. A value.
 struct FileVersion {
   dev_t device = 0;
   ino_t number = 0;
   off_t size = 0;
   timespec modified{};
 
-  // nullopt when there is no such file. Follows links.
+  // Returns nullopt when there is no such file. Follows links.
   static std::optional<FileVersion> of(const char* path);
   bool operator==(const FileVersion& other) const;
 };
@@ -112,14 +112,14 @@ struct ForkServerInvitation {
 };
 
 std::string to_text(const ForkServerInvitation& invitation);
-// nullopt when `text` is not an invitation.
+// Returns nullopt when `text` is not an invitation.
 std::optional<ForkServerInvitation> parse_invitation(const char* text);
 
-// The first letters of the messages. kSeedReady: a seed is ready; the kernel's credentials tell its
-// pid. kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each variable to set,
-// "NAME\0" for each one to remove, and the descriptors in the order below. kSeedGrows: the answer
-// of a seed that becomes the rank. kSeedIsStale: the answer of a seed that exits because a library
-// has changed, with the library's name.
+// The first letters of the messages. kSeedReady: a seed is ready; its pid is in the kernel's
+// credentials. kSeedOrder: the order to become a rank, with "NAME=VALUE\0" for each variable to
+// set, "NAME\0" for each one to remove, and the descriptors in the order below. kSeedGrows: the
+// answer of a seed that becomes the rank. kSeedIsStale: the answer of a seed that exits because a
+// library has changed, with the library's name.
 inline constexpr char kSeedReady = 'S', kSeedOrder = 'O', kSeedGrows = 'R', kSeedIsStale = 'L';
 inline constexpr std::size_t kLongestOrder = 32 << 10, kLongestAnswer = 4 << 10;
 enum SeedDescriptor { kSeedStdin, kSeedStdout, kSeedStderr, kSeedSecret, kSeedSocket };

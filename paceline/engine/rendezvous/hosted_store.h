@@ -1,8 +1,8 @@
 #pragma once
 
-// A store in the process of one rank, its host. The host keeps it until every rank has ended the
-// uses that the host knows of. Groups form in the store, so a rank that is done may leave while
-// other ranks still look for each other there.
+// A store that lives in the process of one rank, the *hosting rank*. That rank keeps the store open
+// until every registered use has ended: groups form through the store, so other ranks may still
+// need it when the hosting rank has finished.
 //
 // A use (a group that is being formed) has a unique name and the world ranks that will end it.
 //
@@ -21,18 +21,19 @@ namespace paceline {
 
 class HostedStore {
  public:
-  // `server` is null on every rank but the host. `host` and `self` are ranks of the world.
+  // `server` is null on every rank except `host`, the hosting rank. `host` and `self` are ranks of
+  // the world.
   HostedStore(std::unique_ptr<TcpStoreServer> server, std::shared_ptr<TcpStore> client, int host,
               int self);
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
-  // On the host it waits until all uses have ended or the other ranks are gone, at most 10 s, and
-  // closes the store.
+  // On the hosting rank it waits until all uses have ended or the other ranks are gone, at most 10
+  // s, and closes the store.
   ~HostedStore();
 
   int host() const { return host_; }
 
-  // Begins a use that each of `ranks` will end. The host and these ranks call it.
+  // Begins a use that each of `ranks` will end. The hosting rank and these ranks call it.
   void begin(const std::string& use, const std::vector<int>& ranks);
   // Ends the use for this rank. Does nothing when there is no such use, or when the store is lost.
   void end(const std::string& use) noexcept;
@@ -48,8 +49,8 @@ class HostedStore {
   const std::shared_ptr<TcpStore> client_;  // destroyed before the server
   const int host_, self_;
   std::mutex mutex_;  // guards uses_
-  // The ranks that have not ended each use yet. The host lists the other ranks, any other rank
-  // lists only itself.
+  // The ranks that have not ended each use yet. The hosting rank lists the other ranks; any other
+  // rank lists only itself.
   std::map<std::string, std::vector<int>> uses_;
 };
 

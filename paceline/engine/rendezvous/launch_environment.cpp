@@ -28,10 +28,10 @@ namespace {
 // One launcher's view of this process.
 struct Row {
   LaunchEnvironment who;
-  std::string evidence;  // the variables that prove it, for messages
+  std::string evidence;  // the variables that prove this view, for messages
   bool agent = false;    // an agent (ours or torchrun's) started this process, so variables of an
                          // outer launcher describe the agent
-  bool helped = false;   // a helper of an MPI on this node started this process
+  bool helped = false;   // an MPI's helper on this node started this process
   bool one_a_node = false;  // a SLURM step with one task on each of its nodes
 };
 
@@ -48,7 +48,7 @@ void check_below(const char* name, int value, const char* limit_name, int limit)
   check(value < limit, "{}={} must be below {}={}", name, value, limit_name, limit);
 }
 
-// nullopt when neither rank nor size is set. A launcher sets both; one alone is a mistake.
+// Returns nullopt when neither rank nor size is set. A launcher sets both; one alone is a mistake.
 std::optional<Row> read_row(const GetVariable& variable, const Names& names) {
   const auto rank = read_number(variable, names.rank);
   const auto size = read_number(variable, names.size);
@@ -192,8 +192,8 @@ void refuse_launcher_between(const Row& row, const GetVariable& variable) {
         row.evidence, between, row.who.local_world_size, own_command());
 }
 
-// Without this check an sbatch script of n tasks would start one process that runs as a group of
-// one.
+// Without this check an sbatch script of n tasks would start one process, which would run as a
+// group of one.
 void refuse_batch_without_step(const GetVariable& variable) {
   if (in_step_of_srun(variable)) return;
   const auto tasks = variable("SLURM_NTASKS");

@@ -16,14 +16,14 @@ namespace paceline {
 struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;        // its number among the ranks of this host
+  int local_rank = 0;        // number among the ranks of this host
   int local_world_size = 1;  // ranks of this host; 1 when the launcher does not set it
   int restart_count = 0;     // restarts of the job so far: the number of this generation
   std::string launcher =
       "none";  // "paceline", "torchrun", "env", "openmpi", "slurm", "pmi", "none"
   // The role from `paceline run --roles` or torchrun's --role; empty for none.
   std::string role;
-  int role_rank = 0;           // its number among the ranks of that role
+  int role_rank = 0;           // number among the ranks of that role
   bool loaded_before = false;  // forked from a seed of an earlier generation
   std::string job_id;  // unique among the jobs of this user on this host; empty when unknown
 };
@@ -43,7 +43,8 @@ LaunchEnvironment detect_launch_environment(const GetVariable& variable = proces
 std::optional<int> read_number(const GetVariable& variable, const std::string& name,
                                int greatest = 2147483647);
 
-// The value of a variable. Throws Error(kInvalid), which says `why` it is needed, when it is unset.
+// The value of a variable. Throws Error(kInvalid), which says `why` the variable is needed, when it
+// is unset.
 std::string require_text(const GetVariable& variable, const std::string& name,
                          const std::string& why);
 
@@ -51,10 +52,11 @@ std::string require_text(const GetVariable& variable, const std::string& name,
 std::string own_command();
 
 // The job's secret. No variable holds the secret itself, because every process of the user could
-// read it. It is read from PACELINE_SECRET_FD (an inherited memory file, unless a wrapper has
-// closed it; programs that are started later do not inherit it), otherwise from
-// PACELINE_SECRET_FILE (0600 or 0400, owned by this user); nullopt when neither is set. Throws
-// Error(kInvalid), which names the variable and the problem.
+// read it. It is read from PACELINE_SECRET_FD, a memory file that the rank inherited, unless a
+// wrapper has closed that descriptor; otherwise from PACELINE_SECRET_FILE (0600 or 0400, owned by
+// this user). Programs that are started after the call do not inherit the descriptor. Returns
+// nullopt when neither variable is set. Throws Error(kInvalid), which names the variable and the
+// problem.
 std::optional<Secret> find_job_secret(const GetVariable& variable);
 
 }  // namespace paceline

@@ -27,9 +27,9 @@ struct MeetingPoint {
   std::string path;
 };
 
-// Decides from the init method, the launch environment and the launcher's variables alone, without
-// any I/O; docs/launchers.md has the table. Throws Error(kInvalid) when the environment names no
-// place; the message shows a command that does.
+// Uses only the init method, the launch environment and the launcher's variables, and does no I/O;
+// docs/launchers.md has the table. Throws Error(kInvalid) when the environment names no place; the
+// message shows a command that does.
 MeetingPoint find_meeting_point(const std::string& init_method, const LaunchEnvironment& who,
                                 const GetVariable& variable);
 
@@ -54,7 +54,7 @@ class Bulletin {
   // Makes the board if it is missing, and replaces the notice of an earlier job of this name. Logs
   // why the first board could not be used. Throws Error(kSystem) when no board can be written.
   void publish(const Endpoint& endpoint, const Secret& secret);
-  // The notice; nullopt when there is none yet.
+  // Returns the notice; nullopt when there is none yet.
   std::optional<JobNotice> read() const;
   void remove() const noexcept;
 

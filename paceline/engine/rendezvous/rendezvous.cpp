@@ -32,8 +32,8 @@ constexpr auto kGoodbyeTimeout = 5s;
 constexpr auto kFailureTimeout = 2s;
 constexpr std::chrono::milliseconds kDeclineTimeout = 10s;
 constexpr auto kNoticePause = 5ms;
-// The name of the use of rank 0's store that lasts on each rank until group "world" has formed, or
-// until the rank has left.
+// The name of a use of rank 0's store (hosted_store.h). This use lasts on each rank until group
+// "world" has formed, or until the rank has left.
 constexpr char kWorldUse[] = "world";
 
 // Registers this process as a rank of a meeting that it has not left. A forked child is not
@@ -114,8 +114,8 @@ struct Attendance {
     store->set_timeout(timeout);
   }
 
-  // Called when the meeting has failed. Ranks that wait in rank 0's store must learn why, rather
-  // than that the store is gone.
+  // Called when the meeting has failed. Ranks that wait in rank 0's store must learn the reason,
+  // not only that the store is gone.
   void let_others_hear() {
     store.reset();
     client.reset();
@@ -185,7 +185,7 @@ Secret host_with_notice(Attendance& attendance, const Endpoint& endpoint,
 }
 
 // Finds rank 0's store by its notice. A notice may belong to a dead job: no rank answers there, or
-// one with another secret. In that case the right notice has not been written yet.
+// a rank with another secret. In that case the right notice has not been written yet.
 Secret join_by_notice(Attendance& attendance, std::chrono::milliseconds timeout) {
   auto deadline = Deadline::after(std::min<std::chrono::milliseconds>(timeout, 24h * 365));
   std::string cause = "rank 0 has left no notice there";
@@ -290,7 +290,8 @@ std::string own_address(const GetVariable& variable, const std::string& on_the_w
   return choose_address(wanted, interface_addresses(), prefer_v6);
 }
 
-// Finds out which ranks share a host, which explicit arguments and a RANK set by hand do not tell.
+// Finds out which ranks share a host, because explicit arguments and a RANK that was set by hand do
+// not contain that.
 void learn_hosts(Rendezvous& result, const std::vector<std::string>& hosts,
                  const GetVariable& variable, const std::string& on_the_way) {
   auto& who = result.who;

@@ -42,7 +42,7 @@ struct Rendezvous {
   // The number of earlier rendezvous in this store; a part of the keys, so that they do not
   // collide.
   std::int64_t round = 0;
-  // Keeps up a store that a rank hosts. Null for other stores.
+  // Keeps the store open if a rank hosts it. Null for other stores.
   std::shared_ptr<HostedStore> hosted;
 };
 
@@ -57,16 +57,16 @@ LaunchEnvironment who_am_i(const RendezvousOptions& options = {},
 // claim (both get the error, with the host and the pid of the other), and when this process already
 // holds that rank in a meeting that it has not left.
 //
-// All holders share the ownership of the store. If rank 0's process hosts it, the last holder there
-// keeps it up until every other rank has released the store, has formed all its groups in it, or is
-// gone, at most 10 s.
+// All holders of the result share the ownership of its store. If rank 0's process hosts the store,
+// the last holder in that process keeps it open until every other rank has released the store, has
+// formed all its groups in it, or is gone, at most 10 s.
 Rendezvous rendezvous(const RendezvousOptions& options = {},
                       const GetVariable& variable = process_environment());
 
 // A rank that cannot take part calls this instead of rendezvous(). rendezvous() of the other ranks
 // then throws Error(kInvalid) with `reason`. If this rank hosts the store, it waits until the
-// others have arrived, at most 10 s. It never throws: if the other ranks cannot be reached, they
-// are not told.
+// others have arrived, at most 10 s. It never throws: if the other ranks cannot be reached, they do
+// not learn the reason.
 void decline_rendezvous(const Error& reason, const RendezvousOptions& options = {},
                         const GetVariable& variable = process_environment());
 

@@ -36,7 +36,7 @@ std::vector<std::string> parts_of(const std::string& text) {
   return parts;
 }
 
-// Adds the nodes of a range such as "1-3" or "07" behind a prefix; leading zeros set the width.
+// Adds the nodes of a range such as "1-3" or "07" after a prefix; leading zeros set the width.
 bool add_range(const std::string& prefix, const std::string& range,
                std::vector<std::string>& nodes) {
   const auto dash = range.find('-');

@@ -11,11 +11,11 @@
 
 namespace paceline {
 
-// "n[1-3,07],m" is n1, n2, n3, n07, m. nullopt when the text has another form or names more than
-// 65,536 nodes.
+// "n[1-3,07],m" is n1, n2, n3, n07, m. Returns nullopt when the text has another form or names more
+// than 65,536 nodes.
 std::optional<std::vector<std::string>> expand_node_list(const std::string& text);
 
-// "2(x3),1" is 2, 2, 2, 1. nullopt when the text has another form.
+// "2(x3),1" is 2, 2, 2, 1. Returns nullopt when the text has another form.
 std::optional<std::vector<int>> expand_task_counts(const std::string& text);
 
 // Whether this process is a task of a step that a user's srun made. SLURM also makes steps by

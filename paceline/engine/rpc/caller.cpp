@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMany = 4;            // from so many calls under way, requests are batched
+constexpr std::size_t kMany = 4;            // with this many calls under way, requests are batched
 constexpr std::size_t kMostLeft = 8 << 10;  // bytes of a batch
 
 std::uint32_t to_ms(std::chrono::nanoseconds time) {
@@ -256,8 +256,8 @@ void Caller::queue_what_waits_locked() {
   }
 }
 
-// Leaves the queued messages, of which `size` bytes are new, unsent for a moment. Releases the
-// lock. Requires: the lock is held.
+// Leaves the queued messages unsent for a moment; `size` bytes of them are new. Releases the lock.
+// Requires: the lock is held.
 void Caller::send_soon(Lock& lock, std::size_t size) {
   queue_what_waits_locked();
   const bool is_first = left_bytes_ == 0;

@@ -29,7 +29,7 @@
 
 namespace paceline::rpc {
 
-// The method that a call invokes, and the way it is called.
+// The method that a call invokes, and how it is called.
 struct CallTarget {
   std::string_view method;  // must outlive the call: a literal
   std::uint64_t method_number = 0;
@@ -124,7 +124,7 @@ class Caller final : public Pool::Source,
   void wait(PendingCall& call, Deadline deadline);
   // Reads the replies that have arrived, unless another thread is reading.
   void pump();
-  // The error for a reply of another type than the program expects.
+  // The error for a reply whose type is not the one that the program expects.
   CallError unreadable_reply(const PendingCall& call, const std::string& why) const;
   // Ends a call that is not done, as if its deadline had passed.
   void give_up(const PendingPointer& call);
@@ -138,7 +138,7 @@ class Caller final : public Pool::Source,
   std::size_t num_calls() const;
   // The largest message in bytes, as far as the callee's own limit is known.
   std::size_t max_message() const;
-  // Adds the calls that have been under way for long, if a gauge or a timeline is on.
+  // Adds the calls that have been under way for a long time, if a gauge or a timeline is on.
   void collect_open(std::vector<OpenCall>& open) const;
 
   // Called about ten times a second for deadlines, renewals and new connections.
@@ -226,7 +226,7 @@ class Caller final : public Pool::Source,
   std::atomic<int> descriptor_{-1};
   bool is_watched_ = false, is_sending_ = false;  // the events that the pool watches for
   bool was_waited_for_ = false;                   // a thread waited at once for the last call
-  int num_led_ = 0;  // reads by waiting threads in a row, while watched
+  int num_led_ = 0;  // consecutive reads by waiting threads, while watched
   bool is_connecting_ = false, is_closed_ = false, is_callee_gone_ = false;
   std::optional<Deadline> connect_at_;
   std::chrono::milliseconds pause_;  // before the next attempt

@@ -191,7 +191,7 @@ Handler make_handler(F function) {
   };
 }
 
-// Begins a call, and keeps its references alive until it has arrived.
+// Begins a call, and keeps its references alive until the call has arrived.
 template <Message Request>
 PendingPointer begin_call(Caller& caller, ReferenceTable& references, const CallTarget& target,
                           Request request, Deadline deadline) {

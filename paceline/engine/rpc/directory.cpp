@@ -13,7 +13,7 @@
 namespace paceline::rpc {
 namespace {
 
-// The list of changed names, one a line, and their number.
+// The list of changed names, one per line, and their number.
 constexpr auto kChanges = "rpc/changes", kNumChanges = "rpc/num_changes";
 
 std::string key_of(const std::string& name) { return "rpc/worker/" + name; }

@@ -48,7 +48,7 @@ struct WorkerEntry {
   std::string part;         // the part of the host: JoinOptions::host
   std::string pid_namespace;
   std::int32_t pid = 0;
-  std::uint64_t start_ticks = 0;  // when the process started; with the pid it identifies it
+  std::uint64_t start_ticks = 0;  // when the process started; identifies it together with the pid
   std::string unix_name;          // where it listens for callers on its host
   std::string tcp_host;           // where it listens for callers on other hosts
   std::uint16_t tcp_port = 0;
@@ -70,7 +70,7 @@ struct WorkerEntry {
   WorkerInfo info() const { return {name, role, state}; }
 };
 
-// Whether the worker's process has ended; also false for a process that this one cannot see.
+// Whether the worker's process has ended; also false for a process that this process cannot see.
 bool is_gone(const WorkerEntry& entry);
 
 // Thread safety: every method may be called from any thread. Each may wait for the store and throws

@@ -23,9 +23,9 @@ constexpr std::uint64_t kWakeId = 0, kTimerId = 1;  // ids of the pool's own des
 constexpr std::chrono::microseconds kLook(100);
 constexpr int kMostQuietLooks = 10;
 constexpr std::chrono::milliseconds kStuckForLong(50);
-// kBacklog: fewer tasks in the queue are no backlog. kInRow: a thread stays with a source after so
-// many events of it in a row. kShort: a longer task gains nothing from sending together with
-// others.
+// kBacklog: a queue of at least this many tasks is a backlog. kInRow: after this many consecutive
+// events of one source, a thread stays with that source. kShort: a task that ran longer sends its
+// reply at once, because batching would gain nothing.
 constexpr std::size_t kBacklog = 8;
 constexpr std::size_t kMostReceived = 1024;
 constexpr int kInRow = 8;
@@ -97,8 +97,8 @@ void Pool::start_thread_locked() {
   threads_.push_back(start_thread("paceline-rpc", [self = shared_from_this()] { self->serve(); }));
 }
 
-// Wakes or starts a thread that waits for sockets instead of this one. Returns false if the pool
-// already has its maximum of threads.
+// Wakes or starts a thread that waits for sockets instead of this thread. Returns false if the pool
+// already has its maximum number of threads.
 bool Pool::bring_another_locked() {
   if (num_resting_ > 0) {
     --num_resting_;
@@ -304,7 +304,7 @@ bool Pool::may_stay(const std::shared_ptr<Source>& source) {
   last_source_ = source->id_;
   if (num_in_row_ < kInRow || stayed_with_ || !tasks_.empty() || stops_) return false;
   if (num_waiting_ == 0 && !bring_another_locked())
-    return false;  // none waits for the other sources
+    return false;  // no thread would wait for the other sources
   stayed_with_ = source;
   set_active_locked(false);
   return true;

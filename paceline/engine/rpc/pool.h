@@ -9,8 +9,8 @@
 //  - A limited number of threads run tasks; the others leave tasks in the queue. The limit is one
 //    thread at first, which is fastest for short tasks. When the queue has not moved for 100
 //    microseconds, sleeping tasks no longer count and the limit becomes `num_threads`; after a much
-//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the limit
-//    is one again. A task that waits for a call of its own (Blocked) does not count.
+//    longer standstill it grows by one at a time, up to a maximum. Once the queue is empty the
+//    limit is one again. A task that waits for a call of its own (Blocked) does not count.
 //
 // So replies are received and leases are renewed even while all handlers are blocked.
 //
@@ -54,7 +54,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual ~Task() = default;
     virtual void run() = 0;  // must not throw
   };
-  // An object with queued messages that the pool lets it send.
+  // An object that has queued messages and sends them when the pool calls send().
   class Sender {
    public:
     virtual ~Sender() = default;
@@ -81,8 +81,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
     virtual void watch_input(bool /*watched*/) {}
 
    protected:
-    // The other end has closed the connection, perhaps behind its last bytes: the reading thread
-    // must read up to the end, because no other event announces it.
+    // The other end has closed the connection, perhaps right after its last bytes: the reading
+    // thread must read up to the end, because no other event announces the end.
     bool is_closed_there() const { return is_closed_there_; }
 
    private:
@@ -109,17 +109,17 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // after ready().
   void run(std::shared_ptr<Task> task);
   void run(std::function<void()> task);
-  // Called at the end of a task: the same thread then runs this one.
+  // Called at the end of a task: the same thread then runs `task`.
   void run_next(std::shared_ptr<Task> task);
 
   // Makes `sender` send within about 100 microseconds, so that messages in quick succession are
   // sent together.
   void send_soon(const std::shared_ptr<Sender>& sender);
-  // As above, for a task that has just queued a message, at its end, while many short tasks wait.
-  // Returns false if the task should send the message itself.
+  // As above, but called at the end of a task that has queued a message, while many short tasks
+  // wait. Returns false if the task should send the message itself.
   bool send_with_others(const std::shared_ptr<Sender>& sender);
 
-  // While it lives, the calling thread does not count as running its task.
+  // While such an object exists, the thread that made it does not count as running its task.
   class Blocked {
    public:
     Blocked();
@@ -131,9 +131,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Pool* const pool_;
   };
 
-  // Lets no further task begin, and waits for running tasks until the deadline. Returns false if
-  // some still run; their threads end by themselves later. It does not wait for the calling thread
-  // if that belongs to the pool.
+  // Prevents further tasks from beginning, and waits for running tasks until the deadline. Returns
+  // false if some still run; their threads end by themselves later. It does not wait for the
+  // calling thread if that belongs to the pool.
   bool stop(Deadline deadline);
   bool is_own_thread() const;
 
@@ -185,16 +185,17 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Senders due_;  // they must send soon
   std::chrono::steady_clock::time_point due_since_;
   std::uint64_t num_taken_ = 0, num_taken_before_ = 0;  // tasks taken, now and at the last look
-  std::chrono::steady_clock::time_point moved_at_;  // when the queue last moved, to the last look
-  const int usual_running_;                         // the usual limit of running tasks
-  int max_running_;                                 // the current limit
-  std::uint64_t last_source_ = 0;                   // the source of the last event
-  int num_in_row_ = 0;                              // events of that source in a row
-  std::shared_ptr<Source> stayed_with_;             // a thread stays with it; may be null
-  std::uint64_t turns_at_look_ = 0;                 // num_turns_ at the last look
-  int num_looking_ = 0;                             // waiting threads that also check the queue
+  std::chrono::steady_clock::time_point
+      moved_at_;                          // when the queue last moved, as seen by the last look
+  const int usual_running_;               // the usual limit of running tasks
+  int max_running_;                       // the current limit
+  std::uint64_t last_source_ = 0;         // the source of the last event
+  int num_in_row_ = 0;                    // events of that source in a row
+  std::shared_ptr<Source> stayed_with_;   // a thread stays with it; may be null
+  std::uint64_t turns_at_look_ = 0;       // num_turns_ at the last look
+  int num_looking_ = 0;                   // waiting threads that also check the queue
   int num_resting_ = 0, num_called_ = 0;  // resting threads; those that were woken to wait
-  int num_active_ = 0;           // threads that handle events; not those that stay or are blocked
+  int num_active_ = 0;  // threads that handle events, except threads that stay or are blocked
   std::uint64_t num_turns_ = 0;  // events and tasks taken so far
   int num_quiet_looks_ = 0;      // looks in a row that found nothing
   int num_waiting_ = 0;          // threads that wait for events

@@ -119,7 +119,8 @@ void ReferenceCounts::lose_all() {
 namespace {
 
 constexpr std::size_t kMostReleases = 100'000;  // in one message
-constexpr std::size_t kMostCalls = 16;  // with so many calls to the owner under way, releases wait
+constexpr std::size_t kMostCalls =
+    16;  // with this many calls to the owner under way, releases wait
 constexpr std::chrono::seconds kOwnerAnswers(60);
 
 CallTarget target_of(std::string_view method) {
@@ -249,7 +250,7 @@ std::shared_ptr<Caller> ReferenceTable::caller_of(const ReferenceHandle& referen
   if (owner.generation != reference.generation || !counts) {
     if (is_owner_gone) refuse(Reason::kOwnerLost, "the worker is gone");
     refuse(Reason::kExpired,
-           "the reference has expired, because the worker did not hear from this one");
+           "the reference has expired, because its worker did not hear from this worker in time");
   }
   if (!owner.counts.has(number)) refuse(Reason::kNoObject, "the object no longer exists");
   return caller;

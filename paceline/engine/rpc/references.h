@@ -157,7 +157,7 @@ class ReferenceTable : public std::enable_shared_from_this<ReferenceTable> {
   using FindCaller = std::function<std::shared_ptr<Caller>(const std::string& owner)>;
   ReferenceTable(std::string self, LeaseTime lease, FindCaller find_caller);
 
-  // Makes a reference to an object for which the calling function then sends the creating call.
+  // Makes a reference to a new object; the calling function then sends the call that creates it.
   HandlePointer created(const ObjectId& id);
   // Takes a reference that arrived in a message, and begins to ask the owner for a hold.
   HandlePointer receive(const ObjectId& id);

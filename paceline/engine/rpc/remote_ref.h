@@ -26,9 +26,10 @@
 // (JoinOptions::lease). A reference may be a field of any message; the sender's reference keeps the
 // object alive until the receiver has its own.
 //
-// A method may keep a new object for its caller, which holds it like an object that it created:
+// A method may keep a new object for its caller. The caller then holds the object as if it had
+// created the object itself:
 //
-//   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request);  // sets request.kept
+//   auto [reply, cursor] = table.call_and_keep<&Table::open, Cursor>(request); // sets request.kept
 //   // in Table::open(const Open& request, rpc::Context& context):
 //   rpc::keep_object(context, request.kept, std::make_shared<Cursor>(...));
 //
@@ -94,8 +95,8 @@ struct ArgumentsOf<T> {
   using Type = typename T::Arguments;
 };
 
-// Whether other workers may create objects of the class. False for classes whose objects only
-// methods keep.
+// Whether other workers may create objects of the class. False for classes whose objects are made
+// only by methods, which keep them for their callers.
 template <class T>
 concept Creatable = requires { typename T::Arguments; } || std::default_initializable<T>;
 
@@ -147,8 +148,8 @@ void keep_object(Context& context, ObjectNumber number, std::shared_ptr<T> objec
 // A random number for a new object.
 ObjectNumber new_object_number();
 
-// The table behind a reference. Throws Error(kInvalid) for a reference to nothing, or if its worker
-// has left.
+// The table that a reference belongs to. Throws Error(kInvalid) for a reference to nothing, or if
+// its worker has left.
 std::shared_ptr<ReferenceTable> table_of(const HandlePointer& handle, std::string_view method);
 
 // Takes a reference that arrived in a message.

@@ -20,8 +20,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kMostStrangers = 64;  // beyond that, the oldest one is turned away
-constexpr auto kFull = 100ms;               // pause before the next accept when descriptors ran out
+constexpr std::size_t kMostStrangers =
+    64;                        // unauthenticated connections; one more closes the oldest
+constexpr auto kFull = 100ms;  // pause before the next accept when descriptors ran out
 
 SessionNumber random_number() {
   SessionNumber number = 0;

@@ -5,7 +5,7 @@
 //
 // Locks. mutex_ guards the lists and the assignment of sessions to connections. Every session has
 // its own mutex, which a thread may take while it holds mutex_, not the other way round. No handler
-// runs under either.
+// runs while either is held.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -162,7 +162,7 @@ class Guest final : public Pool::Source,
   // Sends the queued frames; the pool later sends the bytes that the socket does not take now.
   void send() override;
   bool is_known() const { return is_known_.load(std::memory_order_acquire); }
-  // A stranger that has not proved itself by then is turned away.
+  // A caller that has not proved by then that it belongs to the job is disconnected.
   Deadline patience() const { return patience_; }
 
   // The session that this connection carries.

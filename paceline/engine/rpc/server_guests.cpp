@@ -57,8 +57,8 @@ void Guest::ready() {
     try {
       greet();
     } catch (const std::exception& error) {
-      log::warning(fmt::format("{}: a stranger was turned away: {}", server_->setup_->self.name,
-                               error.what()));
+      log::warning(fmt::format("{}: refused a connection that did not authenticate: {}",
+                               server_->setup_->self.name, error.what()));
       return server_->leave(*this);
     }
     if (!is_known()) return;

@@ -127,8 +127,8 @@ inline constexpr CipherKind kCallCipher = CipherKind::kChaCha20Poly1305;
 
 // A connection to another host counts as broken after this silence.
 inline constexpr std::chrono::seconds kSilence(5);
-// Keeps the kernel's backlog of unsent bytes on a TCP connection small, so that urgent frames do
-// not wait behind it, and makes the kernel notice a host that is gone.
+// Keeps the kernel's backlog of unsent bytes on a TCP connection small, so that urgent frames need
+// not wait for it, and makes the kernel notice a host that is gone.
 void prepare_tcp(const Fd& socket);
 
 }  // namespace paceline::rpc

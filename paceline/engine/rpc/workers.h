@@ -60,7 +60,8 @@ class Workers;
 struct JoinOptions {
   // Runs before other workers see this one; it serves the methods that they may call at once.
   std::function<void(Workers&)> prepare{};
-  std::string role{};  // empty: the launcher's (`paceline run --roles`), or "worker"
+  std::string
+      role{};  // empty: the role that the launcher sets (`paceline run --roles`), or "worker"
   // The store and the secret of the job; by default those of the launcher (`paceline run`).
   std::shared_ptr<Store> store{};
   std::optional<Secret> secret{};
@@ -80,7 +81,7 @@ struct JoinOptions {
   std::chrono::nanoseconds lease = kDefaultLease;
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(5);
   // How long a thread that waits for a worker of this host polls for its message before it sleeps.
-  // Polling saves some microseconds a call and costs a core.
+  // Polling saves some microseconds per call and costs a core.
   std::chrono::nanoseconds spin{};
 };
 

@@ -76,7 +76,7 @@ FileStoreLog::FileStoreLog(std::string path, Deadline deadline) : path_(std::mov
 }
 
 // Leaves the file open and locked. If its last user removes it between the opening and the locking,
-// we start again.
+// this function starts again.
 void FileStoreLog::open(Deadline deadline) {
   for (;;) {
     file_ = open_to_write(path_, O_RDWR | O_CREAT, 0600);
@@ -253,7 +253,7 @@ class FileWatch {
   Fd events_;
 };
 
-// Unlocks the file at the end of an operation. After a failed one it discards the contents in
+// Unlocks the file at the end of an operation. After a failed operation it discards the contents in
 // memory, which may be ahead of the file, so that the next operation reads the file from the start.
 class LogLock {
  public:

@@ -21,8 +21,9 @@ enum class FileStoreChange : std::uint8_t { kSet = 1, kAppend = 2, kErase = 3 };
 //
 // A process locks byte 0 for writing while it works on the file (OFD locks of fcntl), and byte 1
 // for reading as long as it uses the file. The kernel releases both when a process dies. A file
-// with contents but without users was therefore left by an earlier run. The header's `end` marks
-// the end of the valid changes; bytes that a killed writer left behind it are overwritten.
+// with contents but without users was therefore left by an earlier run. The header's `end` is the
+// end of the valid changes. Bytes after it come from a writer that was killed; they are
+// overwritten.
 //
 // Thread safety: none; FileStore serialises the calls.
 class FileStoreLog {
@@ -69,7 +70,7 @@ class FileStoreLog {
 };
 
 // A store in a file. Every change is appended under a lock, and the last user removes the file. It
-// suits a rendezvous, not traffic: each call takes the lock, and a waiting call looks again
+// suits a rendezvous, not frequent calls: each call takes the lock, and a waiting call looks again
 // whenever the file changes (at least every 50 ms).
 //
 // Thread safety: as Store. The threads of one process take turns, even while one of them waits for

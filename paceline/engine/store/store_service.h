@@ -5,7 +5,7 @@
 // deadline passes, or its client leaves.
 //
 // A parked request watches one missing key at a time, so that a barrier of n clients over n keys
-// costs n look-ups a client and not n times n.
+// costs n look-ups per client, not n times n.
 //
 // Thread safety: none; the server's loop owns it. The caller passes the time as an argument.
 

@@ -23,7 +23,7 @@ constexpr auto kHandshakeTimeout = 10s;
 // A server that was reached before and refuses connections for this long is gone; a shorter refusal
 // may be a full backlog.
 constexpr auto kRefusedFor = 500ms;
-// The server answers a wait only at its deadline, so the client waits longer by this time for the
+// The server answers a wait only at its deadline, so the client waits this much longer for the
 // answer.
 constexpr auto kAnswerGrace = 1s;
 
@@ -122,9 +122,9 @@ std::size_t TcpStore::num_connections() {
   return idle_.size();
 }
 
-// A busy server may drop a connection before its handshake is done (too many strangers), so the
-// client tries again until the deadline. It also retries refused connections, but if the server was
-// reached before, only for kRefusedFor; after that the store is lost.
+// A busy server may drop a connection before its handshake is done (if there are too many such
+// connections), so the client tries again until the deadline. It also retries refused connections,
+// but if the server was reached before, only for kRefusedFor; after that the store is lost.
 Fd TcpStore::connect_until(const Deadline wanted, bool reached_before) {
   const auto begun = Deadline::Clock::now();
   for (auto pause = 1ms;; pause = std::min(pause * 2, 100ms)) {

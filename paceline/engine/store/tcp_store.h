@@ -32,8 +32,8 @@ class TcpStore final : public Store {
   StoreReply run(const StoreRequest& request) override;
 
   const Endpoint& endpoint() const { return endpoint_; }
-  // The address of this host on the way to the server: where its other clients can reach this
-  // process.
+  // The address of this host's end of the connection to the server, at which the server's other
+  // clients can reach this process.
   const std::string& local_address() const { return local_address_; }
   // The number of connections that no call is using.
   std::size_t num_connections();

@@ -92,7 +92,8 @@ class StoreServerLoop {
   Id next_id_;
   std::unordered_map<Id, std::unique_ptr<StoreConnection>> connections_;
   std::unordered_map<Id, Clock::time_point> arrivals_;  // when each stranger arrived
-  std::set<Id> strangers_;                              // ids grow, so the first is the oldest
+  std::set<Id> strangers_;  // connections before the end of their handshake; ids grow, so the first
+                            // is the oldest
   std::optional<Clock::time_point> resume_at_;
   Clock::time_point last_complaint_{};
   std::uint64_t unsaid_complaints_ = 0;
@@ -106,14 +107,14 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kStopId = 0;
 constexpr std::uint64_t kListenerId = 1;
 constexpr std::uint64_t kFirstId = 2;
-constexpr int kAcceptsAtOnce = 64;  // after so many, the connected clients get their turn
+constexpr int kAcceptsAtOnce = 64;  // after that many, the connected clients get their turn
 constexpr auto kListenerPause = 50ms;
 constexpr auto kComplaintInterval = 1s;
 
 Fd open_reserve() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-// The host process needs descriptors of its own, so all connections together get at most three
-// quarters of them, and strangers at most a quarter.
+// The process that hosts the store needs descriptors of its own, so all connections together get at
+// most three quarters of them, and strangers at most a quarter.
 TcpStoreServerOptions fit_to_descriptor_limit(TcpStoreServerOptions options) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {

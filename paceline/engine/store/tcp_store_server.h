@@ -2,14 +2,14 @@
 
 // The server of a job's TCP store: one thread, one epoll, all values in memory. It listens exactly
 // on the given address ("127.0.0.1" means loopback only) and parses nothing from a peer that has
-// not proved that it knows the job's secret. Strangers cost it a bounded number of descriptors and
-// 72 bytes each, and cannot delay the processes of the job:
+// not proved that it knows the job's secret. Such peers, the *strangers*, cost it a bounded number
+// of descriptors and 72 bytes each, and cannot delay the processes of the job:
 //
-//   - a handshake may take 3 s; when too many connections have not completed it, or when descriptors
-//     run out, the oldest of these connections is closed;
-//   - a client that breaks the protocol is disconnected, with at most one log line a second about
-//     all of them;
-//   - keys, bytes and lengths have limits; the client of a request beyond one gets Error(kInvalid).
+//   - a handshake may take 3 s; when too many connections have not completed it, or when
+//     descriptors run out, the oldest of these connections is closed;
+//   - a client that breaks the protocol is disconnected; at most one log line per second reports
+//     such clients;
+//   - keys, bytes and lengths have limits; a request beyond a limit gets Error(kInvalid).
 //
 // Thread safety: every method may be called from any thread. The constructor starts the server's
 // thread; the destructor disconnects all clients, stops the thread and joins it.

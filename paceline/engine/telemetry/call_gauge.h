@@ -8,7 +8,7 @@
 //
 // Cost of a call: two readings of record_time() and two additions at the caller, and three
 // additions at the callee; nothing without PACELINE_FLIGHT_DIR. The tables of open calls are
-// written about ten times a second, and list only calls that have been open for long.
+// written about ten times a second, and list only calls that have been open for a while (kLong).
 //
 // Thread safety: every method may be called from any thread. A forked child has no gauge.
 

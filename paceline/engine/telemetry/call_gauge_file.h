@@ -29,8 +29,8 @@ struct Header {
   std::int32_t rank;
   std::int32_t pid;
   std::uint64_t process_start;  // clock ticks after boot, as in /proc/PID/stat
-  std::uint64_t references;     // that this process holds, to objects of any process
-  std::uint64_t objects;        // of this process to which other processes hold references
+  std::uint64_t references;     // references of this process to objects of any process
+  std::uint64_t objects;        // objects of this process to which other processes hold references
   std::uint64_t looked;         // ns, monotonic, when the tables of open calls were written
   std::array<char, 48> boot;
   std::array<char, 32> pid_namespace;
@@ -131,7 +131,7 @@ struct CallReading {
 
 // "rank-003.calls".
 std::string call_gauge_name(int rank);
-// nullopt when there is no such file, or it is not a call gauge.
+// Returns nullopt when there is no such file, or it is not a call gauge.
 std::optional<CallReading> read_call_gauge(const std::string& path);
 // Reads all gauges in a directory, ordered by rank, including those of processes that have ended.
 std::vector<CallReading> read_call_gauges(const std::string& directory);

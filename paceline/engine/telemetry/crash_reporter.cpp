@@ -109,7 +109,8 @@ void wait_for_first() {
     pause_in_handler();
 }
 
-// Shows the stack of the first thread that fails. `signal` is 0 for an end without a signal.
+// Shows the stack of the first thread that fails. `signal` is 0 if the process ends without a
+// signal.
 void show_stack(int signal) {
   if (!first_crash.test_and_set()) {
     tell_launcher(signal);
@@ -139,8 +140,8 @@ bool prepare_address(const char* name) {
   return true;
 }
 
-// Names the launcher to the kernel as a tracer (PR_SET_PTRACER), because it also inspects ranks
-// that hang, and some systems allow that to ancestors only. Its pid is the number in
+// Names the launcher to the kernel as a tracer (PR_SET_PTRACER): the launcher also inspects ranks
+// that hang, and some systems allow only ancestors to do that. The launcher's pid is the number in
 // "paceline-job/PID/...".
 void allow_launcher(std::string_view name) {
   const auto slash = name.find('/');
@@ -244,7 +245,7 @@ std::string text_of_current() {
   }
 }
 
-// Read only when the process ends, because the program may set the variable itself.
+// The variable is read only when the process ends, because the program may set it itself.
 bool is_wanted() {
   const char* const value = std::getenv("PACELINE_CRASH_REPORT");
   return value == nullptr || std::string_view(value) != "0";

@@ -1,7 +1,7 @@
 #pragma once
 
-// Lets the launcher read the stack of a rank that crashes before its process ends, so that the
-// launcher can report the function in which the rank was.
+// When a rank crashes, lets the launcher read its stack before the process ends, so that the
+// launcher can report the function that crashed.
 //
 // A handler of SIGSEGV, SIGBUS, SIGILL, SIGFPE and SIGABRT sends the number of the crashed thread
 // to the job's socket (PACELINE_JOB_SOCKET, set by `paceline run`), waits until the launcher has
@@ -10,9 +10,9 @@
 // unwound or allocated in the crashing process, whose memory may be corrupt. The wait ends when the
 // launcher ends, or after 10 s.
 //
-// A signal that the program handles itself is left alone, whether its handler was installed before
-// or later. An overflow of the main thread's stack is reported (the handler has a stack of its own
-// there); in other threads an overflow ends the process without a report.
+// A signal that the program handles itself is left alone, whether its handler was installed earlier
+// or later than this one. An overflow of the main thread's stack is reported (the handler has a
+// stack of its own there); in other threads an overflow ends the process without a report.
 
 #include <string>
 

@@ -32,7 +32,7 @@ inline constexpr std::size_t kNameBytes = 96;
 inline constexpr std::size_t kFailureBytes = 1024;
 
 // The fields before `end` are written once, before the file gets its name; `end` and the fields
-// behind it change later.
+// after it change later.
 struct Header {
   std::array<char, 8> magic;
   std::uint32_t version;
@@ -105,8 +105,8 @@ struct File {
 static_assert(sizeof(File) == std::size_t{98} * 1024);
 static_assert(offsetof(File, groups) == 2048 && offsetof(File, operations) == 2048 + 8192);
 
-// The check word of a record, whose own half of the last word counts as 0. The products do not
-// depend on each other, so that a record costs a few nanoseconds.
+// The check word of a record; its own half of the last word counts as 0. The products do not depend
+// on each other, so that a record costs a few nanoseconds.
 constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& words) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   std::uint64_t sum = 0;
@@ -119,7 +119,7 @@ constexpr std::uint32_t check_of(const std::array<std::uint64_t, kNumWords>& wor
 
 }  // namespace paceline::flight
 
-// The reader of flight files, which tell what each rank did last. It treats a file as untrusted: it
+// The reader of flight files, which show what each rank did last. It treats a file as untrusted: it
 // checks every length, number and name, and makes names printable.
 //
 // Thread safety: pure functions of the files that they read.

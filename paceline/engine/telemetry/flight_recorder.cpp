@@ -50,9 +50,9 @@ std::string path_in(const FlightOptions& options) {
   return options.directory + "/" + flight_file_name(options.rank);
 }
 
-// A record is composed of words and stored word by word. If bytes were stored one by one and read
-// back as words for the check, the reads would wait for the store buffer, three times as long as
-// all the rest.
+// A record is composed of words and stored word by word. If its bytes were stored one by one and
+// then read as words for the check word, the reads would wait for the store buffer: that would take
+// three times as long as all the rest.
 using Words = std::array<std::uint64_t, flight::kNumWords>;
 
 Words words_of(const Operation& place) noexcept {

@@ -28,7 +28,7 @@ enum class FlightState : std::uint8_t {
 
 // How a rank stopped recording.
 enum class FlightEnd : std::uint32_t {
-  kOpen = 0,       // it has not: it runs, or its process ended abruptly
+  kOpen = 0,       // not yet: it runs, or its process ended abruptly
   kInOrder = 1,    // its groups were destroyed, and nothing had failed
   kFailed = 2,     // its groups were destroyed after a failure
   kException = 3,  // an exception destroyed its groups before any operation had failed
@@ -55,13 +55,13 @@ std::string flight_file_name(int rank);
 // explain` sums it up in one sentence.
 //
 // The file is DIRECTORY/rank-RRR.flight, 98 KiB. The destructor of the recorder removes it if
-// nothing has failed; after a failure it stays. With `keep` the program that started the job
-// removes it instead: a rank that ended in order matters when another rank waits for it.
+// nothing has failed; after a failure it stays. With `keep` it always stays, and the program that
+// started the job removes it: a rank that ended in order matters when another rank waits for it.
 //
-// Cost: about 25 ns a record (engine/core/timing.h). A synchronous operation takes two records, its
-// beginning and its end, an asynchronous one three. There is no allocation, no lock and no system
-// call. A record is dropped and counted if another thread is writing to the same place at that
-// moment.
+// Cost: about 25 ns per record (engine/core/timing.h). A synchronous operation takes two records,
+// its beginning and its end, an asynchronous one three. There is no allocation, no lock and no
+// system call. A record is dropped and counted if another thread is writing to the same place at
+// that moment.
 //
 // Thread safety: every method may be called from any thread. A forked child must not use it. The
 // groups of one rank own it.
@@ -76,7 +76,7 @@ struct FlightOptions {
   int rank = 0;
   int world_size = 1;
   int generation = 0;
-  std::string job;                     // tells which files belong to one job; 39 bytes are kept
+  std::string job;                     // identifies the files of one job; 39 bytes are kept
   bool keep = false;                   // keeps the file after a clean end as well
   std::shared_ptr<Timeline> timeline;  // also records every operation that ends; may be null
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// Metrics of a run as JSON lines: one object a line, appended and flushed line by line, so that a
+// Metrics of a run as JSON lines: one object per line, appended and flushed line by line, so that a
 // killed run keeps the lines that it wrote.
 //
 // A full disk does not stop the training: after the first failed write one warning is logged, and

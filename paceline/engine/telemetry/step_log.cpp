@@ -52,7 +52,7 @@ std::uint64_t nanoseconds(double seconds) {
 struct StepGauge::Page {
   std::array<char, 8> magic;
   std::uint64_t pid, steps, samples, step_ns, communication_ns;
-  std::uint64_t begun_after;  // one more than the steps before the first one; 0: unknown
+  std::uint64_t begun_after;  // 1 + the steps before the first one here; 0: unknown
   std::uint64_t first_began_ns, last_ended_ns;  // 0: unknown
 };
 
@@ -113,7 +113,7 @@ void StepGauge::step(std::int64_t samples, double seconds, double communication_
 
 namespace {
 
-// Whether some log of this process counts; the files are shared by the whole process.
+// Whether some log of this process counts; all logs of a process share its files.
 std::atomic<bool> taken{false};
 
 MetricsLog open_log() {

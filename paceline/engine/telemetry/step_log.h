@@ -21,7 +21,7 @@ struct StepReading {
   std::uint64_t steps = 0;
   std::uint64_t samples = 0;         // the samples of this rank
   double seconds = 0;                // of all steps together
-  double communication_seconds = 0;  // the part of them in which the rank waited for others
+  double communication_seconds = 0;  // the part of `seconds` in which the rank waited for others
   // The steps that the training had made before these, for example before a restart; nullopt:
   // unknown.
   std::optional<std::uint64_t> begun_at;
@@ -33,7 +33,7 @@ struct StepReading {
 // "rank-003.steps".
 std::string step_gauge_name(int rank);
 
-// nullopt when there is no such file, or it is not a step gauge.
+// Returns nullopt when there is no such file, or it is not a step gauge.
 std::optional<StepReading> read_step_gauge(const std::string& path);
 
 class StepGauge {
@@ -62,8 +62,8 @@ class StepGauge {
 // its speed. DistributedDataParallel and train::run_loop() keep a log by themselves; only other
 // loops need one.
 //
-// With PACELINE_STEP_LOG=DIR in the environment, every rank appends one JSON object a line to
-// DIR/rank-000.jsonl (its RANK); without it, nothing is written. A program of any language can do
+// With PACELINE_STEP_LOG=DIR in the environment, every rank appends one JSON object per line to
+// DIR/rank-000.jsonl (its RANK); without it, nothing is written. A program in any language can do
 // the same.
 //
 //   {"event":"model","parameter_bytes":1700000}
@@ -78,7 +78,7 @@ class StepGauge {
 // Only one log of a process counts: the first one, for as long as it lives. Two logs of the same
 // steps, such as those of a loop and of DistributedDataParallel, would count them twice.
 //
-// Cost: one short write a step, a few microseconds. Thread safety: none.
+// Cost: one short write per step, a few microseconds. Thread safety: none.
 class StepLog {
  public:
   // Throws Error(kSystem) when PACELINE_STEP_LOG is set and the file cannot be opened.

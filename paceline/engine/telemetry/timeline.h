@@ -1,9 +1,9 @@
 #pragma once
 
-// Records when one rank did what: the phases of its steps, its collectives and messages, its
-// checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which survives the
-// process however it ends. `paceline run --timeline FILE` puts the spans of all ranks on one clock
-// (launcher/job_timeline/timeline_trace.h).
+// Records the activities of one rank with their times: the phases of its steps, its collectives and
+// messages, its checkpoints. The newest 65,536 spans are kept in a mapped file of 4 MiB, which
+// survives the process however it ends. `paceline run --timeline FILE` puts the spans of all ranks
+// on one clock (launcher/job_timeline/timeline_trace.h).
 //
 // Cost of a span: one reading of the clock and one store of 64 bytes, about 40 ns, without
 // allocation, lock or system call. A forked child must not record.
@@ -82,7 +82,7 @@ class Timeline {
   // Returns a number for the name of a method or a worker, or 0 when all 255 numbers are taken.
   // Takes a lock.
   std::uint32_t name(std::string_view name);
-  // Stores the difference between the clocks that the launcher measured (timeline::Header).
+  // Stores the measured offset of this host's clock and its possible error (timeline::Header).
   void set_clock(std::chrono::nanoseconds offset, std::chrono::nanoseconds error) noexcept;
 
   void add(SpanKind kind, std::uint8_t what, std::int64_t value, Clock::time_point begin,

@@ -33,8 +33,8 @@ struct Header {
   std::uint32_t generation;
   std::int32_t pid;
   std::array<char, 64> host;
-  // Nanoseconds to add to this host's monotonic clock to get that of rank 0's host, and the
-  // possible error of that.
+  // Nanoseconds to add to this host's monotonic clock to get the time on the clock of rank 0's
+  // host, and the possible error of this offset.
   std::int64_t clock_offset;
   std::int64_t clock_error;
   alignas(64) std::uint64_t next;  // spans recorded so far: the number of the newest one

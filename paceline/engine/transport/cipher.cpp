@@ -108,8 +108,8 @@ Cipher::Cipher(CipherKind kind, const SessionKeys& keys)
 
 Cipher::~Cipher() = default;
 
-// The bytes of a batch of records count as sent only once the whole batch is out. So a rest that is
-// still unsent always belongs to a call that the caller repeats.
+// The bytes of a batch of records count as sent only once the whole batch is out. So unsent bytes
+// always belong to a call that the caller repeats.
 ssize_t Cipher::send(int socket, std::span<const std::byte> head,
                      std::span<const std::byte> payload) {
   if (head.size() + payload.size() < num_in_sealed_) {
@@ -174,8 +174,8 @@ ssize_t Cipher::fetch(int socket) {
   }
 }
 
-// Opens the record at the front. Requires: next_record() > 0, and `into` has that size less the
-// tag.
+// Opens the record at the front. Requires: next_record() > 0, and `into` has the size that it
+// returns, less the tag.
 bool Cipher::open(std::span<std::byte> into) {
   const std::size_t length = into.size() + kTagBytes;
   const auto record = std::span<const std::byte>(arrived_).subspan(arrived_begin_ + kLengthBytes);

@@ -6,7 +6,7 @@
 // (engine/core/authentication.h), one for each direction, and records are counted, so that none can
 // be read, changed, repeated, left out or swapped.
 //
-// Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes for 64 KiB.
+// Cost: a pass of the cipher over every byte at both ends, a copy, and 20 bytes per 64 KiB.
 //
 // Thread safety: none; sending and receiving may be done by two threads.
 
@@ -23,8 +23,8 @@
 
 namespace paceline {
 
-// The ciphers, in ascending order. Each rank names its best; a connection uses the lesser of the
-// two.
+// The ciphers, in ascending order. Each rank names the best one that it supports; a connection uses
+// the lesser of its two ranks' ciphers.
 enum class CipherKind : std::uint8_t {
   kNone = 0,
   kChaCha20Poly1305 = 1,
@@ -46,8 +46,8 @@ class Cipher {
   Cipher& operator=(const Cipher&) = delete;
 
   // Sends `head` and then `payload` as sendmsg() would, without waiting. Returns how many of their
-  // bytes were sent, or -1 with errno. After EAGAIN the caller must pass the same bytes again, with
-  // or without more behind them; EINVAL if it passes fewer.
+  // bytes were sent, or -1 with errno. After EAGAIN the caller must pass the same bytes again, and
+  // may append more; EINVAL if it passes fewer.
   ssize_t send(int socket, std::span<const std::byte> head, std::span<const std::byte> payload);
   // As recv(), without waiting. Returns -1 with EBADMSG if a record is not the one that the other
   // end sent.

@@ -10,8 +10,8 @@ namespace paceline {
 
 namespace {
 
-// A notice is one byte with the ErrorCode, two bytes with the text's length, one with the number of
-// ranks; then the text, and four bytes for each rank.
+// A notice is one byte with the ErrorCode, two bytes with the text's length, one byte with the
+// number of ranks; then the text, and four bytes for each rank.
 constexpr std::size_t kHeader = 4;
 constexpr std::size_t kMostRanks = 64;
 constexpr std::size_t kMaxText = kMaxNoticeBytes - kHeader - kMostRanks * sizeof(std::int32_t);
@@ -78,11 +78,12 @@ std::optional<Notice> decode_notice(std::span<const char> bytes) {
 
 namespace {
 
-// These codes stand in place of a notice's ErrorCode. An answer goes on with the number of ranks in
-// one byte, then four bytes for each rank: its number, with the highest bit set if it has arrived.
+// These codes stand in place of a notice's ErrorCode. An answer continues with the number of ranks
+// in one byte, then four bytes for each rank: its number, with the highest bit set if it has
+// arrived.
 constexpr char kQuestion = 0x7e;
 constexpr char kAnswer = 0x7d;
-// A reason goes on with the text's length in two bytes, then the text.
+// A reason continues with the text's length in two bytes, then the text.
 constexpr char kReason = 0x7c;
 constexpr std::size_t kReasonHead = 3;
 constexpr std::size_t kAnswerHead = 2;

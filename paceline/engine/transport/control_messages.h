@@ -6,8 +6,8 @@
 // ...).
 //
 // Before a rank reports a peer as the cause of its timeout, it asks all peers which ranks they wait
-// for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; one
-// that is stopped, or computes, does not.
+// for, so that the blame falls on a rank that is not waiting itself. A rank that waits answers; a
+// rank that is stopped, or computes, does not.
 
 #include <cstddef>
 #include <map>
@@ -39,7 +39,7 @@ bool is_whole_notice(std::span<const char> bytes);
 // Decodes a notice or a goodbye; empty for other bytes.
 std::optional<Notice> decode_notice(std::span<const char> bytes);
 
-// A rank that another waits for, and whether it is known to have arrived at the operation.
+// A rank that a waiting rank waits for, and whether it is known to have arrived at the operation.
 struct Awaited {
   int rank = 0;
   bool has_come = false;
@@ -64,7 +64,7 @@ class Inquiry {
   std::string take(int peer, std::string_view bytes);
 
   void forget_answers() { answers_.clear(); }
-  // The ranks that `peer` has answered it waits for; empty if it has not answered.
+  // The ranks that `peer` waits for, by its own answer; empty if it has not answered.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
   // The first reason that `peer` gave for a failure of another group; empty if it gave none.
   std::string reason_of(int peer) const;

@@ -110,8 +110,8 @@ void Exchange::clear() {
 void Exchange::run_until(const std::function<bool()>& done, const CheckHeader& check,
                          Deadline deadline, const std::function<void()>& on_slow) {
   constexpr auto kSlice = 10ms;
-  // A header that arrived early was checked against the previous call; check it against this one,
-  // too.
+  // A header that arrived early was checked against the previous call; also check it against this
+  // one.
   for (auto& lane : lanes_) lane.is_quiet = lane.was_shown = false;
   Vigil vigil;
   while (!done() && !vigil.sees_passed(deadline)) {
@@ -202,7 +202,7 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
       const bool is_whole = read_header(peer, lane, check);
       moved |= lane.header_got != before;
       if (!is_whole) break;
-      if (lane.header_got == 0) continue;  // the header was a presence
+      if (lane.header_got == 0) continue;  // the header was a presence message
     }
     if (lane.receives.empty()) {
       if (!lane.was_shown) check(peer, lane.header, false);
@@ -215,8 +215,8 @@ bool Exchange::pump_receives(int peer, const CheckHeader& check) {
   return moved;
 }
 
-// A rank from which nothing is expected may have left, or its next bytes may already belong to an
-// exchange of memory handles.
+// Peeks, because a rank from which nothing is expected may have left, or its next bytes may already
+// belong to an exchange of memory handles.
 bool Exchange::begins_a_message(int peer, Lane& lane) const {
   if (lane.is_quiet) return false;
   std::uint32_t magic = 0;
@@ -228,7 +228,7 @@ bool Exchange::begins_a_message(int peer, Lane& lane) const {
   return false;
 }
 
-// Reads what has arrived; returns the number of bytes, 0 if there are none.
+// Reads bytes that have arrived; returns their number, 0 if there are none.
 std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into) const {
   const ssize_t got = mesh_.receive(peer, channel, into);
   if (got > 0) return static_cast<std::size_t>(got);
@@ -236,7 +236,7 @@ std::size_t Exchange::read(int peer, Channel channel, std::span<std::byte> into)
   mesh_.throw_lost(peer, broken_by(got == 0 ? 0 : errno));
 }
 
-// Reads what has arrived; true once it is complete.
+// Reads the bytes of a header that have arrived; returns true once the header is complete.
 bool Exchange::read_header(int peer, Lane& lane, const CheckHeader& check) {
   const auto header = std::as_writable_bytes(std::span(&lane.header, 1));
   lane.header_got += read(peer, Channel::kData, header.subspan(lane.header_got));
@@ -262,7 +262,7 @@ void Exchange::accept(int peer, Lane& lane, const CheckHeader& check) {
   lane.is_accepted = true;
 }
 
-// Reads what has arrived; true once it is complete.
+// Reads the bytes of a payload that have arrived; returns true once the payload is complete.
 bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   bool is_whole = true;
   for (std::size_t stream = 0; stream < lane.streams.size(); ++stream) {
@@ -278,8 +278,8 @@ bool Exchange::read_payload(int peer, Lane& lane, bool& moved) {
   return true;
 }
 
-// As above, for the part that goes over one stream. After a short read, the rest is read only once
-// more bytes have arrived.
+// As read_payload(), for the part that is sent over one stream. After a short read, the remaining
+// bytes are read only once more of them have arrived.
 bool Exchange::read_share(int peer, Lane& lane, std::size_t stream, bool& moved) {
   const auto into = lane.receives.front();
   const Stripes stripes(into.size(), lane.streams.size());

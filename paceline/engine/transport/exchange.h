@@ -1,14 +1,14 @@
 #pragma once
 
 // Moves messages to and from all peers of a mesh at the same time over their data channels, without
-// threads: the caller posts sends and receives, then runs the poll loop until what it needs has
-// arrived. Per peer, messages keep their order.
+// threads: the caller posts sends and receives, then runs the poll loop until the messages that it
+// needs have arrived. Per peer, messages keep their order.
 //
-// Where several connections join a pair of ranks (Stripes), headers and short payloads go over the
-// first one. Long payloads are divided among all of them, and each sends its share at its own pace.
+// If several connections join a pair of ranks (Stripes), headers and short payloads use the first
+// one. Long payloads are divided among all connections, and each sends its share at its own pace.
 //
-// Headers are read as they arrive, even from peers from which nothing is expected, so the ranks
-// that it sends to notice a rank that makes a different call.
+// Headers are read as they arrive, even from peers from which nothing is expected. So if a rank
+// makes a different call, the ranks to which it sends notice that.
 //
 // Every wait ends at the deadline or when the mesh fails. Thread safety: none; one executor owns
 // it.
@@ -45,7 +45,7 @@ class Stripes {
   std::size_t share(std::size_t stream) const {
     if (streams_ == 1) return stream == 0 ? bytes_ : 0;
     const std::size_t blocks = bytes_ / kBlockBytes, turns = blocks / streams_;
-    // The stream of the rest, which is shorter than a block.
+    // The stream that carries the last bytes, which are fewer than a block.
     const std::size_t last = blocks % streams_;
     return (turns + (stream < last ? 1 : 0)) * kBlockBytes +
            (stream == last ? bytes_ % kBlockBytes : 0);
@@ -71,16 +71,16 @@ class Stripes {
 class Exchange {
  public:
   // Called for each header that has arrived, before its payload is read. `expected` is false while
-  // no receive has been posted for it. Throws to refuse the message.
+  // no receive has been posted for it. The check throws to refuse the message.
   using CheckHeader = std::function<void(int peer, const MessageHeader& header, bool expected)>;
   // sent_bytes() and received_bytes() return this once the whole message has been moved.
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
   explicit Exchange(Mesh& mesh);
 
-  // Both return the message's number among those to, or from, this peer. Requires: the memory stays
-  // valid until sent_bytes(), or received_bytes(), returns kAll. The header must announce as many
-  // bytes as `into` has.
+  // Both return the number of the message among all messages to, or from, this peer. Requires: the
+  // memory stays valid until sent_bytes(), or received_bytes(), returns kAll. The header must
+  // announce as many bytes as `into` has.
   std::uint64_t post_send(int peer, const MessageHeader& header,
                           std::span<const std::byte> payload);
   std::uint64_t post_receive(int peer, std::span<std::byte> into);
@@ -92,8 +92,8 @@ class Exchange {
   std::size_t received_bytes(int peer, std::uint64_t number) const;
   // True when all receives posted so far from `peer` have completed.
   bool received_all(int peer) const;
-  // The peers from which bytes are still expected, or that have not taken all that was sent to
-  // them.
+  // The peers from which bytes are still expected, or that have not taken all bytes that were sent
+  // to them.
   std::vector<int> waiting_for() const;
 
   // Moves all bytes that can move without waiting; returns whether any did.
@@ -117,28 +117,28 @@ class Exchange {
     std::uint64_t message = 0;  // the number of the message being sent
     // bytes sent of the stream's share; the first stream's includes the header
     std::size_t sent = 0;
-    std::size_t got = 0;  // bytes received of its share of the arriving message
+    std::size_t got = 0;  // bytes received of the stream's share of the arriving message
   };
   struct Lane {
     std::vector<Stream> streams;
     std::deque<Outgoing> sends;
     std::uint64_t num_gone = 0;    // messages sent completely and dropped from the front
     std::uint64_t num_posted = 0;  // messages posted, without presences
-    std::uint64_t num_sent = 0;    // messages of which the last byte was sent
+    std::uint64_t num_sent = 0;    // messages whose last byte was sent
     std::deque<std::span<std::byte>> receives;
     std::uint64_t num_received = 0;
     MessageHeader header;        // the header of the arriving message
     std::size_t header_got = 0;  // bytes of that header
     bool was_shown = false;      // the header was shown to the check, as unexpected
     bool is_accepted = false;    // the check has accepted the header, as expected
-    bool is_quiet = false;       // no unexpected header can be there until a receive is posted
+    bool is_quiet = false;       // no unexpected header can arrive until a receive is posted
   };
 
   void reset_lanes();
   bool pump_sends(int peer);
   bool pump_stream(int peer, Lane& lane, std::size_t stream);
-  // Moves the stream on to the next message of which it has a share to send, and returns that
-  // message.
+  // Advances the stream to the next message of which the stream has a share to send, and returns
+  // that message.
   const Outgoing* message_of(Lane& lane, std::size_t stream) const;
   void drop_sent(Lane& lane);
   bool pump_receives(int peer, const CheckHeader& check);

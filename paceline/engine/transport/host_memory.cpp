@@ -52,8 +52,8 @@ std::size_t send_descriptor(int socket, const Offer& offer, int fd, Deadline dea
   return static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
 }
 
-// Sends the whole offer in any case, because the peer waits for it. Returns 0, or the errno for
-// which the descriptor was not sent.
+// Sends the whole offer in any case, because the peer waits for it. Returns 0, or the errno with
+// which the kernel refused the descriptor.
 int send_offer(Mesh& mesh, int peer, Offer offer, int fd, Deadline deadline) {
   int error = 0;
   std::size_t sent = 0;
@@ -76,7 +76,7 @@ struct Incoming {
   Fd fd;                // the descriptor that came with it, if any
 };
 
-// True once the whole offer has arrived.
+// Returns true once the whole offer has arrived.
 bool receive_offer(Mesh& mesh, int peer, Incoming& incoming) {
   const int socket = mesh.wire().socket(peer, Channel::kData);
   const auto rest = std::as_writable_bytes(std::span(&incoming.offer, 1)).subspan(incoming.got);
@@ -117,7 +117,7 @@ Incoming wait_for_offer(Mesh& mesh, int peer, Deadline deadline, std::size_t byt
   return incoming;
 }
 
-// The text of a cause, with advice. Only the rank itself knows its limit.
+// The text of a cause, with advice. Only the rank itself knows its limit of descriptors.
 std::string cause_and_remedy(int cause, bool is_own) {
   if (cause == EMFILE && is_own) return describe_errno(cause);
   return fmt::format("{}; {}", std::generic_category().message(cause),
@@ -185,14 +185,16 @@ class ShmBlocks : public SharedBlocks {
 
 // Maps this rank's file, and allocates its pages now, for all ranks, unless `pages` asks for
 // allocation on touch: touching a page for which there is no memory raises SIGBUS. The mapping
-// allocates them first, because it may get huge pages. Empty, with errno set, if that fails.
+// allocates them first, because it may get huge pages. Returns an empty mapping and sets errno if
+// that fails.
 Mapping map_own_file(const Fd& file, std::size_t bytes, Pages pages) {
   Mapping mapping = Mapping::of_file(file, bytes, pages);
   if (!mapping || pages == Pages::kOnTouch || reserve_file(file.get(), bytes)) return mapping;
   return {};
 }
 
-// Maps a peer's file. Empty, with errno set, unless the file has the required size and is sealed.
+// Maps a peer's file. Returns an empty mapping and sets errno unless the file has the required size
+// and is sealed.
 Mapping map_file_of_peer(const Fd& file, std::size_t bytes, Pages pages) {
   if (!is_sealed_file(file, bytes)) {
     errno = EINVAL;

@@ -53,7 +53,7 @@ class ShmMemory : public SharedMemory {
 
 // Shared memory among the threads of one process: a block is plain memory, lent under a number that
 // is passed around over the data sockets. The same lock-free code as between processes runs on it,
-// visible to the thread sanitizer.
+// where the thread sanitizer can check it.
 class LoopbackMemory : public SharedMemory {
  public:
   // Requires: `mesh` outlives this object, and its neighbours are threads of this process.

@@ -13,7 +13,7 @@ namespace paceline {
 // the same, but UCX between hosts.
 enum class TransportKind : std::uint8_t { kAuto, kTcp, kShm, kLoopback, kUcx };
 
-// "auto", "tcp", "shm", "loopback", "ucx"; Error(kInvalid) names the value otherwise.
+// "auto", "tcp", "shm", "loopback", "ucx"; any other name gives Error(kInvalid), which names it.
 TransportKind parse_transport(const std::string& name);
 std::string_view name_of(TransportKind transport);
 
@@ -21,7 +21,7 @@ struct LinkOptions {
   TransportKind transport = TransportKind::kAuto;
   // Names a part of the host, to which this rank then belongs; empty for the whole host. Ranks of
   // different parts share no memory and communicate over TCP, as if they were on different hosts.
-  // For trying out many hosts on one. At most 255 bytes.
+  // Use it to try out many hosts on one machine. At most 255 bytes.
   std::string host;
   // Encrypts the TCP connections (docs/wire_formats.md, section 7); the ranks of a host trust its
   // kernel. All ranks must choose the same. Only the engine's own connections can be encrypted:

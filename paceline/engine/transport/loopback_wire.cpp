@@ -106,7 +106,7 @@ void Bell::sleep(std::uint32_t count, std::chrono::nanoseconds limit) {
 }
 
 std::shared_ptr<Room> Room::named(const std::string& name, int world_size, const Secret& secret) {
-  // Declared before the lock, because destroying a room takes the mutex, too.
+  // Declared before the lock, because destroying a room also takes the mutex.
   std::shared_ptr<Room> room;
   {
     const std::lock_guard lock(rooms().mutex);
@@ -238,7 +238,7 @@ bool LoopbackWire::is_ready(const Interest& interest) const {
   return out == nullptr || !out->is_full();
 }
 
-// Sleeps until an interest is ready. `seen` is the bell's count from before any event that the
+// Sleeps until an interest is ready. `seen` is the bell's count, read before any event that the
 // sleeper must not miss.
 void LoopbackWire::sleep(Bell& bell, std::span<Interest> interests, std::chrono::nanoseconds limit,
                          std::uint32_t seen) const {
@@ -257,7 +257,7 @@ void LoopbackWire::wait(std::span<Interest> interests, std::chrono::milliseconds
   sleep(bell, interests, limit, bell.count());
 }
 
-// Any ring since the end of the last wait wakes this one; wake() rings, too.
+// Any ring since the end of the last wait wakes this one; wake() also rings.
 void LoopbackWire::wait_or_wake(std::span<Interest> interests,
                                 std::optional<std::chrono::milliseconds> limit) {
   Bell& bell = room_->bell(rank_, Channel::kPointToPoint);

@@ -28,15 +28,15 @@ class Pipe {
  public:
   static constexpr std::size_t kMost = 256 << 10;
 
-  // Appends bytes of `head` and then of `rest` while there is room. Returns how many; 0 if it is
-  // full.
+  // Appends bytes of `head` and then of `rest` while there is room. Returns the number of bytes; 0
+  // if the pipe is full.
   std::size_t push(std::span<const std::byte> head, std::span<const std::byte> rest);
   struct Popped {
     std::size_t count = 0;  // bytes taken out; 0 if the pipe was empty
     bool was_full = false;  // a thread may be waiting to push
   };
   Popped pop(std::span<std::byte> into);
-  // Copies bytes without taking them out; returns how many.
+  // Copies bytes without taking them out; returns the number of bytes.
   std::size_t peek(std::span<std::byte> into) const;
   bool is_empty() const;
   bool is_full() const;

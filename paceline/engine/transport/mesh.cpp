@@ -82,7 +82,7 @@ PeerAddress PeerAddress::decode(const std::string& text) {
 
 namespace {
 
-// Room for answers that arrive together with a notice, in front of it.
+// Room for answers that arrive together with a notice, before it.
 constexpr std::size_t kRoomForAnswers = 1024;
 // How long sending a control message may take; it fits into any channel's buffer.
 constexpr std::chrono::seconds kLongestWords{1};
@@ -259,10 +259,10 @@ void Mesh::throw_if_own(int error, int peer, const char* what) const {
   }
 }
 
-// Sends a control message. If a peer does not read it in time, its rest is kept and sent before the
-// next message: a message that was begun must be finished, or the peer cannot parse the bytes that
-// follow, and an encrypted channel insists on the same bytes. Errors are ignored, because they mean
-// that the peer is gone.
+// Sends a control message. If a peer does not read it in time, the unsent bytes are kept and sent
+// before the next message: a message that was begun must be finished, or the peer cannot parse the
+// bytes that follow, and an encrypted channel insists on the same bytes. Errors are ignored,
+// because they mean that the peer is gone.
 void Mesh::say_to(int peer, std::string_view words, Deadline deadline) {
   std::string& unsent = unsent_[static_cast<std::size_t>(peer)];
   if (unsent.size() + words.size() > kMostUnsent) return;
@@ -341,8 +341,8 @@ void Mesh::take_notice(int peer, const std::string& bytes) {
   // Pass the notice on before this rank leaves, because its end may reach a peer before the
   // original notice does.
   send_to_all(bytes);
-  // After a death every rank needs a new group, so its code is kept. Any other failure belongs to
-  // the rank that reported it.
+  // After a death every rank needs a new group, so the code kPeerLost is kept. Any other failure
+  // belongs to the rank that reported it.
   const bool somebody_died = notice && notice->code == ErrorCode::kPeerLost;
   set_failure(Error(
       somebody_died ? ErrorCode::kPeerLost : ErrorCode::kAborted,

@@ -2,8 +2,8 @@
 
 // The connections of one rank to all other ranks of a group, over a *wire* (wire.h): per peer a
 // *control* channel (lifeline and abort notices), a *data* channel (collectives between ranks that
-// share no memory; descriptors of memory where they do) and a *point-to-point* channel (send,
-// recv). Ranks of one host, its *neighbours*, also share memory.
+// share no memory; descriptors of memory between ranks that do) and a *point-to-point* channel
+// (send, recv). The ranks of one host, *neighbours*, also share memory.
 //
 // Death: the kernel closes the sockets of a dead process, so a peer's death shows as the end of its
 // control channel, even if data travels through shared memory. A waiting rank calls
@@ -12,18 +12,17 @@
 // host that vanishes closes nothing: its kernel is probed once a second, and a control socket over
 // TCP ends after kSilenceLimit without an answer.
 //
-// Failure is final: the first cause (a lost peer, another rank's abort notice, an own error) is
-// kept, and every later call throws it. A rank that finds a cause tells all peers before it leaves,
-// so that a rank that checks later does not take a survivor's exit for the cause.
+// Failure is final: the first cause (a lost peer, another rank's abort notice, an error of this
+// rank) is kept, and every later call throws it. A rank that finds a cause tells all peers before
+// it leaves, so that a rank that checks later does not take a survivor's exit for the cause.
 //
-// A failure of another group of the same ranks does not end this one, but the peers are told its
-// cause in case this rank leaves next (FailureDomain).
+// A failure of another group of the same ranks does not end this group, but the rank tells its
+// peers the cause, in case it leaves this group next (FailureDomain).
 //
 // Blame: a rank that is about to give up asks all others which ranks they wait for
 // (control_messages.h), so that it does not blame a rank that is itself waiting.
 //
-// Thread safety: all methods may be called from any thread; the channels belong to one executor
-// each.
+// Thread safety: all methods may be called from any thread; each channel belongs to one executor.
 
 #include <algorithm>
 #include <atomic>
@@ -109,10 +108,10 @@ class Mesh {
   // time slice.
   bool oversubscribed() const { return oversubscribed_; }
 
-  // Throws the group's failure, if there is one: kPeerLost naming the rank that died, or what
-  // another rank's abort notice said. Returns the peers that have left in order. Everything that
-  // they did before leaving is visible to the caller now: if it still misses something from one of
-  // them after this call, that will never arrive.
+  // Throws the group's failure, if there is one: kPeerLost, which names the rank that died, or the
+  // error in another rank's abort notice. Returns the peers that have left in order. Everything
+  // that they did before leaving is visible to the caller now: if the caller still misses something
+  // from one of them after this call, it will never arrive.
   std::vector<int> throw_if_failed();
   // For a caller that waits for `peer` in vain, because the peer left or a connection to it broke.
   // Throws the known cause, or kPeerLost naming `peer` if none is known.
@@ -134,8 +133,8 @@ class Mesh {
   void ask_peers();
   // A peer's answer to ask_peers(). If it stays empty, the peer is not waiting in this group.
   std::optional<std::vector<Awaited>> answer_of(int peer) const;
-  // For a waiting thread, between its waits. is_asked() tells at the cost of one load whether a
-  // peer has asked; answer() tells the peers that have asked which ranks this one waits for.
+  // A waiting thread calls these between its waits. is_asked() returns whether a peer has asked, at
+  // the cost of one load; answer() tells the peers that have asked which ranks this rank waits for.
   bool is_asked() const { return is_asked_.load(std::memory_order_relaxed); }
   void answer(std::span<const Awaited> awaited);
   // Names for messages, made by rank_name(): this rank, a rank, and a rank with its host.
@@ -183,20 +182,20 @@ class Mesh {
   bool foretold_ = false;
   std::vector<int> left_;  // peers that said goodbye
   Inquiry inquiry_;
-  // By peer: control messages to be sent; their beginning may already be out.
+  // By peer: control messages to be sent; their first bytes may already have been sent.
   std::vector<std::string> unsent_;
 };
 
-// The groups of a rank that were made from one another. When one of them fails, the peers in the
-// others are told why: if this rank leaves them next, they report the first cause instead of this
-// rank, which only followed. The other groups continue; how to react to the failure is the
-// program's decision.
+// The groups of a rank that were made from one another. When one group fails, the rank tells its
+// peers in the other groups the cause. If the rank then leaves those groups as well, the peers
+// report that cause; they do not blame this rank, whose exit is only a consequence. The other
+// groups continue; how to react to the failure is the program's decision.
 //
 // Thread safety: every method may be called from any thread, but not by a thread that holds a lock
 // of a mesh.
 class FailureDomain {
  public:
-  // Adds a mesh. Until remove(), it is told of failures of the others.
+  // Adds a mesh. Until remove(), it is informed of failures of the other meshes.
   void add(Mesh& mesh) {
     const std::lock_guard lock(mutex_);
     meshes_.push_back(&mesh);

@@ -65,7 +65,7 @@ constexpr std::size_t kMostCapacity = 256 << 10;  // stays in a core's L2 cache
 constexpr std::size_t kLeastCapacity = 4 << 10;
 // The most memory of a rank's rings, unless there are very many ranks.
 constexpr std::size_t kMostOfABlock = 4 << 20;
-// After so many bytes a position is published, so that the other end can continue.
+// After this many bytes a position is published, so that the other end can continue.
 constexpr std::size_t kPieceBytes = 16 << 10;
 // The most bytes of an offered payload that are read before the other peers get their turn.
 constexpr std::size_t kPieceOfOffer = 256 << 10;
@@ -122,8 +122,8 @@ std::size_t MessageStreams::bytes_for(std::size_t num_ranks) {
   return num_ranks * (sizeof(Ring) + capacity_for(num_ranks));
 }
 
-// How many bytes the ring has room for. Loads the peer's position only if the position seen last
-// leaves too little room.
+// The number of bytes for which the ring has room. Loads the peer's position only if the position
+// seen last leaves too little room.
 std::size_t MessageStreams::room(Lane& lane, std::size_t wanted) const {
   if (lane.room_until - lane.written < wanted) {
     lane.room_until = lane.out->taken.load(std::memory_order_acquire) + capacity_;
@@ -315,8 +315,7 @@ void MessageStreams::wake_writer(int peer, Lane& lane) const {
   }
 }
 
-// Errors are ignored: a channel that is full holds bells enough, and one that has closed needs
-// none.
+// Errors are ignored: a full channel already holds enough bells, and a closed one needs none.
 void MessageStreams::ring_bell(int peer) const {
   const std::byte bell{};
   Interest room{peer, Channel::kPointToPoint, POLLOUT};

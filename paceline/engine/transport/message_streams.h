@@ -10,7 +10,8 @@
 // end, when it next moves bytes, then writes one byte to the wire's channel, the *bell*. When that
 // channel closes, the stream ends after the bytes left in the ring.
 //
-// Invariants of a ring. Positions count the bytes of all time; place p lies at p mod capacity.
+// Invariants of a ring. Positions count all bytes since the beginning; place p is at p mod
+// capacity.
 //
 //  1. Each position has one writer: `written` the writing end, `taken` the reading end. Each end
 //     keeps its own position in its Lane and never reads it back, so a peer cannot move it.
@@ -25,7 +26,7 @@
 //     stores the position and then loads the flag. All four are sequentially consistent, so they
 //     have one order, in which one of the two stores comes first: either the sleeper sees the new
 //     position and does not sleep, or the mover sees the flag and rings. Acquire and release would
-//     not do: they let both loads pass the stores before them.
+//     not suffice: they let both loads pass the stores before them.
 //  6. The mover rings only if its exchange takes the flag from 1 to 0: at most one bell for each
 //     sleep. The sleeper clears its flag when it wakes; a bell that was rung meanwhile stays in the
 //     channel, and the next sleep hears and ignores it.
@@ -34,16 +35,17 @@
 //
 // Invariants of an offered payload. It has one word, `offer_`, per direction of a pair:
 //
-//  8. Exactly one compare-and-exchange leaves kOffered: the reader's to kTaken or kRefused, or the
-//     sender's to kWithdrawn. The end that loses sees the value that the other has stored.
+//  8. Exactly one compare-and-exchange changes the word from kOffered: the reader's, to kTaken or
+//     kRefused, or the sender's, to kWithdrawn. The end that loses sees the value that the other
+//     end has stored.
 //  9. The sender keeps the payload unchanged until it has seen kTaken or kRefused, or has withdrawn
 //     the offer itself.
 // 10. A read is valid only if, after it, the sender's token is still at its address and the offer
-//     still stands: a process that called exec() has other contents there, and a sender that has
+//     is still open: a process that called exec() has other contents there, and a sender that has
 //     withdrawn the offer may have changed the payload.
 //
 // Thread safety: one thread at a time sends and receives; only wake() and sleep() may be called by
-// others meanwhile.
+// other threads meanwhile.
 
 #include <atomic>
 #include <chrono>
@@ -88,10 +90,10 @@ class DirectRead {
   // Tries to read the sender's memory, once, after the sender has introduced itself, and records
   // the result.
   void try_once();
-  // Returns the number of bytes read; less than 1, with errno, if the memory cannot be read.
+  // Returns the number of bytes read; less than 1, and sets errno, if the memory cannot be read.
   ssize_t read(std::uint64_t address, std::span<std::byte> into) const;
-  // Ends an offer of which all bytes have been read; kRefused if the process runs another program
-  // by now.
+  // Ends an offer whose bytes have all been read; kRefused if the process runs another program by
+  // now.
   enum class End { kTaken, kRefused, kWithdrawn };
   End take();
   // `is_final`: no later payload of this sender can be read either.
@@ -126,12 +128,12 @@ class MessageStreams {
   // object.
   MessageStreams(Mesh& mesh, RingMemory memory);
 
-  // The bytes that the rings of `num_ranks` ranks need in each block; pages may be allocated on
-  // touch.
+  // The number of bytes that the rings of `num_ranks` ranks need in each block; pages may be
+  // allocated on touch.
   static std::size_t bytes_for(std::size_t num_ranks);
 
-  // Whether rings lead to `peer` and back; how many bytes the outgoing ring has room for now, and
-  // how many bytes the incoming ring holds.
+  // Whether rings lead to `peer` and back; whether the outgoing ring has room for `bytes` bytes
+  // now; whether the incoming ring holds at least `bytes` bytes.
   bool has_ring(int peer) const { return lane(peer).in != nullptr; }
   bool has_room(int peer, std::size_t bytes);
   bool has_come(int peer, std::size_t bytes);
@@ -171,15 +173,15 @@ class MessageStreams {
 
  private:
   struct Ring;
-  // The state of both directions to one peer. Positions count the bytes of all time.
+  // The state of both directions to one peer. Positions count all bytes since the beginning.
   struct Lane {
     Ring* out = nullptr;  // null: bytes travel over the wire
     Ring* in = nullptr;
-    std::uint64_t written = 0;  // this rank's own position
-    std::uint64_t room_until = 0;
-    std::uint64_t taken = 0;  // this rank's own position
-    std::uint64_t filled_until = 0;
-    bool is_full = false;  // the last send() did not fit
+    std::uint64_t written = 0;       // bytes that this rank has written to `out`
+    std::uint64_t room_until = 0;    // `written` may grow up to here
+    std::uint64_t taken = 0;         // bytes that this rank has taken from `in`
+    std::uint64_t filled_until = 0;  // `taken` may grow up to here
+    bool is_full = false;            // the last send() did not fit
     // an offered payload, by this rank or by the peer
     bool has_offered = false, is_reading = false;
     bool is_closed = false;  // the peer has ended

@@ -15,8 +15,8 @@ namespace paceline {
 
 namespace {
 
-// Checked first, because the kernel answers a file beyond RLIMIT_FSIZE with a signal that ends the
-// process.
+// Callers check this first, because the kernel answers a file beyond RLIMIT_FSIZE with a signal
+// that ends the process.
 bool is_beyond_file_size_limit(std::size_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur;
@@ -50,11 +50,11 @@ bool is_sealed_file(const Fd& file, std::size_t bytes) {
 
 namespace {
 
-// Areas of at least this size ask for huge pages, which cause fewer TLB misses. They get them where
+// Areas of at least this size ask for huge pages, which cause fewer TLB misses. They get them if
 // the administrator allows huge pages for shared memory (transparent_hugepage/shmem_enabled).
 constexpr std::size_t kLeastHugeBytes = 4 << 20;
 
-// Allocates the pages now rather than in the first collective. False, with errno set, if there is
+// Allocates the pages now and not in the first collective. Returns false and sets errno if there is
 // not enough memory.
 bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
   // Memory without a file allocates all of its pages.
@@ -65,7 +65,7 @@ bool bring_all(int fd, void* address, std::size_t bytes, const Pages& pages) {
   return fd < 0 || reserve_file(fd, mapped);
 }
 
-// Maps the memory; null, with errno set, if that fails.
+// Maps the memory; returns null and sets errno if that fails.
 std::byte* map(int fd, int flags, std::size_t bytes, Pages pages) {
   if (pages == Pages::kOnTouch) flags |= MAP_NORESERVE;
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that the ranks of a host read and write in place: sealed files, their mappings, and blocks
-// of which every rank has one (host_memory.h allocates them).
+// Memory that the ranks of a host read and write in place: sealed files, their mappings, and sets
+// of blocks with one block for each rank (host_memory.h allocates them).
 
 #include <cstddef>
 #include <limits>
@@ -15,8 +15,8 @@
 namespace paceline {
 
 // Makes a file in memory, without pages yet. Its size is sealed, so that no later action of the
-// process that made it can raise SIGBUS in a mapping of it. Empty, with errno set, if it cannot be
-// made.
+// process that made it can raise SIGBUS in a mapping of it. Returns an empty Fd and sets errno if
+// it cannot be made.
 Fd make_sealed_file(std::size_t bytes);
 // Whether a file that another process made has at least that size and cannot shrink.
 bool is_sealed_file(const Fd& file, std::size_t bytes);
@@ -33,7 +33,7 @@ class Pages {
 
   // NOLINTNEXTLINE(google-explicit-constructor): most callers pass just this value.
   constexpr Pages(When when) : when_(when) {}
-  // `when` applies to the first `bytes` bytes. The pages behind them are also reserved now, but are
+  // `when` applies to the first `bytes` bytes. The pages after them are also reserved now, but are
   // mapped on first touch.
   constexpr Pages(When when, std::size_t bytes) : when_(when), bytes_(bytes) {}
 
@@ -45,8 +45,8 @@ class Pages {
   std::size_t bytes_ = std::numeric_limits<std::size_t>::max();
 };
 
-// Allocates pages of kOnTouch before they are touched. False, with errno set, when there is not
-// enough memory. Linux before 5.14 cannot do it: the result is true, and touching the pages may
+// Allocates pages of kOnTouch before they are touched. Returns false and sets errno when there is
+// not enough memory. Linux before 5.14 cannot do it: the result is true, and touching the pages may
 // raise SIGBUS.
 bool bring_pages(std::byte* begin, std::size_t bytes);
 
@@ -56,9 +56,9 @@ class Mapping {
   Mapping() = default;
   // Maps zeroed memory of this process. Error(kSystem) with the size if there is not enough.
   static Mapping anonymous(std::size_t bytes, Pages pages);
-  // Maps the first `bytes` bytes of a file, shared with all processes that map it; empty, with
-  // errno set, if that fails. Requires: the file is that long. Pages allocated on touch are hidden
-  // from forked children, which would otherwise share them by mistake.
+  // Maps the first `bytes` bytes of a file, shared with all processes that map it. Returns an empty
+  // mapping and sets errno if that fails. Requires: the file is that long. Pages allocated on touch
+  // are hidden from forked children, which would otherwise share them by mistake.
   static Mapping of_file(const Fd& file, std::size_t bytes, Pages pages);
 
   Mapping(Mapping&& other) noexcept
@@ -95,8 +95,8 @@ class SharedBlocks {
   std::vector<std::byte*> bases_;
 };
 
-// Implemented for the processes of a host (ShmMemory) and the threads of a process
-// (LoopbackMemory).
+// Makes shared blocks. Implemented for the processes of a host (ShmMemory) and for the threads of a
+// process (LoopbackMemory).
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;

@@ -22,8 +22,8 @@ struct NewChannel {
   SessionKeys keys;  // keys of the connection, if it is to be encrypted
 };
 
-// A host that has not answered for this long is lost. Retransmitting a few lost packets takes less,
-// and no host is too busy to answer for this long.
+// A host that has not answered for this long is lost. Retransmitting a few lost packets takes less
+// time, and even a very busy host answers sooner.
 inline constexpr std::chrono::seconds kSilenceLimit{5};
 
 struct PeerSockets {

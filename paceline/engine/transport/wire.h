@@ -63,8 +63,8 @@ class Wire {
 
   // Waits until one of `interests` is ready, for at most `limit`; may return earlier.
   virtual void wait(std::span<Interest> interests, std::chrono::milliseconds limit) = 0;
-  // As wait(), for the one thread that wake() wakes, now or at its next wait. Without `limit` it
-  // waits for as long as it takes.
+  // As wait(), but wake() ends the wait of the one thread that calls this function: its current
+  // wait or, if it is not waiting, its next one. Without `limit` it waits for as long as it takes.
   virtual void wait_or_wake(std::span<Interest> interests,
                             std::optional<std::chrono::milliseconds> limit) = 0;
   virtual void wake() = 0;
@@ -94,11 +94,11 @@ using FingerprintWords = std::array<std::uint64_t, 4>;
 // docs/wire_formats.md has the layout.
 struct MessageHeader {
   static constexpr std::uint32_t kMagic = 0x4d4c5002;  // "\x02PLM": version 2
-  // The payload is not in the stream: 8 bytes behind the header have its address
+  // The payload is not in the stream: the 8 bytes after the header are its address
   // (message_streams.h).
   static constexpr std::uint32_t kOfferMagic = 0x444c5002;  // "\x02PLD"
-  // On a data channel: "I am in this operation": sent to all peers by a rank that has waited for a
-  // while.
+  // On a data channel: "I am in this operation". A rank that has waited for a while sends it to all
+  // peers.
   static constexpr std::uint32_t kPresenceTag = 1;
 
   std::uint32_t magic = kMagic;
@@ -111,7 +111,7 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 48);
 
-// Whether an errno means that the channel can take or give nothing now.
+// Whether an errno means that the channel has no room, or no bytes, at the moment.
 bool would_block(int error);
 
 }  // namespace paceline

@@ -60,7 +60,7 @@ struct BoxPlace {
 BoxPlace place_of_part(const BoxPlace& place, const Box& box, const Box& part, std::size_t element);
 
 // Copies a box of these sizes from one place to another, whatever the order of the elements in
-// each. `element`: the bytes of one, 1, 2, 4 or 8. Requires: the places do not overlap.
+// each. `element`: the bytes of an element: 1, 2, 4 or 8. Requires: the places do not overlap.
 void copy_elements(const BoxPlace& to, const BoxPlace& from, std::span<const std::int64_t> sizes,
                    std::size_t element);
 

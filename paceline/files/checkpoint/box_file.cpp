@@ -103,8 +103,8 @@ BoxFile::BoxFile(FileSystem& files, const std::string& path, const ManifestFile&
     const auto size = static_cast<std::uint64_t>(status.st_size);
     if (size != entry.size)
       fail(ErrorCode::kCorrupt, "{}: expected {} bytes, found {}", path_, entry.size, size);
-    // The sums and the trailer have a size that follows from the file's. Nothing in them is used
-    // before their digest has been checked.
+    // The size of the sums and the trailer follows from the size of the file. Nothing in them is
+    // used before their digest has been checked.
     constexpr std::uint64_t kOfChunk = kChunkBytes + sizeof(std::uint32_t);
     if (size < kTrailerBytes)
       fail(ErrorCode::kCorrupt, "{}: {} bytes are too few for a file of boxes", path_, size);

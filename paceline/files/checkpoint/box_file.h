@@ -59,7 +59,7 @@ class BoxFileWriter {
   const std::string name_;
   const BoxFileId id_;
   const std::uint64_t data_bytes_;
-  const std::uint64_t size_;  // the file's
+  const std::uint64_t size_;  // of the file
   PlainFileWriter file_;
   std::vector<std::uint32_t> sums_;
   std::size_t in_last_sum_ = 0;  // bytes in the last chunk so far; 0: it is whole
@@ -100,18 +100,18 @@ class BoxFile {
 
 // A box that a rank wants to read.
 struct WantedBox {
-  std::string name;  // the tensor's
+  std::string name;  // of the tensor
   Box box;
   std::byte* to = nullptr;  // gets the box's elements in row-major order
 };
 
 // Reads boxes of a checkpoint's tensors, whichever boxes its files store: the reader assembles each
 // wanted box from the stored boxes that overlap it. It reads only the chunks with these elements,
-// each once in a call, and checks a chunk before it uses any of it. Several readers may read the
-// same files.
+// each of them once per call, and checks a chunk before it uses any of it. Several readers may read
+// the same files.
 class BoxReader {
  public:
-  // `manifest` is the one in `folder`, and outlives the reader.
+  // Requires: `manifest` is that of `folder`, and outlives the reader.
   BoxReader(FileSystem& files, std::string folder, const Manifest& manifest);
 
   // Error(kCorrupt), with some of the boxes filled, when a file is missing, belongs to another
@@ -121,11 +121,11 @@ class BoxReader {
   // Reads and checks every byte of every file. Error(kCorrupt) as read().
   void verify();
 
-  // The bytes read from the disk so far, without the manifest's.
+  // The bytes read from the disk so far, without those of the manifest.
   std::uint64_t bytes_read() const;
 
  private:
-  // Bytes that are contiguous both in a file and in the memory that they are read into.
+  // Bytes that are contiguous both in a file and in the memory into which they are read.
   struct Run {
     std::uint64_t position = 0;
     std::uint64_t bytes = 0;

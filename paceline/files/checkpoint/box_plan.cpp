@@ -221,7 +221,7 @@ std::vector<HeldBox> decode_held(const std::string& text) {
     for (std::int64_t& number : all) number = reader.get<std::int64_t>();
     return all;
   };
-  // The least that a box takes: four lengths and a type.
+  // The fewest bytes that a box takes: four lengths and a type.
   constexpr std::size_t kLeastBytes = 4 * sizeof(std::uint32_t) + sizeof(Dtype);
   std::vector<HeldBox> held(reader.get_count<std::uint64_t>(kLeastBytes));
   for (HeldBox& one : held) {

@@ -22,7 +22,7 @@ namespace paceline {
 struct HeldBox {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
-  std::vector<std::int64_t> shape;  // the whole tensor's
+  std::vector<std::int64_t> shape;  // of the whole tensor
   Box box;                          // without elements: the rank only knows of the tensor
 
   bool operator==(const HeldBox&) const = default;
@@ -58,9 +58,9 @@ struct BoxPlan {
 
 std::uint64_t bytes_of(const BoxPlan& plan, const BoxToWrite& one);
 
-// `held`: by rank. `writes`: which ranks can write; the others are given only boxes that no rank
-// which can write holds. Error(kInvalid) names the tensor when ranks disagree on its type or shape,
-// or when their boxes leave out elements of it or reach beyond it.
+// `held`: by rank. `writes`: which ranks can write. A box is assigned to those of its holders that
+// can write, or to its first holder if none can. Error(kInvalid) names the tensor when ranks
+// disagree on its type or shape, or when their boxes leave out elements of it or reach beyond it.
 BoxPlan plan_boxes(const std::vector<std::vector<HeldBox>>& held, const std::vector<bool>& writes);
 
 // The list of boxes that a rank holds, as text for the other ranks. Local. decode_held() throws
@@ -82,7 +82,7 @@ struct CheckpointWords {
 };
 
 // The plan that the ranks of a group have agreed on. They make it again only when some rank holds
-// other boxes than before.
+// different boxes than before.
 //
 // Thread safety: none; several threads may read it while none updates it.
 class AgreedPlan {
@@ -103,7 +103,7 @@ class AgreedPlan {
                     std::vector<ManifestFile> files) const;
 
  private:
-  std::vector<HeldBox> held_;  // what this rank held when the plan was made
+  std::vector<HeldBox> held_;  // the boxes that this rank held when the plan was made
   std::optional<BoxPlan> plan_;
 };
 

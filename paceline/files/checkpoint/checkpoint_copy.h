@@ -20,9 +20,9 @@ struct ExportOptions {
   bool weights_only = false;  // only tensors named "model.NAME", as NAME
 };
 
-// Replaces `file` by one rename. Returns the size of the file. Error(kInvalid) when there is no
-// such step, or nothing to write; kCorrupt when the checkpoint is damaged; kSystem when the file
-// cannot be written.
+// Writes a checkpoint to `file`, which is replaced by one rename. Returns the size of the file.
+// Error(kInvalid) when there is no such step, or nothing to write; kCorrupt when the checkpoint is
+// damaged; kSystem when the file cannot be written.
 std::uint64_t export_safetensors(const CheckpointDirectory& from, std::int64_t step,
                                  const std::string& file, const ExportOptions& options = {});
 

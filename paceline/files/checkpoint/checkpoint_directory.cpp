@@ -156,14 +156,14 @@ void CheckpointDirectory::set_mark(const RunMark& mark) try {
 //       leaves only a temporary folder, which the next writer removes and no reader looks at.
 //   (b) A reader sees the old set of checkpoints or the new one, because a rename is one step. The
 //       one exception: a checkpoint of the same step is to be replaced on a file system that cannot
-//       swap two names. The old one then steps aside by a rename of its own, and a kill between the
-//       two renames costs both checkpoints of that step, but none of another step.
+//       swap two names. The old one is then renamed away first, and a kill between the two
+//       renames costs both checkpoints of that step, but none of another step.
 //   (c) An acknowledged checkpoint survives a power cut: its bytes by (a), its name by step 5. A
 //       power cut between steps 4 and 5 leaves the folder under either name, whole in both cases.
 //   (d) No acknowledged checkpoint is removed before a newer one is acknowledged, because step 6
-//       follows step 5. On a full disk that order cannot hold: make_room() removes older ones
-//       first, but never the newest one that verifies, and the saves after it remove one in advance
-//       while at least one stays.
+//       follows step 5. On a full disk that order is not possible: make_room() removes older
+//       checkpoints first, but never the newest one that verifies. Later saves then remove one
+//       checkpoint before they write, as long as at least one stays.
 //   (e) A half-removed checkpoint has no committed name, because it loses its name before its first
 //       file. The rename of a removal is not synced. Should a file system bring the name back after
 //       a power cut without some of the files, (g) refuses the folder.
@@ -201,7 +201,7 @@ void CheckpointDirectory::save_files(std::int64_t step, const WriteFiles& write)
 }
 
 // Removes the oldest checkpoint, but never the newest one that verifies. Returns false when there
-// is no other.
+// is no other checkpoint.
 bool CheckpointDirectory::make_room(std::int64_t newest) {
   const auto steps = list_up_to(newest);
   const auto whole =
@@ -215,8 +215,8 @@ bool CheckpointDirectory::make_room(std::int64_t newest) {
 void CheckpointDirectory::note_room(std::int64_t newest) {
   room_ = static_cast<int>(list_up_to(newest).size());
   log::warning(fmt::format(
-      "checkpoint directory {}: the disk is full: there is room for {} checkpoints, {} were to be "
-      "kept and a new one written; from step {} on the oldest is removed before each save",
+      "checkpoint directory {}: the disk is full: there is room for {} checkpoints, not for the "
+      "{} to keep and a new one; from step {} on the oldest is removed before each save",
       path_, *room_, options_.keep, newest));
 }
 
@@ -271,7 +271,8 @@ std::vector<std::int64_t> CheckpointDirectory::prune_to(int keep) try {
   const auto steps = list();
   const auto surplus = std::span(steps).first(
       static_cast<std::size_t>(std::max(std::int64_t{0}, std::ssize(steps) - keep)));
-  // If none of the kept checkpoints can be loaded, the newest one that can be is spared as well.
+  // If none of the kept checkpoints can be loaded, the newest one that can be loaded is spared as
+  // well.
   const auto verified = [&](std::int64_t step) { return verifies(step); };
   std::optional<std::int64_t> spared;
   if (!surplus.empty() && std::none_of(steps.rbegin(), steps.rbegin() + keep, verified)) {
@@ -366,7 +367,7 @@ std::optional<Manifest> CheckpointDirectory::newest_before(std::int64_t before,
 void CheckpointDirectory::require_step(std::int64_t step) const {
   const auto steps = list();
   check(std::ranges::binary_search(steps, step),
-        "checkpoint directory {}: no checkpoint of step {}; there are: {}", path_, step,
+        "checkpoint directory {}: no checkpoint of step {}; existing steps: {}", path_, step,
         steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, ", ")));
 }
 

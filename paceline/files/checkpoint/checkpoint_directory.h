@@ -19,12 +19,12 @@
 
 namespace paceline {
 
-// Names the run of a directory's checkpoints, in DIR/.run, so that no job takes the state of an
-// older one for its own.
+// Names the run of a directory's checkpoints, in DIR/.run, so that no job mistakes the state of an
+// older job for its own.
 struct RunMark {
   std::string run;  // chosen at random when the run begins; the jobs that continue it keep it
-  // The launcher's name for the job whose restarts continue the run without being asked; nothing:
-  // no job's restarts do.
+  // The launcher's name for the job whose restarts continue the run automatically; nothing: no
+  // job's restarts do.
   std::optional<std::string> job;
   // The seed of the run's sampler and transforms; messages that tell two runs apart show it.
   std::optional<std::uint64_t> seed;
@@ -46,9 +46,9 @@ struct CheckpointDirectoryOptions {
   int keep = 3;            // the number of newest checkpoints that remain after a save
   bool read_only = false;  // do not create, lock or clean; saving is an error
   WriterId writer = {};    // the job that writes, and its generation
-  // How long a writer waits for another one that is alive and that it may not take over from. On a
-  // network file system, a writer on a host that has vanished counts as alive until the server
-  // releases its locks.
+  // How long a writer waits for another live writer that it may not replace. On a network file
+  // system, a writer on a host that has vanished counts as alive until the server releases its
+  // locks.
   std::chrono::milliseconds lock_timeout{0};
   // How long the ranks of a CheckpointTeam wait for each other's disks. They always wait at least
   // as long as the group's timeout. A slow file system is not an error.
@@ -71,9 +71,9 @@ struct CheckpointDirectoryOptions {
 // (checkpoint_team.h).
 class CheckpointDirectory {
  public:
-  // A writer creates the folder, claims it for as long as this object exists, and removes what
-  // earlier writers left unfinished. Errors of WriterClaim; Error(kSystem) when the folder cannot
-  // be created.
+  // A writer creates the folder, claims it for as long as this object exists, and removes the
+  // unfinished work of earlier writers. Errors of WriterClaim; Error(kSystem) when the folder
+  // cannot be created.
   explicit CheckpointDirectory(std::string path, CheckpointDirectoryOptions options = {},
                                FileSystem& files = FileSystem::real());
   CheckpointDirectory(const CheckpointDirectory&) = delete;
@@ -92,9 +92,9 @@ class CheckpointDirectory {
   using WriteFiles = std::function<Manifest(const std::string& folder)>;
   void save_files(std::int64_t step, const WriteFiles& write);
 
-  // The newest checkpoint of a step before `before` whose manifest can be read and does not name
-  // another run than `run` (empty: any run will do). Its tensors are not verified. `on_refused` is
-  // called with the reason for each newer checkpoint that was passed over.
+  // Among the checkpoints of steps before `before`, finds the newest whose manifest can be read and
+  // names no run other than `run` (if `run` is empty, any run). Its tensors are not verified.
+  // `on_refused` is called with the reason for each newer checkpoint that was skipped.
   using OnRefused = std::function<void(std::int64_t step, const std::string& reason)>;
   std::optional<Manifest> newest_before(std::int64_t before, const std::string& run,
                                         const OnRefused& on_refused) const;
@@ -102,7 +102,7 @@ class CheckpointDirectory {
   // Checks the manifest, not the files. Error(kCorrupt) when the manifest cannot be used.
   Manifest read_manifest(std::int64_t step) const;
   std::string folder_of(std::int64_t step) const;
-  // Reads and checks every byte. Error(kInvalid), with the steps that exist, when this one does
+  // Reads and checks every byte. Error(kInvalid), with the steps that exist, when this step does
   // not; Error(kCorrupt) when the checkpoint is damaged.
   void verify(std::int64_t step) const;
 
@@ -110,7 +110,7 @@ class CheckpointDirectory {
   // removed steps. Errors as save_files(). Requires: a writer.
   std::vector<std::int64_t> prune_to(int keep);
 
-  // Error(kInvalid), with the steps that exist, when this one does not.
+  // Error(kInvalid), with the steps that exist, when this step does not.
   void require_step(std::int64_t step) const;
   // The steps that have a committed folder, in ascending order. The checkpoints are not verified.
   std::vector<std::int64_t> list() const;
@@ -125,7 +125,7 @@ class CheckpointDirectory {
 
   const std::string& path() const { return path_; }
   FileSystem& files() const { return files_; }
-  // The folder in which a writer prepares what it commits. Requires: a writer.
+  // The folder in which a writer prepares its changes before it commits them. Requires: a writer.
   const std::string& workspace() const { return claim_->workspace(); }
 
  private:

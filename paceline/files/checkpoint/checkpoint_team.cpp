@@ -108,7 +108,8 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
         background_->barrier();
       } else {
         is_broken_ = true;
-        if (background_ != group_) background_->abort("its disk did not take a checkpoint in time");
+        if (background_ != group_)
+          background_->abort("its disk did not write a checkpoint in time");
       }
     } catch (const Error& error) {
       log::debug(error.what());
@@ -124,15 +125,15 @@ bool CheckpointTeam::settle(std::optional<std::int64_t> step) {
 ProcessGroup& CheckpointTeam::waiting_group() {
   if (!settle(std::nullopt)) {
     fail(ErrorCode::kTimeout,
-         "{}: a checkpoint is not written after {} s, because the disk of a rank does not "
-         "answer: look at the file system, or raise CheckpointDirectoryOptions::disk_timeout",
+         "{}: a checkpoint has not been written within {} s, because the disk of a rank does not "
+         "answer; check the file system, or raise CheckpointDirectoryOptions::disk_timeout",
          group_->self(), std::chrono::ceil<std::chrono::seconds>(patience_).count());
   }
   return *background_;
 }
 
 // Collective. Finds out which ranks see the same directory. Other hosts may lack the symbolic links
-// in rank 0's path, or have others, so each rank resolves the path by itself.
+// in rank 0's path, or have different ones, so each rank resolves the path by itself.
 void CheckpointTeam::find_who_sees(const std::string& path) {
   std::string workspace, owner;
   if (directory_) {
@@ -157,8 +158,8 @@ void CheckpointTeam::find_who_sees(const std::string& path) {
   }
 }
 
-// Collective. Reserves memory for what this rank writes. Returns false, with a line in the log,
-// when some rank has none.
+// Collective. Reserves memory for the files that this rank writes. Returns false, with a line in
+// the log, when a rank has too little memory.
 bool CheckpointTeam::reserve() {
   std::optional<Error> failure;
   const auto stage = [&](int rank) {
@@ -195,9 +196,9 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
                           const CheckpointWords& words) {
   if (!settle(step)) {
     writer_.refuse(step, Error(ErrorCode::kTimeout,
-                               fmt::format("{}: the checkpoint before it is not written yet, "
+                               fmt::format("{}: the previous checkpoint has not been written yet, "
                                            "because the disk of a rank does not answer; no new one "
-                                           "begins until it does",
+                                           "begins before that",
                                            group_->self())));
     return;
   }
@@ -205,7 +206,7 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
   if (!has_room_) has_room_ = reserve();
   if (!has_room_) {
     writer_.start(step, [] {
-      fail(ErrorCode::kSystem, "a rank has no memory for a copy of what it writes; see above");
+      fail(ErrorCode::kSystem, "a rank has too little memory for a copy of its boxes; see above");
     });
     return;
   }
@@ -222,8 +223,8 @@ void CheckpointTeam::save(std::int64_t step, const std::vector<HeldMemory>& held
 }
 
 // Steps 2 to 4 of the protocol, in the background on all ranks. Rank 0 sends the others the name of
-// the folder to write into. After it had to make room on a full disk it sends another one, and at
-// the end an empty one.
+// the folder to write into. After it had to make room on a full disk it sends another name, and at
+// the end an empty name.
 void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& words) {
   const auto together = [&](const auto& action) {
     try {
@@ -239,7 +240,8 @@ void CheckpointTeam::write_together(std::int64_t step, const CheckpointWords& wo
     return together([&] { return broadcast_object(*background_, folder, 0); });
   };
   const std::string run = together([&] { return broadcast_object(*background_, words.run, 0); });
-  // Writes what this rank has staged into the folder. Returns the reports of all ranks on rank 0.
+  // Writes the files that this rank has staged into the folder. Returns the reports of all ranks on
+  // rank 0.
   const auto write = [&](const std::string& folder) {
     Report report;
     try {

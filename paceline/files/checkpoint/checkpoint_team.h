@@ -2,8 +2,8 @@
 
 // The ranks of a group that save and load checkpoints together, each rank the part that it holds.
 // Every checkpoint of a run is written in this way; a process without other ranks forms a group of
-// one. A load reads only the boxes that the rank wants. These may be other boxes than any rank
-// saved, and the number of ranks may differ.
+// one. A load reads only the boxes that the rank wants. These may differ from the boxes that the
+// ranks saved, and so may the number of ranks.
 //
 // A save follows the same protocol on disks (here) and in the memories of hosts
 // (memory_checkpoint.h):
@@ -15,7 +15,7 @@
 //      file's digest or its error.
 //   4. Seal: once every rank has succeeded, the manifest with all digests is written, and then one
 //      step makes the checkpoint valid: the rename of the folder, or, in each memory, the header of
-//      the slot. A load passes over a save that lacks files because a memory was not sealed.
+//      the slot. If a memory was not sealed, the save lacks its files, and a load skips the save.
 //
 // A failure before step 4 ends leaves the previous checkpoint valid. On disks, save() returns after
 // this rank has copied its boxes; a background thread does the rest (checkpoint_writer.h).
@@ -35,7 +35,8 @@
 // to rank 0, which writes them, and receives the boxes that it wants from rank 0.
 //
 // Cost: memory for one copy of the boxes that the rank writes. The ranks exchange lists of boxes in
-// the first save and in each save after they hold other boxes; other saves exchange one number.
+// the first save, and in each save for which a rank holds different boxes than before; in other
+// saves they exchange one number.
 //
 // Thread safety: none.
 
@@ -68,8 +69,8 @@ class CheckpointTeam {
   const CheckpointDirectory* directory() const { return directory_ ? &*directory_ : nullptr; }
 
   // Collective. Waits for the previous save, copies the boxes that this rank writes, and returns.
-  // Later errors are logged and returned by take_error() and finish(); rank 0 gets those of all
-  // ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
+  // Later errors are logged and returned by take_error() and finish(); rank 0 gets the errors of
+  // all ranks. Error(kInvalid) on every rank when the ranks' boxes do not make whole tensors.
   void save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
   std::optional<Error> take_error() { return writer_.take_error(); }
   // Waits until the last save is on the disk, for at most disk_timeout.
@@ -87,7 +88,7 @@ class CheckpointTeam {
  private:
   // The contents of a file of the current save.
   struct Staged {
-    int rank = 0;  // the one that holds its boxes
+    int rank = 0;  // the rank that holds its boxes
     std::uint64_t bytes = 0;
     StagingMemory memory;
   };
@@ -109,13 +110,13 @@ class CheckpointTeam {
   const std::chrono::milliseconds patience_;      // how long to wait for disks
   std::shared_ptr<ProcessGroup> background_;      // the same ranks wait for disks here
   std::atomic<bool> is_broken_ = false;           // background_ has failed
-  std::optional<CheckpointDirectory> directory_;  // rank 0's
-  std::string path_;                              // of the directory, as this rank sees it
+  std::optional<CheckpointDirectory> directory_;  // on rank 0 only
+  std::string path_;                              // the path of the directory as this rank sees it
   std::vector<bool> sees_;                        // [rank]: whether it sees the directory
   AgreedPlan plan_;
   bool has_room_ = false;       // `staged_` fits the plan; the same on all ranks
-  std::vector<Staged> staged_;  // first this rank's own file; on rank 0 then those that it writes
-                                // for ranks that do not see the directory
+  std::vector<Staged> staged_;  // this rank's own file first; on rank 0 then the files that it
+                                // writes for ranks that do not see the directory
   CheckpointWriter writer_;     // destroyed first, because its thread reads the other members
 };
 

@@ -34,7 +34,7 @@ std::byte* StagingMemory::reserve(std::size_t bytes) {
     // A hint: 512 times fewer pages, in the first copy and in the translation of addresses.
     madvise(memory_.get(), capacity, MADV_HUGEPAGE);
     // Populating the pages reports a lack of memory here, and not as a signal later. Linux before
-    // 5.14 does not support that (EINVAL); there the first copy brings the pages.
+    // 5.14 does not support that (EINVAL); there the first copy allocates the pages.
     if (madvise(memory_.get(), capacity, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
       memory_.reset();
   }
@@ -65,7 +65,7 @@ CheckpointWriter::~CheckpointWriter() {
 // Requires mutex_, and a current save.
 Error CheckpointWriter::overdue() const {
   return Error(ErrorCode::kTimeout,
-               fmt::format("the disk has not taken the checkpoint of step {} within {} s", *step_,
+               fmt::format("writing the checkpoint of step {} has taken more than {} s", *step_,
                            std::chrono::ceil<std::chrono::seconds>(patience_).count()));
 }
 
@@ -146,7 +146,8 @@ bool CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock, Deadl
   return is_idle;
 }
 
-// On the thread that writes.
+// Called on the thread that writes: lowers its priority, unless another thread already waits for
+// it.
 void CheckpointWriter::begin_below() {
   const std::lock_guard lock(mutex_);
   if (is_awaited_) return;
@@ -160,7 +161,7 @@ void CheckpointWriter::keep(std::int64_t step, const Error& error) {
   if (!error_) error_ = error;
 }
 
-// On the thread that writes.
+// Called on the thread that writes, when it has finished.
 void CheckpointWriter::end(std::int64_t step, Timeline::Clock::time_point begin,
                            const std::optional<Error>& error) {
   if (timeline_) timeline_->add(SpanKind::kCheckpoint, 0, step, begin, Timeline::Clock::now());

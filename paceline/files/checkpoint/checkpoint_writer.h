@@ -1,6 +1,6 @@
 #pragma once
 
-// Writing a checkpoint while the training goes on: the memory that a save copies the boxes into,
+// Writing a checkpoint while the training goes on: the memory into which a save copies the boxes,
 // and the thread that writes them.
 
 #include <chrono>
@@ -22,7 +22,7 @@
 
 namespace paceline {
 
-// The buffer that a save copies its bytes into. It is kept for the next save. Thread safety: none.
+// The buffer into which a save copies its bytes. It is kept for the next save. Thread safety: none.
 class StagingMemory {
  public:
   // Enlarges the buffer to at least this size, with its pages present; the former content is lost.
@@ -60,7 +60,8 @@ class CheckpointWriter {
   // Waits until the current save has ended; the memory that it reads may change afterwards. Returns
   // false at the deadline. `step`: the save that waits, for a warning; nothing: no save is waiting.
   bool take_turn(std::optional<std::int64_t> step, Deadline deadline);
-  // The save of `step` does not start because of this error, which is logged and returned later.
+  // Records that the save of `step` does not start, because of `error`; it is logged and returned
+  // later.
   void refuse(std::int64_t step, const Error& error);
   // Waits until the current save has ended, for at most `patience`; then starts `write` and returns
   // while it runs. An exception of `write` is the error of the save. Error(kSystem) when no thread
@@ -84,12 +85,12 @@ class CheckpointWriter {
   const std::chrono::milliseconds patience_;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
-  std::optional<std::int64_t> step_;  // the current save's
+  std::optional<std::int64_t> step_;  // step of the current save
   pid_t writer_ = 0;                  // the save's thread once it has a lower priority
   bool is_awaited_ = false;
   bool has_given_up_ = false;  // finish() has waited in vain; the destructor does not wait again
   std::optional<Error> error_;
-  std::jthread thread_;  // the last save's
+  std::jthread thread_;  // of the last save
 };
 
 }  // namespace paceline

@@ -100,7 +100,7 @@ constexpr std::size_t kBlock = 4 << 10;
 // For fewer bytes, waiting for the disk costs more than the copy into the cache.
 constexpr std::size_t kLeastPast = 1 << 20;
 
-// A descriptor closed through the interface.
+// A descriptor that is closed through the interface.
 class OpenFile {
  public:
   OpenFile(FileSystem& files, int fd) : files_(files), fd_(fd) {}
@@ -184,7 +184,7 @@ void PlainFileWriter::give_up(const char* what) const {
          error_number);
 }
 
-// Returns how many of these bytes the next call shall write, and switches the bypass of the cache
+// Returns how many of these bytes the next call should write, and switches the bypass of the cache
 // on or off for them.
 std::size_t PlainFileWriter::prepare(std::span<const std::byte> bytes) {
   const std::size_t most = std::min(bytes.size(), kLargestCall);

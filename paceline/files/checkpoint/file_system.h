@@ -1,15 +1,15 @@
 #pragma once
 
-// Access to the disk for checkpoints: the system calls as an interface, so that a test can make the
-// Nth call fail; regular files as wholes; folders as wholes.
+// Access to the disk for checkpoints: an interface over the system calls, so that a test can make
+// the Nth call fail, and functions that read, write or list a whole file or folder.
 //
-// Each call behaves as the system call of the same name: it returns -1 and sets errno on failure,
+// Each member of FileSystem behaves as its system call: it returns -1 and sets errno on failure,
 // and a write may be short. No call follows a symbolic link, whether it is the last component of a
 // path or an earlier one; the call fails with ELOOP. Otherwise anyone who can write to a checkpoint
 // folder could plant a link and make this process overwrite or delete other files. So callers first
 // resolve a path from a user (without_links()).
 //
-// Thread safety: the real one keeps no state; every function may be called from any thread.
+// Thread safety: FileSystem::real() keeps no state; every function may be called from any thread.
 
 #include <cerrno>
 #include <cstddef>
@@ -44,21 +44,21 @@ class FileSystem {
   virtual int close(int fd) = 0;
   virtual int mkdir(const std::string& path, mode_t mode) = 0;
   virtual int rename(const std::string& from, const std::string& to) = 0;
-  // Swaps two existing paths in one step; EINVAL or ENOSYS where the file system cannot.
+  // Swaps two existing paths in one step; EINVAL or ENOSYS if the file system cannot do that.
   virtual int exchange(const std::string& a, const std::string& b) = 0;
   virtual int unlink(const std::string& path) = 0;
   virtual int rmdir(const std::string& path) = 0;
   // Sets whether later writes to this descriptor bypass the kernel's cache (O_DIRECT). Returns
-  // false where the file system does not support that.
+  // false if the file system does not support that.
   virtual bool pass_cache(int fd, bool passes);
 
   // The file system of this machine. Never destroyed.
   static FileSystem& real();
 };
 
-// Regular files as wholes: read into memory, or written so that they are on the disk when the call
-// returns. Symbolic links, FIFOs and devices are refused, so a planted file can neither redirect a
-// read nor block it.
+// Functions for a whole regular file: they read it into memory, or write it so that it is on the
+// disk when the call returns. Symbolic links, FIFOs and devices are refused, so a planted file can
+// neither redirect a read nor block it.
 
 // Error(kCorrupt) when the path is missing, is not a regular file, is larger than `max_bytes`, or
 // changes its size while it is read; Error(kSystem) when the operating system refuses.
@@ -103,15 +103,15 @@ class PlainFileWriter {
   int fd_ = -1;
 };
 
-// Creates `path`, writes the parts one after another and syncs the file. Errors and what the caller
-// has to do are those of PlainFileWriter. Requires: nothing exists at `path`.
+// Creates `path`, writes the parts one after another and syncs the file. The errors and the
+// caller's duties are those of PlainFileWriter. Requires: nothing exists at `path`.
 void write_plain_file(FileSystem& files, const std::string& path,
                       std::span<const std::span<const std::byte>> parts);
 
 // Makes the entries of a directory durable.
 void sync_directory(FileSystem& files, const std::string& path);
 
-// Folders as wholes.
+// Functions for a whole folder.
 
 // The names in a folder. Error(kSystem) when the folder cannot be listed, or when a component of
 // its path is a symbolic link.

@@ -73,8 +73,8 @@ struct StoredTensor {
 };
 
 // The text of a manifest is JSON in one canonical form. It ends with the digest of the rest, so
-// that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), which are
-// those of the file's bytes.
+// that no change goes unnoticed. It contains the digest of each file's sums (box_file.h), and these
+// cover the file's bytes.
 struct Manifest {
   std::int64_t step = 0;
   std::string run;  // the run that saved it; empty: unknown

@@ -62,7 +62,7 @@ struct MemoryCheckpoint::Seal {
   std::array<char, 8> magic = kMagic;
   std::uint32_t version = kVersion;
   std::uint32_t reserved = 0;
-  std::uint64_t number = 0;  // the save's; a larger number is a newer save
+  std::uint64_t number = 0;  // of the save; a larger number is a newer save
   std::uint64_t file_bytes = 0;
   std::uint64_t list_bytes = 0;
   std::array<char, 32> list_digest{};
@@ -129,7 +129,7 @@ std::vector<SealedSlot> MemoryCheckpoint::sealed() const {
         check(file < found.manifest.files.size(), "it has a file {} of no checkpoint", file);
       all.push_back(std::move(found));
     } catch (const Error& error) {
-      log::error(fmt::format("memory checkpoint {}: save {}: {}; passed over", path_, seal->number,
+      log::error(fmt::format("memory checkpoint {}: skipped save {}: {}", path_, seal->number,
                              error.what()));
     }
   }

@@ -12,7 +12,7 @@
 // docs/checkpoint_format.md defines the layout.
 //
 // Thread safety: none for an object. Several processes may write different bytes of a slot at the
-// same time; only the one that has the lock breaks and sets seals.
+// same time; only the process that has the lock breaks and sets seals.
 
 #include <array>
 #include <cstdint>
@@ -33,8 +33,8 @@ namespace paceline {
 // A sealed slot.
 struct SealedSlot {
   int slot = 0;
-  std::uint64_t number = 0;  // the save's; a larger number is a newer save
-  Manifest manifest;         // the whole checkpoint's; its digests are those of the files' bytes
+  std::uint64_t number = 0;  // of the save; a larger number is a newer save
+  Manifest manifest;         // of the whole checkpoint; its digests are those of the files' bytes
   std::string id;            // equal for equal manifests
   std::vector<std::uint32_t> files;  // the files that the slot holds, in their order there
 };
@@ -58,8 +58,8 @@ class MemoryCheckpoint {
   // not. A damaged slot is logged and left out.
   std::vector<SealedSlot> sealed() const;
 
-  // Breaks the seal of the older slot. Error(kSystem) when the header cannot be written; likewise
-  // seal(), unseal() and forget().
+  // Breaks the seal of the older slot. Error(kSystem) when the header cannot be written; seal(),
+  // unseal() and forget() throw the same error.
   OpenSlot open_older();
   // Error(kSystem) when the memory does not suffice.
   void write(int slot, std::uint64_t position, std::span<const std::byte> bytes);
@@ -94,15 +94,15 @@ class MemoryCheckpoint {
 // all of it.
 //
 // A rank writes its file into its own memory. A rank of the next memory writes the same file there:
-// from the elements that it holds itself, or, where it does not hold them, from those that the
-// first rank sends. All ranks do this at the same time, in pieces of a few MiB, so that no rank
-// needs a larger buffer.
+// from its own elements, or, where it does not hold them, from elements that the file's rank sends.
+// All ranks do this at the same time, in pieces of a few MiB, so that no rank needs a larger
+// buffer.
 //
 // Thread safety: none.
 class MemoryTeam {
  public:
-  // Collective. `path`: the path for MemoryCheckpoint on this rank's host; ranks with the same
-  // memory share it. Errors are those of MemoryCheckpoint, on every rank.
+  // Collective. `path`: the path for MemoryCheckpoint on this rank's host; ranks that share a
+  // memory pass the same path. Errors are those of MemoryCheckpoint, on every rank.
   MemoryTeam(std::shared_ptr<ProcessGroup> group, const std::string& path);
 
   // Collective. Overwrites the older of the two saves. Returns false on every rank, with a line in
@@ -111,9 +111,9 @@ class MemoryTeam {
   bool save(std::int64_t step, const std::vector<HeldMemory>& held, const CheckpointWords& words);
 
   // Collective. The newest save that is complete and whose bytes have all been verified, with a
-  // line in the log for each newer one that is not. A save that names another run than `run` is
-  // ignored. Nothing when there is none, or when its step is below `at_least`; its bytes are not
-  // read then.
+  // line in the log for each newer save that is not. A save that names a run other than `run` is
+  // ignored. Nothing when there is no such save, or when its step is below `at_least`; in the
+  // second case its bytes are not read.
   std::optional<Manifest> newest(std::int64_t at_least, const std::string& run);
   // Collective. Fills the boxes that this rank wants from the checkpoint that newest() returned,
   // and breaks the seals of newer saves. Error(kCorrupt) on every rank when a memory cannot be

@@ -29,7 +29,8 @@ namespace {
 
 constexpr std::uint64_t kMemoryPieceBytes = 4 << 20;
 
-// The pieces of a file with these boxes. Large boxes are cut. All boxes of a piece travel, or none.
+// The pieces of a file with these boxes. Large boxes are cut. Either all boxes of a piece travel to
+// the second writer, or none.
 std::vector<MemoryPiece> pieces_of(const std::vector<BoxToWrite>& list,
                                    const std::vector<StoredTensor>& tensors,
                                    const std::function<bool(const BoxToWrite&)>& travels) {
@@ -61,7 +62,7 @@ std::optional<std::size_t> index_on(const BoxPlan& plan, const BoxToWrite& one, 
   return found == holders.end() ? std::nullopt : std::optional(found->index);
 }
 
-// A checkpoint of which some memories have files.
+// A checkpoint that has files in some memories.
 struct Offer {
   std::int64_t step = 0;
   std::string run;
@@ -333,8 +334,8 @@ bool MemoryTeam::save(std::int64_t step, const std::vector<HeldMemory>& held,
   attempt(failure, [&] {
     for (const auto& stream : streams) {
       if (stream->digest.hex() == digests[static_cast<std::size_t>(stream->from)]) continue;
-      fail(ErrorCode::kCorrupt, "{} holds other bits than {} of what both have", group_->self(),
-           group_->name_of_member(static_cast<std::size_t>(stream->from)));
+      fail(ErrorCode::kCorrupt, "{} has different bits from {} in the boxes that both hold",
+           group_->self(), group_->name_of_member(static_cast<std::size_t>(stream->from)));
     }
     if (!is_keeper()) return;
     std::vector<std::uint32_t> files;
@@ -362,8 +363,9 @@ std::optional<Manifest> MemoryTeam::newest(std::int64_t at_least, const std::str
     if (!run.empty() && !offer.run.empty() && offer.run != run) continue;
     const auto refuse = [&, step = offer.step](std::size_t found, std::size_t wanted) {
       if (group_->rank() != 0) return;
-      log::warning(fmt::format("step {} in memory: the hosts have {} of its {} parts; passed over",
-                               step, found, wanted));
+      log::warning(fmt::format(
+          "skipped the checkpoint of step {} in memory: the hosts have only {} of its {} files",
+          step, found, wanted));
     };
     if (offer.files.size() < offer.num_files) {
       refuse(offer.files.size(), offer.num_files);
@@ -408,7 +410,8 @@ void MemoryTeam::read(const std::vector<WantedBox>& wanted) {
   check(chosen_.has_value(), "memory checkpoint: newest() has found none to read");
   const Manifest& manifest = chosen_->manifest;
   std::optional<Error> failure;
-  // A newer save is not complete. The next save must overwrite that one and not the chosen one.
+  // Newer saves than the chosen one are not complete. The next save must overwrite those, and not
+  // the chosen one.
   attempt(failure, [&] {
     if (!is_keeper()) return;
     for (const SealedSlot& one : memory_->sealed()) {

@@ -146,7 +146,7 @@ class HeaderReader {
   ForeignTypes foreign_;
 };
 
-// Names the format that the first bytes of a file show; empty when they show none that is known.
+// Names the format that the first bytes of a file show; empty for an unknown format.
 std::string_view other_format(std::span<const std::byte> head) {
   if (const std::string_view mistaken = mistaken_file(head); !mistaken.empty()) return mistaken;
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());

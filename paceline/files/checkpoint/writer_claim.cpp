@@ -37,7 +37,7 @@ constexpr std::uint64_t kOwnerLimit = 64 << 10;
 
 std::string claim_name(std::int64_t number) { return fmt::format("{}{:08}", kClaimPrefix, number); }
 
-// The number of a workspace; 0 if the name is not that of one.
+// The number of a workspace; 0 if `name` is not the name of a workspace.
 std::int64_t number_of(const std::string& name) {
   if (!name.starts_with(kClaimPrefix)) return 0;
   std::int64_t number = 0;
@@ -154,7 +154,7 @@ bool WriterClaim::take_next(Deadline deadline) {
   return true;
 }
 
-// Returns false also when the folder is gone. Only the owner of a workspace has the rights to take
+// Also returns false when the folder is gone. Only the owner of a workspace has the rights to take
 // it over, so a workspace of another user is an error.
 bool WriterClaim::is_workspace(const std::string& folder) const {
   struct stat status {};
@@ -223,8 +223,8 @@ void WriterClaim::refuse(const Owner& owner, const std::string& folder) {
        directory_, owner.process, owner.host);
 }
 
-// Returns false when a competitor is testing the lock, or has removed the workspace as a dead
-// one's.
+// Returns false when a competitor is testing the lock, or has removed the workspace as that of a
+// dead writer.
 bool WriterClaim::write_owner() {
   lock_ = open_owner(workspace_, O_CREAT | O_EXCL);
   if (!lock_ || !try_lock(lock_, LOCK_EX, workspace_)) return false;

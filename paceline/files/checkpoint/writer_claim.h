@@ -3,7 +3,7 @@
 // Decides which process writes into a directory of checkpoints. Each writer has a number and a
 // workspace; the one with the highest number is the writer.
 //
-//   DIR/.writer-00000007/owner.json   names the writer, which holds its flock while it is alive
+//   DIR/.writer-00000007/owner.json   names the writer, which locks it (flock) while it is alive
 //   DIR/.writer-00000007/...          files that the writer is writing or removing
 //
 // A writer changes the checkpoints only by renames out of its workspace and into it. Its successor

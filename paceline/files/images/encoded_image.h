@@ -18,7 +18,8 @@ namespace paceline::images {
 // and 1 for an undefined value. nullopt for data without the tag and for malformed data.
 std::optional<int> orientation_of(std::span<const std::byte> exif);
 
-// How a stored image is turned upright: columns and rows are swapped first, then mirrored.
+// How a stored image is turned upright. Mirrors x or y of the stored image, then swaps columns and
+// rows.
 struct Transposition {
   bool swaps = false, mirrors_x = false, mirrors_y = false;  // x and y of the stored image
 };
@@ -28,7 +29,7 @@ Transposition transposition_of(int orientation);
 Size transposed(Size size, const Transposition& transposition);
 // The region of the stored image, of size `stored`, that is shown as `shown`.
 Region stored_region(const Region& shown, Size stored, const Transposition& transposition);
-// Turns a part of the stored image as it is shown.
+// Turns a part of the stored image to the orientation in which it is shown.
 Image transposed(Image stored, const Transposition& transposition);
 
 // The interface through which EncodedImage uses the library of a format. jpeg_codec.cpp and
@@ -41,7 +42,7 @@ Image transposed(Image stored, const Transposition& transposition);
 class Codec {
  public:
   virtual ~Codec() = default;
-  // The size as the file stores it, before its orientation.
+  // The size as the file stores it, before the orientation is applied.
   virtual Size size() const = 0;
   virtual int orientation() const = 0;  // 1 to 8, as EXIF numbers them
   // Whether the library can decode to 1/2, 1/4 and 1/8 of the size.
@@ -56,16 +57,16 @@ class Codec {
 std::unique_ptr<Codec> open_jpeg(std::span<const std::byte> bytes, const std::string& name);
 std::unique_ptr<Codec> open_png(std::span<const std::byte> bytes, const std::string& name);
 
-// The orientation of a PNG, from all places that Pillow (9.4 to 11.1) checks, before and behind the
-// pixels:
+// The orientation of a PNG, from all places that Pillow (9.4 to 11.1) checks, before and after the
+// pixels. A *text* is a chunk tEXt, zTXt or iTXt, compressed or not.
 //
 //   EXIF data   the chunk eXIf or a tEXt chunk "exif", whichever is last in the file; without
 //               either, ImageMagick's text "Raw profile type exif", EXIF data in hexadecimal digits
 //   XMP         the text "XML:com.adobe.xmp", if EXIF data has no orientation
 //
-// A text is a chunk tEXt, zTXt or iTXt, compressed or not. The result is 1 to 8; 1 if no place has
-// an orientation. A damaged chunk is ignored, and so is a text that is longer than 1 MiB when
-// decompressed. `file` is the whole file. Thread safety: a pure function.
+// The result is 1 to 8; 1 if no place has an orientation. A damaged chunk is ignored, and so is a
+// text that is longer than 1 MiB when decompressed. `file` is the whole file. Thread safety: a pure
+// function.
 int png_orientation(std::span<const std::byte> file);
 
 struct DecodeOptions {
@@ -83,7 +84,7 @@ struct DecodeOptions {
 //
 // The content determines the kind, whatever the name is. Sizes are checked before memory is
 // allocated. Damaged data is an error: a JPEG that ends early, invalid codes, a wrong checksum in a
-// PNG. A decoder stops behind the last row of the region, so it does not notice damage below.
+// PNG. A decoder stops after the last row of the region, so it does not notice damage below it.
 // Nothing is printed.
 //
 // Thread safety: none; each thread decodes images of its own.

@@ -1,7 +1,7 @@
 #pragma once
 
-// An image in memory: three bytes a pixel (red, green, blue), row after row without gaps. Grey and
-// palettes of the file have been converted, alpha has been dropped.
+// An image in memory: three bytes per pixel (red, green, blue), row after row without gaps.
+// Grey-scale and palette images have been converted, and alpha has been dropped.
 //
 // Thread safety: none; an image is a value that can be moved.
 
@@ -27,7 +27,7 @@ struct Region {
 class Image {
  public:
   static constexpr std::ptrdiff_t kChannels = 3;
-  // Bytes behind the last pixel, so that a kernel can read four bytes at any pixel.
+  // Bytes after the last pixel, so that a kernel can read four bytes at any pixel.
   static constexpr std::size_t kSlack = 16;
 
   Image() = default;

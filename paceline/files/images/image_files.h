@@ -21,9 +21,9 @@ std::vector<std::byte> read_image_file(const std::string& path, std::int64_t max
 std::string printable(std::string_view name);
 
 // The images under a folder that has a folder for each class, in the order of torchvision's
-// ImageFolder: classes by name, in each the folders by path, in each the files by name. Files
-// ending in .jpg, .jpeg or .png, in upper or lower case, are listed without being read; files of
-// other types are left out.
+// ImageFolder: classes by name, within each class the folders by path, and within each folder the
+// files by name. Files ending in .jpg, .jpeg or .png, in upper or lower case, are listed without
+// being read; files of other types are left out.
 //
 // Names are bytes in any encoding. Links are followed. The list takes the name and 16 bytes for
 // each file.

@@ -36,11 +36,11 @@ struct RandomErasingOptions {
   double probability = 0;
   Range area{0.02, 0.33};
   Range aspect{0.3, 3.3};
-  bool with_noise = false;  // noise of mean 0 and variance 1, after normalising; else 0
+  bool with_noise = false;  // true: noise of mean 0 and variance 1, after normalising; false: 0
 };
 
-// The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased, by
-// the probability or because ten draws did not fit.
+// The region that torchvision's RandomErasing erases. Its size is empty if nothing is erased,
+// because of the probability or because ten draws did not fit.
 Region random_erasing(Size image, const RandomErasingOptions& options, SampleRandom& random);
 
 // torchvision's Resize and CenterCrop: the size with `shorter` pixels on the shorter side, and the
@@ -53,8 +53,8 @@ struct CentreCrop {
 CentreCrop centre_crop(Size image, int shorter, Size crop);
 
 // Changes of colour, byte for byte as in Pillow's ImageEnhance, which torchvision uses. A factor of
-// 1 changes nothing; 0 gives black, the mean grey, or the image in grey. Requires: the factor is
-// not negative.
+// 1 changes nothing. A factor of 0 gives black for brightness, the mean grey for contrast, and a
+// grey image for saturation. Requires: the factor is not negative.
 void adjust_brightness(Image& image, double factor);
 void adjust_contrast(Image& image, double factor);
 void adjust_saturation(Image& image, double factor);
@@ -70,9 +70,9 @@ struct ColourJitterOptions {
 void colour_jitter(Image& image, const ColourJitterOptions& options, SampleRandom& random);
 
 enum class Framing {
-  kRandomResizedCrop,  // a random part, resized to the size
-  kCentreCrop,         // the shorter side resized, then the size taken from the middle
-  kWhole,              // the whole image, resized to the size, whatever its aspect
+  kRandomResizedCrop,  // a random part, resized to `size`
+  kCentreCrop,         // the shorter side resized, then a part of `size` taken from the middle
+  kWhole,              // the whole image, resized to `size`, whatever its aspect
 };
 
 struct ImagePipelineOptions {
@@ -84,8 +84,8 @@ struct ImagePipelineOptions {
   ColourJitterOptions jitter;
   RandomErasingOptions erasing;
   std::vector<float> mean, std;  // of red, green and blue in [0, 1]; empty: 0 and 1
-  // A part is decoded at 1/n if the result is still at least this many times as large as the size
-  // it is resized to, like Pillow's reducing_gap; 0: never.
+  // A part is decoded at 1/n if the result is still at least this many times as large as the final
+  // size, like Pillow's reducing_gap; 0: never.
   double reducing_gap = 2;
   DecodeOptions decode;
 };
@@ -103,9 +103,9 @@ inline const auto& kImageNetStd = *new std::vector<float>{0.229F, 0.224F, 0.225F
 // For training: kRandomResizedCrop with a flip probability. For evaluation: kCentreCrop. The random
 // choices of a sample depend only on (seed, epoch, index).
 //
-// Only the needed part is decoded. If the part of a JPEG is far larger than the size it is resized
-// to, it is decoded to 1/2, 1/4 or 1/8 of its size, which is several times faster. The bytes then
-// differ slightly from Pillow's (docs/images.md); with reducing_gap 0 they are equal.
+// Only the needed part is decoded. If the part of a JPEG is far larger than its final size, it is
+// decoded to 1/2, 1/4 or 1/8 of its size, which is several times faster. The bytes then differ
+// slightly from Pillow's (docs/images.md); with reducing_gap 0 they are equal.
 class ImagePipeline {
  public:
   // Throws Error(kInvalid) for invalid options.

@@ -78,7 +78,7 @@ std::optional<std::string_view> take_word(std::string_view& text) {
   return word;
 }
 
-// The text of a chunk zTXt or iTXt behind its keyword.
+// The text of a chunk zTXt or iTXt, after its keyword.
 std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_view rest,
                                                std::size_t& room) {
   if (chunk.type == "zTXt") {
@@ -89,8 +89,8 @@ std::optional<std::string> text_behind_keyword(const Chunk& chunk, std::string_v
   if (rest.size() < 2) return {};
   const bool is_packed = rest[0] != 0, has_known_method = rest[1] == 0;
   rest.remove_prefix(2);
-  if (!take_word(rest) || !take_word(rest))
-    return {};  // skips the language and the translated keyword
+  // Skips the language and the translated keyword.
+  if (!take_word(rest) || !take_word(rest)) return {};
   if (!is_packed) return std::string(rest);
   return has_known_method ? unpacked(rest, room) : std::nullopt;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 // Resizing, byte for byte like Pillow's BILINEAR with its anti-aliasing: a triangle filter whose
-// width is that of a result's pixel in the source, applied first along the rows, then along the
-// columns, with weights of 22 bits, and rounded to bytes after each. A window of the result can be
-// computed alone.
+// half-width is the size of a result's pixel in the source, but at least one pixel. It is applied
+// first along the rows, then along the columns, with weights of 22 bits, and the values are rounded
+// to bytes after each. A window of the result can be computed alone.
 //
 // Thread safety: values and free functions.
 

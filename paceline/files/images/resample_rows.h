@@ -1,7 +1,7 @@
 #pragma once
 
-// The two loops of resample.h, compiled for the instruction set of the including source. All of
-// them give the same bits, because the sums are sums of integers.
+// The two loops of resample.h. Each source that includes this file compiles them for its own
+// instruction set. All these versions give the same bits, because they add integers.
 
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace paceline::images {
 struct RowKernels {
   // Resizes two rows of pixels at a time: out[i] has 3 bytes; weights and begins are as in
   // AxisPlan. Four bytes are read and written at each pixel, so input and output need one byte
-  // behind the last pixel.
+  // after the last pixel.
   void (*along_rows)(const std::uint8_t* first, const std::uint8_t* second, std::uint8_t* first_out,
                      std::uint8_t* second_out, const int* begins, const int* counts,
                      const std::int32_t* weights, int num_taps, int count);
@@ -60,8 +60,8 @@ void along_rows(const std::uint8_t* first, const std::uint8_t* second, std::uint
       std::memcpy(reinterpret_cast<char*>(&bytes) + 4, second + at + kChannels * tap, 4);
       sums += __builtin_convertvector(bytes, Ints8) * weights[tap];
     }
-    // The weights are not negative and, but for rounding, their sum is 1, so the result is at most
-    // 255.
+    // The weights are not negative and, except for rounding, their sum is 1, so the result is at
+    // most 255.
     const Bytes8 out = __builtin_convertvector(sums >> kWeightBits, Bytes8);
     std::memcpy(first_out + kChannels * i, &out, 4);
     std::memcpy(second_out + kChannels * i, reinterpret_cast<const char*>(&out) + 4, 4);

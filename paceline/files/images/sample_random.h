@@ -44,7 +44,7 @@ class SampleRandom {
   }
 
  private:
-  // A gamma-distributed number by Marsaglia and Tsang, 2000; below 1 with their boost.
+  // A gamma-distributed number by Marsaglia and Tsang (2000); for a < 1 by their boost.
   double gamma(double a) {
     if (a < 1) {
       const double u = 1 - uniform();

@@ -93,8 +93,8 @@ std::size_t length_of_contraction(std::string_view text) {
   return 0;
 }
 
-// The length of a word of white space. At the end of the text it takes all of it; otherwise it
-// leaves the last character to the next word.
+// The length of a word of white space. At the end of the text the word takes all of the white
+// space; elsewhere it leaves the last character to the next word.
 std::size_t length_of_space(std::string_view text) {
   std::size_t end = 0;
   std::size_t last = 0;

@@ -50,7 +50,7 @@ class ByteTokenizer : public Tokenizer {
 // the files vocab.json and merges.txt that every distribution of GPT-2 has. Decoding restores any
 // bytes exactly.
 //
-// A text is first cut into words (a space belongs to the word behind it). Each byte of a word is a
+// A text is first cut into words (a space belongs to the word after it). Each byte of a word is a
 // token at first; then the pair of neighbours that comes first in merges.txt is merged into one
 // token, until no pair is left. That takes O(n log n) in the length of a word.
 class BpeTokenizer : public Tokenizer {
@@ -94,7 +94,7 @@ std::vector<std::string_view> split_for_gpt2(std::string_view text);
 // separated by single spaces, not the original text.
 class WordPieceTokenizer : public Tokenizer {
  public:
-  // Reads a file with one token a line, such as BERT's vocab.txt. With `is_lower_case`, letters
+  // Reads a file with one token per line, such as BERT's vocab.txt. With `is_lower_case`, letters
   // become lower case and lose their accents, as "uncased" models require. Throws Error(kCorrupt),
   // which names the file and the line, when a token appears twice, and when [UNK] is missing.
   static WordPieceTokenizer read(const std::string& vocabulary_file, bool is_lower_case = true);

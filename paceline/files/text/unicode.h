@@ -1,7 +1,7 @@
 #pragma once
 
-// The characters of a UTF-8 text and their classes, by utf8proc and its version of Unicode; also
-// reads the files of vocabularies.
+// Functions for the characters of a UTF-8 text and their classes, with the Unicode version of
+// utf8proc, and a reader for vocabulary files.
 
 #include <cstddef>
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace paceline::text {
 namespace {
 
-// The longest word, in characters; to BERT a longer one is unknown.
+// The longest word, in characters; BERT treats a longer word as unknown.
 constexpr std::size_t kLongestWord = 100;
 constexpr std::string_view kContinued = "##";
 

@@ -18,8 +18,9 @@ namespace {
 constexpr std::size_t kMostMicroBatchNumbers = 5;
 // Beyond this number of micro-batches for each stage, the overhead exceeds the gain.
 constexpr std::int64_t kMostForEachStage = 16;
-// For this many of the fastest pipelines a better schedule than the named ones is searched, unless
-// stages times micro-batches exceed kMostSearched, because that would take seconds.
+// The search for a better schedule than the named ones is made only for this number of the fastest
+// pipelines, and not if stages times micro-batches exceed kMostSearched, because that would take
+// seconds.
 constexpr std::size_t kSearchedPipelines = 6;
 constexpr int kMostSearched = 64;
 // Smaller differences are noise of the measurement; the simpler way then wins.
@@ -33,8 +34,8 @@ std::vector<int> divisors_of(std::int64_t number, std::int64_t most) {
   return divisors;
 }
 
-// The numbers of micro-batches to try: divisors of a replica's samples, from one for each stage on,
-// roughly doubling.
+// The numbers of micro-batches to try: divisors of a replica's samples, starting at one micro-batch
+// for each stage and roughly doubling.
 std::vector<int> micro_batch_numbers(std::int64_t samples, int stages) {
   if (stages == 1) return divisors_of(samples, 1);
   std::vector<int> numbers;
@@ -102,7 +103,7 @@ class Searcher {
     }
   }
 
-  // Adds pipelines with searched schedules; returns how many.
+  // Adds pipelines with searched schedules; returns their number.
   std::size_t try_searched() {
     const auto& schedules = profile_.schedules;
     if (std::find(schedules.begin(), schedules.end(), kSearched) == schedules.end()) return 0;

@@ -8,8 +8,8 @@
 //
 // Cost: one forecast for each way, which for a pipeline includes a simulated step of at most a few
 // milliseconds. A mesh of 100,000 ranks has a few hundred ways. If the program supports kSearched,
-// a better schedule is searched for a few of the fastest pipelines, unless they are large: about a
-// tenth of a second each.
+// the search also looks for a better schedule of a few of the fastest pipelines, unless they are
+// large: about a tenth of a second each.
 //
 // Thread safety: pure functions.
 
@@ -31,11 +31,11 @@ struct Search {
 // Throws Error(kInvalid), which says what to change, when no way is possible.
 Search search_ways(const JobProfile& profile, const Machine& machine, std::int64_t global_batch);
 
-// Why the first way is the best, one reason a sentence: the cost of ways that divide the model
-// instead, and what limits the step. Requires: search.ways is not empty.
+// Why the first way is the best, one sentence for each reason: the cost of ways that divide the
+// model instead, and what limits the step. Requires: search.ways is not empty.
 std::vector<std::string> reasons_for(const Search& search);
 
-// A way's measured time and memory beside its forecast.
+// A way's forecast with its measured time and memory.
 struct MeasuredWay {
   Forecast forecast;
   double step_s = 0;      // 0: nothing was measured
@@ -50,7 +50,7 @@ std::string way_table(const Search& search, const JobProfile& profile, std::size
 // One line for each way: the parts of its memory, for a rank and for a host, and whether it fits.
 std::string memory_table(std::span<const Forecast> ways, const Machine& machine);
 
-// Predictions beside measurements, with the median and the largest error.
+// Compares predictions with measurements, and shows the median and the largest error.
 std::string measured_table(std::span<const MeasuredWay> ways);
 
 // "1.2 GB", "35 MB".

@@ -21,7 +21,7 @@
 
 namespace paceline::planning {
 
-// The name of the schedule of a pipeline that searches for its own.
+// The name of the schedule of a pipeline whose program searches for its schedule itself.
 inline constexpr std::string_view kSearched = "search";
 
 // The time of a pass in seconds.
@@ -47,23 +47,24 @@ struct DivisibleShares {
 struct LayerProfile {
   std::string name;
   // A pipeline divides the blocks among its stages by their costs (planning/schedules/search.h).
-  // Layers before the first block count with it, and layers behind the last block count with that.
+  // Layers before the first block count with the first block, and layers after the last block count
+  // with the last block.
   bool is_block = false;
   std::int64_t parameters = 0;
-  // The parameters that this layer shares with the first one. A stage without the first layer has a
-  // copy of them.
+  // The parameters that this layer shares with the first layer. A stage without the first layer has
+  // a copy of them.
   std::int64_t tied_parameters = 0;
   PassCost forward, backward;
   // The halves of the backward pass, for inputs and for weights (zero-bubble schedules). By default
-  // each is half of it.
+  // each half takes half the time of `backward`.
   std::optional<PassCost> input_half, weight_half;
   // In a pipeline, the seconds that it takes to add the layer's gradients to those of earlier
   // micro-batches.
   double add_s = 0;
-  double activation_bytes = 0;  // kept from the forward to the backward pass, a sample
-  // Bytes kept from the first half of the backward pass to the second. By default activation_bytes.
+  double activation_bytes = 0;  // per sample, kept from the forward to the backward pass
+  // Bytes kept from the first half of the backward pass to the second; by default activation_bytes.
   std::optional<double> deferred_bytes;
-  double output_bytes = 0;  // sent to the next stage, a sample
+  double output_bytes = 0;  // per sample, sent to the next stage
   DivisibleShares divisible;
   // The number of all-reduces of the output's size in a forward pass of a divided layer; the
   // backward pass has as many.
@@ -84,13 +85,13 @@ struct JobProfile {
   std::vector<LayerProfile> layers;  // in the order of the forward pass, at least one
   double parameter_bytes = 4;        // bytes of an element
   double gradient_bytes = 4;
-  double optimizer_bytes = 8;              // bytes of state a parameter
-  double optimizer_s_a_parameter = 0;      // seconds of a step, a parameter
+  double optimizer_bytes = 8;              // bytes of state per parameter
+  double optimizer_s_a_parameter = 0;      // seconds of a step per parameter
   double data_s = 0;                       // waiting for the batch of a step
   double other_s = 0;                      // the rest of a step: no pass, optimizer or data
   double bucket_bytes = 25.0 * (1 << 20);  // gradients that are reduced together
-  double unit_bytes = 4.0 * (1 << 20);     // the same, if gradients are divided
-  double working_bytes = 0;  // in addition to activations, a sample, at the peak of a step
+  double unit_bytes = 4.0 * (1 << 20);     // the same if gradients are divided
+  double working_bytes = 0;  // per sample, in addition to activations, at the peak of a step
   double process_bytes = 0;  // private memory of a rank without model and data
   double library_bytes = 0;  // files that all ranks of a host share
 
@@ -109,8 +110,8 @@ struct JobProfile {
 // Throws Error(kInvalid), which names the invalid field.
 void require_valid(const JobProfile& profile);
 
-// Converts a profile to JSON and back. Throws Error(kCorrupt) for any other text, and for a profile
-// that require_valid() refuses.
+// Convert a profile to JSON and back. profile_from_text() throws Error(kCorrupt) for a text that is
+// not a profile, and for a profile that require_valid() refuses.
 std::string to_text(const JobProfile& profile);
 JobProfile profile_from_text(const std::string& text);
 

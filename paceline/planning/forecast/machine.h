@@ -26,7 +26,7 @@ struct Machine {
   double checkpoint_s = 30;  // how long saving stops the training
   double restart_s = 120;    // from a failure to the next step
   double interval_s = 0;     // between checkpoints; 0: the best one
-  // Standard deviation of a rank's time for the same work, as a share of it.
+  // Standard deviation of a rank's time for the same work, as a share of that time.
   double stragglers = 0;
 
   int world_size() const { return hosts * ranks_a_host; }

@@ -13,7 +13,7 @@ constexpr double kUnitsUnderWay = 4;
 double divided(double all, double share, int parts) { return all * (1 - share + share / parts); }
 
 // A rank's parameters of a layer. `beside_first`: the rank also has the first layer, and so the
-// tied ones.
+// tied parameters.
 double parameters_of(const LayerProfile& layer, const Way& way, bool beside_first) {
   const std::int64_t all = layer.parameters - (beside_first ? layer.tied_parameters : 0);
   return divided(static_cast<double>(all), layer.divisible.parameters, way.parts);
@@ -23,8 +23,8 @@ double activations_of(const LayerProfile& layer, const Way& way) {
   return divided(layer.activation_bytes, layer.divisible.activations, way.parts);
 }
 
-// The number of parts into which gradients are divided. Those of a pipeline are whole until the end
-// of the step.
+// The number of parts into which gradients are divided. A pipeline's gradients are whole until the
+// end of the step.
 int gradient_parts(const Way& way) {
   return way.shard_stage >= 2 && way.stages == 1 ? way.replicas : 1;
 }

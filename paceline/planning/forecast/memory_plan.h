@@ -6,11 +6,11 @@
 // A rank has P parameters: its part of each layer of its stages. With D replicas and the stages of
 // ZeRO (Rajbhandari et al., 2020; training/parallel/fully_shard.h), the optimizer state is divided
 // by D from stage 1 on and the gradients from stage 2 on (a pipeline's gradients are whole until
-// its step ends), and in stage 3 the parameters exist once a host. Activations are those that the
-// profile measured, times the samples under way at once: one micro-batch without a pipeline, or as
-// many as the pipeline's schedule keeps. In a backward pass gradients replace activations, layer by
-// layer; in the first of several passes they add up. A pipeline's stage makes all its gradients of
-// a micro-batch before it adds them to those of other micro-batches.
+// its step ends), and in stage 3 each host has one copy of the parameters. Activations take the
+// bytes that the profile measured, times the samples under way at once: one micro-batch without a
+// pipeline, or as many as the pipeline's schedule keeps. In a backward pass gradients replace
+// activations, layer by layer; in the first of several passes they add up. A pipeline's stage makes
+// all its gradients of a micro-batch before it adds them to those of other micro-batches.
 //
 // Thread safety: pure functions.
 
@@ -27,7 +27,7 @@ struct RankMemory {
   double optimizer = 0;
   double activations = 0;  // at the peak, in addition to the gradients; includes units of
                            // divided gradients under way
-  double working = 0;      // needed temporarily by a pass, with units of divided gradients
+  double working = 0;      // needed temporarily by a pass
   double process = 0;      // without model and data
 
   double all() const {
@@ -45,8 +45,8 @@ struct MemoryPlan {
   }
 };
 
-// Whether the rank has the first layer, so that tied weights (the last layer's are the first one's)
-// are not stored twice.
+// Whether the rank has the first layer, so that tied weights (the last layer uses those of the
+// first) are not stored twice.
 bool has_first_layer(const RankLayers& stages);
 // The number of parameters that a rank of these stages has.
 double parameters_of_rank(const JobProfile& profile, const Way& way, const RankLayers& stages);

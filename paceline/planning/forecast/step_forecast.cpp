@@ -47,8 +47,8 @@ double Forecaster::samples_at_once(const Way& way) const {
   return static_cast<double>(global_batch_) / way.replicas / way.micro_batches;
 }
 
-// The factor by which work slows down that all ranks of a host do at once, if they have more
-// threads than there are cores.
+// The slowdown of work that all ranks of a host do at the same time, if they have more threads than
+// the host has cores.
 double Forecaster::slowdown() const {
   if (machine_.cores_a_host <= 0) return 1;
   return std::max(1.0, profile_.threads * machine_.ranks_a_host / machine_.cores_a_host);

@@ -6,10 +6,10 @@
 // The model. A replica computes its share of the global batch in micro-batches. A layer's pass
 // takes the time in the profile, with the divisible part shared by the ranks of tp, plus the
 // all-reduces between these ranks. A pipeline is simulated (planning/schedules/simulate.h), with
-// the plan that the search finds if the program searches. If a host has fewer cores than its ranks
-// have threads, all its ranks share the cores (step_parts.h). Gradients are exchanged bucket by
-// bucket during the last backward pass (step_parts.h), or after it in a pipeline; the CPU time of
-// the exchange, mostly sums in shared memory, adds to the step. From shard stage 1 on the
+// the plan that the search finds if the schedule is kSearched. If a host has fewer cores than its
+// ranks have threads, all its ranks share the cores (step_parts.h). Gradients are exchanged bucket
+// by bucket during the last backward pass (step_parts.h), or after it in a pipeline; the CPU time
+// of the exchange, mostly sums in shared memory, adds to the step. From shard stage 1 on the
 // optimizer's step is divided, and the updated parameters are then gathered. The slowest of all
 // ranks determines the time of the passes (step_parts.h).
 //

@@ -214,7 +214,7 @@ class SharedRun {
 
   const pipeline::Plan& plan_;
   const pipeline::Costs& costs_;
-  const pipeline::PlanClock clock_;  // tells the durations of actions
+  const pipeline::PlanClock clock_;  // for the durations of actions; it does not run here
   const std::vector<int>& host_of_rank_;
   const double cores_;
   std::vector<Rank> ranks_;

@@ -3,10 +3,11 @@
 // Formulas for the parts of a step: communication along one axis of a mesh, the exchange of
 // gradients during the backward pass, pipelines on shared cores, failures and stragglers.
 //
-// Communication is predicted by closed formulas of the costs of links, fast enough for a search
-// over meshes of 100,000 ranks. The engine's own planner (engine/collectives/selection/planner.h)
-// chooses among algorithms. The formulas describe the algorithms that it chooses for large buffers:
-// sums in shared memory within a host, and each host's bytes once over its link.
+// Communication is predicted by closed-form formulas of the link costs, which are fast enough for a
+// search over meshes of 100,000 ranks. The engine's own planner
+// (engine/collectives/selection/planner.h) compares algorithms. The formulas describe the
+// algorithms that it chooses for large buffers: sums in shared memory within a host, and each
+// host's bytes once over its link.
 //
 // CPU time, which cannot be overlapped with computing, is kept apart from time on the wire.
 //
@@ -60,7 +61,7 @@ ExposedExchange exposed_exchange(const std::vector<GradientsOfLayer>& layers, do
 
 // The time of a pipeline's plan if more ranks of a host want to compute than it has cores. The
 // ranks that compute then share the cores evenly, as under the kernel's scheduler; a waiting rank
-// uses none. Otherwise the model is that of simulate().
+// uses none. In all other respects the model is that of simulate().
 //
 // Returns the seconds of a step. `host_of_rank`: the host of each rank of the plan; `cores`: the
 // number of ranks of a host that can compute at full speed. Requires: a plan that validate()
@@ -74,9 +75,9 @@ double seconds_on_shared_cores(const pipeline::Plan& plan, const pipeline::Costs
 // checkpoint every `interval`, which costs `checkpoint`; after a failure it takes `restart` to
 // continue from the last checkpoint. The expected time of a unit of work is that of J. T. Daly, "A
 // higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-// Computer Systems 22 (2006), equation 13; the best interval is his equation 37, which begins with
-// sqrt(2 checkpoint M), J. W. Young, "A first order approximation to the optimum checkpoint
-// interval", Communications of the ACM 17 (1974).
+// Computer Systems 22 (2006), equation 13; the best interval is Daly's equation 37. Its first term
+// is sqrt(2 checkpoint M), the result of J. W. Young, "A first order approximation to the optimum
+// checkpoint interval", Communications of the ACM 17 (1974).
 struct FailureCosts {
   double mtbf_s = 0;  // of the whole job; 0: no failures
   double checkpoint_s = 0;

@@ -18,9 +18,9 @@ namespace paceline::planning {
 struct Way {
   int replicas = 1;  // dp
   int parts = 1;     // tp
-  int stages = 1;    // pp; if the program searches, the ranks, each with one stage or several
-  // The order of the axes in the numbering of ranks: pp, dp, tp, the last one fastest; if false:
-  // dp, pp, tp.
+  int stages = 1;    // pp; if `schedule` is kSearched: pipeline ranks, each with one or more stages
+  // The order of the axes in the numbering of ranks: pp, dp, tp, where the last axis varies
+  // fastest; if false: dp, pp, tp.
   bool stages_outside = true;
   int shard_stage = 0;            // 0 to 3
   std::string schedule = "1f1b";  // or kSearched

@@ -201,7 +201,7 @@ class ListScheduler {
   const Costs& costs_;
   const MemoryLimits& limits_;
   const ListPolicy& policy_;
-  const PlanClock amounts_;  // tells durations and bytes
+  const PlanClock amounts_;  // for its durations and bytes; it does not run here
   int num_ranks_ = 0;
   Plan plan_;
   std::vector<Stage> stages_;

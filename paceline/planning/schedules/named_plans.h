@@ -2,17 +2,17 @@
 
 // The named schedules. Stage s is on rank s % num_ranks.
 //
-//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); several
-//                     stages a rank run breadth first: a stage processes all its micro-batches
-//                     before the rank's next stage begins (Lamy-Poirier, 2023)
+//   gpipe             all forward passes, then all backward passes (Huang et al., 2019); with
+//                     several stages per rank, breadth first: a stage processes all its
+//                     micro-batches before the rank's next stage begins (Lamy-Poirier, 2023)
 //   1f1b              stage s makes min(M, S - s) forward passes, then a backward and a forward
 //                     pass in turn, then the rest (PipeDream-Flush; Narayanan et al., 2021)
-//   interleaved-1f1b  the same with several stages a rank, in rounds of about as many micro-batches
-//                     as there are ranks (Narayanan et al., 2021, in the form of
+//   interleaved-1f1b  the same with several stages per rank, in rounds of about as many
+//                     micro-batches as there are ranks (Narayanan et al., 2021, in the form of
 //                     torch.distributed.pipelining)
 //   zero-bubble       backward passes in two halves; rank r delays its weight gradients by r slots,
 //                     so that they fill the bubble at the end: ZB-H1 (Qi et al., 2023; ZB1P in
-//                     torch.distributed.pipelining), or with several stages a rank
+//                     torch.distributed.pipelining); with several stages per rank,
 //                     InterleavedZeroBubble
 //
 // In all of them a stage processes its micro-batches in order, in forward and in backward passes,
@@ -35,7 +35,7 @@ struct PlanSize {
 
 // All of these throw Error(kInvalid) for numbers below 1.
 Plan gpipe(const PlanSize& size);
-// Throws Error(kInvalid) for several stages a rank.
+// Throws Error(kInvalid) for several stages per rank.
 Plan one_f_one_b(const PlanSize& size);
 // The micro-batches form max(1, M / ranks) rounds of equal size; throws Error(kInvalid) if they
 // cannot.

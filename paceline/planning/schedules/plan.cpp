@@ -174,7 +174,8 @@ void require_once(const Plan& plan, int stage, int micro_batch, const Counts& co
         name(ActionKind::kWeightGradient));
 }
 
-// The action of the plan that makes what `wanted` makes: a whole backward pass, or the half of one.
+// The action of the plan that stands for `wanted`: the same action, or a whole backward pass in
+// place of the half that makes the input gradient, or that half in place of a whole pass.
 Action as_planned(const std::vector<Action>& actions, Action wanted) {
   const auto makes = [&](const Action& action) {
     return action.stage == wanted.stage && action.micro_batch == wanted.micro_batch &&

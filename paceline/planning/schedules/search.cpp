@@ -24,7 +24,7 @@ constexpr const char* kSearchedName = "searched";
 struct Timed {
   Plan plan;
   double seconds = 0;
-  double bytes = 0;   // of all ranks; of two equally fast plans the smaller is better
+  double bytes = 0;   // of all ranks; of two equally fast plans the one with fewer bytes is better
   double busy_s = 0;  // of all ranks
 
   bool is_better_than(const Timed& other) const {
@@ -123,7 +123,8 @@ class Search {
       if (std::find(allowances.begin(), allowances.end(), more) == allowances.end())
         allowances.emplace_back(more);
     }
-    // Backward passes in halves: for no micro-batch, for all, and for those that end the step.
+    // Backward passes in halves: for no micro-batch, for all, and only for the last num_ranks_ of
+    // the step. An entry is the first micro-batch whose backward pass is split.
     std::vector<int> splits = {num_micro_batches_};
     if (options_.may_split_backward) {
       splits.push_back(0);
@@ -151,7 +152,7 @@ class Search {
   }
 
   // Tries one change at a time. A change stays if it makes the step faster, or if the step takes as
-  // long and the ranks have no more work.
+  // long and the total work of the ranks does not grow.
   void improve(Timed& best) {
     std::mt19937_64 random(options_.seed);
     const double bound = lower_bound();

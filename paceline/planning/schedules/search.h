@@ -42,29 +42,30 @@ enum class StageOrder {
 struct ListPolicy {
   // From this micro-batch on backward passes are in two halves; before it they are whole.
   int split_from = 0;
-  // The largest number of micro-batches that a rank has under way beyond those of 1F1B, counted for
-  // each of its stages; nullopt: as many as memory allows.
+  // How many more micro-batches than in 1F1B a rank may have in flight; a micro-batch counts once
+  // for each stage of the rank that holds it. nullopt: as many as memory allows.
   std::optional<int> more_in_flight = {};
-  // A weight's gradient may begin although a more urgent action becomes ready meanwhile, if that
-  // one waits for at most this share of the gradient's time.
+  // A weight's gradient may begin although a more urgent action becomes ready meanwhile, if the
+  // urgent action waits for at most this share of the gradient's time.
   double weight_slack = 0;
-  bool forward_first = false;  // prefer it to a backward pass that is also ready
+  bool forward_first = false;  // prefer a forward pass to a backward pass that is also ready
   StageOrder order = StageOrder::kDeepFirst;
 };
 
-// List scheduling: the rank that can begin first takes, of its ready actions, the first one by the
-// policy. Returns nullopt when the choices lead to a state in which no rank can continue within the
+// List scheduling: the rank that can begin first takes the ready action that the policy ranks
+// first. Returns nullopt when the choices lead to a state in which no rank can continue within the
 // limits.
 std::optional<Plan> list_schedule(const std::vector<int>& rank_of_stage, int num_micro_batches,
                                   const Costs& costs, const MemoryLimits& limits,
                                   const ListPolicy& policy);
 
-// Searches the best plan for measured costs and given memory. It starts from the named schedules
-// and from plans made by list scheduling under many policies (list_schedule()), then improves the
-// best ones: it swaps an action with its neighbours, splits a backward pass into halves or joins
-// them again, and keeps the change if the simulated step is not slower. Among plans within a
-// percent of the fastest, which measurements cannot distinguish, it takes the one with the least
-// memory; but its result is never slower than the best named schedule that fits into memory.
+// Searches for the best plan for measured costs and given memory. It starts from the named
+// schedules and from plans made by list scheduling under many policies (list_schedule()), then
+// improves the best ones: it swaps an action with its neighbours, splits a backward pass into
+// halves or joins them again, and keeps the change if the simulated step is not slower. Among plans
+// within a percent of the fastest, which measurements cannot distinguish, it chooses the one with
+// the least memory; but its result is never slower than the best named schedule that fits into
+// memory.
 //
 // A chain of layers can be cut into one stage or several for each rank, in several layouts;
 // search_divisions() searches all of these.
@@ -95,9 +96,9 @@ struct SearchResult {
   std::vector<SearchCandidate> named;  // the schedules that the layout allows
 };
 
-// Searches a plan for a layout of stages (plan.h). Throws Error(kInvalid) for costs or limits that
-// do not match it, and when no plan fits into memory; the message then names the rank and the bytes
-// that it needs at least.
+// Searches for a plan for a layout of stages (plan.h). Throws Error(kInvalid) for costs or limits
+// that do not match the layout, and when no plan fits into memory; the message then names the rank
+// and the bytes that it needs at least.
 SearchResult search_plan(const std::vector<int>& rank_of_stage, int num_micro_batches,
                          const Costs& costs, const SearchOptions& options = {});
 
@@ -108,8 +109,9 @@ struct Division {
   Costs costs = {};              // costs of each stage
 };
 
-// Looped layouts with 1 to `most_stages_per_rank` stages a rank and the V layout, as far as there
-// are enough layers. Throws Error(kInvalid) for fewer layers than ranks, and for numbers below 1.
+// Looped layouts with 1 to `most_stages_per_rank` stages per rank, and the V layout, except layouts
+// with more stages than layers. Throws Error(kInvalid) for fewer layers than ranks, and for numbers
+// below 1.
 std::vector<std::vector<int>> possible_layouts(int num_ranks, int num_layers,
                                                int most_stages_per_rank = 4);
 
@@ -119,11 +121,11 @@ struct DivisionSearch {
   SearchCandidate best_named;  // of all divisions; `fits` is false if none fits
 };
 
-// Finds the division and the plan with the shortest step. Among divisions within a percent of it,
-// it takes the one with the fewest stages, but never one that is slower than the best named
-// schedule of any division. Only the best divisions are improved; for the others the search stops
-// after its first plans. Throws Error(kInvalid) for no divisions; if no plan of any division fits
-// into memory, it throws the error of the first division.
+// Finds the division and the plan with the shortest step. Among divisions whose step is within a
+// percent of the shortest, it chooses the one with the fewest stages, but never one that is slower
+// than the best named schedule of any division. Only the best divisions are improved; for the
+// others the search stops after its first plans. Throws Error(kInvalid) for no divisions; if no
+// plan of any division fits into memory, it throws the error of the first division.
 DivisionSearch search_divisions(const std::vector<Division>& divisions, int num_micro_batches,
                                 const SearchOptions& options = {});
 

@@ -26,8 +26,8 @@ struct StageCosts {
   double weight_gradient_s = 1;
   std::optional<double> backward_s = {};  // both gradients at once; by default their sum
   double activation_bytes = 1;            // kept from the forward pass to the backward pass
-  double deferred_bytes = 1;              // kept from the input's gradient to the weights'
-  double transfer_s = 0;  // for its output to the next stage, and for the gradient back
+  double deferred_bytes = 1;  // kept from the input gradient's pass to the weight gradient's pass
+  double transfer_s = 0;      // for its output to the next stage, and for the gradient back
 };
 
 struct Costs {
@@ -65,7 +65,7 @@ std::string describe(const Plan& plan, const TimedPlan& timed);
 
 // Runs the actions of all ranks in virtual time (the model is above), for simulate(), validate()
 // and the search. A clock is made once for a layout and its costs; it then times many orders
-// without allocating memory, at a few dozen nanoseconds an action.
+// without allocating memory, at a few dozen nanoseconds per action.
 //
 // Thread safety: none.
 class PlanClock {

@@ -90,8 +90,8 @@ class BoundaryMoves {
     return differs(std::get<2>(a), std::get<2>(b)) && std::get<2>(a) < std::get<2>(b);
   }
 
-  // Moves layers over the boundary behind stage `at` to that stage; a negative number moves them to
-  // the next stage.
+  // Moves layers over the boundary after stage `at`, into that stage; a negative number moves them
+  // into the next stage.
   static void move(std::vector<int>& counts, std::size_t at, int layers) {
     counts[at] += layers;
     counts[at + 1] -= layers;

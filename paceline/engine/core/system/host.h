@@ -14,10 +14,10 @@
 
 namespace paceline {
 
-// The kernel's boot id and the network namespace. The token is equal for two processes exactly when
-// Unix sockets can connect them.
+// A token made of the kernel's boot id and the network namespace. It is equal for two processes
+// exactly when Unix sockets can connect them.
 std::string host_token();
-// Different for any two processes, including a parent and its forked child.
+// A token that differs between any two processes, including a parent and its forked child.
 std::string process_token();
 std::string host_name();
 // The kernel's boot id, which changes with every start of the machine.
@@ -29,16 +29,16 @@ struct ProcessStatus {
   char state = '?';               // as in /proc/PID/stat: R, S, T (stopped), Z (ended), ...
   std::uint64_t start_ticks = 0;  // clock ticks after boot; with the PID it identifies a process
 };
-// nullopt when there is no such process.
+// Returns nullopt when there is no such process.
 std::optional<ProcessStatus> process_status(pid_t pid);
 // A property of the first processor in /proc/cpuinfo ("model name", "flags", ...); "" if it is not
 // listed.
 std::string cpu_property(std::string_view name);
 // The numbers of the processors that a thread may run on, ascending; 0: this thread. Empty if the
-// kernel does not say.
+// kernel does not report them.
 std::vector<int> allowed_cpus(pid_t thread = 0);
-// Lets this thread run on these processors only. False, with errno, if the kernel refuses.
-// Requires: at least one.
+// Restricts this thread to these processors. Returns false and sets errno if the kernel refuses.
+// Requires: at least one processor.
 bool bind_to_cpus(const std::vector<int>& cpus);
 
 // Remembers which process made an object. A forked child has a copy of the object but none of its
@@ -51,7 +51,7 @@ class OwnerProcess {
  public:
   OwnerProcess() : pid_(current()) {}
   bool is_this() const { return current() == pid_; }
-  // For messages.
+  // The PID, for messages.
   pid_t pid() const { return pid_; }
 
  private:
@@ -75,8 +75,8 @@ std::vector<InterfaceAddress> interface_addresses();
 // NCCL_SOCKET_IFNAME: "eth,ib" lists prefixes of names, the first prefix that matches an interface
 // wins; "=eth0,eth1" lists whole names; "^docker,virbr" lists prefixes to exclude. Empty selects
 // the first interface that is not loopback, or 127.0.0.1 when there is none. If the interface has
-// an address of the preferred family, that one is taken. Throws Error(kInvalid), which names the
-// interfaces that exist.
+// an address of the preferred family, that address is chosen. Throws Error(kInvalid), which names
+// the interfaces that exist, when none matches.
 std::string choose_address(std::string_view wanted, const std::vector<InterfaceAddress>& there,
                            bool prefer_v6);
 

@@ -135,7 +135,7 @@ Received receive_with_descriptors(int socket, std::span<std::byte> bytes, std::s
       Fd descriptor(descriptors[i]);
       if (received.descriptors == into.size()) {
         received.is_cut = true;
-        continue;  // closed
+        continue;  // its Fd closes it
       }
       into[received.descriptors++] = std::move(descriptor);
     }
@@ -155,7 +155,7 @@ int accept_one(int listener) {
   return static_cast<int>(connection);
 }
 
-// The clock is read only after a signal.
+// Reads the clock only after a signal has interrupted the wait.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit) {
   int ready = ::poll(entries.data(), entries.size(), static_cast<int>(limit.count()));
   if (ready >= 0 || errno != EINTR) return ready;

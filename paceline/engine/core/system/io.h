@@ -1,10 +1,10 @@
 #pragma once
 
-// The system calls that move bytes. A signal may interrupt any of them, it may move fewer bytes
-// than it was given, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
-// that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function goes
-// on until everything has been moved, and the caller of a `_some` function expects fewer bytes and
-// EAGAIN. SIGPIPE is never raised by a socket.
+// The system calls that move bytes. A signal may interrupt any of them, a call may move fewer bytes
+// than requested, and a descriptor that poll() reported as ready may still answer EAGAIN. All of
+// that is handled here and nowhere else: an interrupted call is repeated, a `_whole` function
+// continues until everything has been moved, and the caller of a `_some` function must expect fewer
+// bytes and EAGAIN. SIGPIPE is never raised by a socket.
 //
 // These functions neither throw, log nor allocate. Those without a Deadline may be called in a
 // signal handler and before main(); those with one take a mutex (Vigil).
@@ -31,19 +31,19 @@ ssize_t write_some(int fd, std::span<const std::byte> bytes);
 // As read_some(), for a non-blocking descriptor: fails with EAGAIN only if poll() reports no input
 // either, so that a caller can drain the descriptor.
 ssize_t read_ready(int fd, std::span<std::byte> into);
-// As the first two, on sockets. They never wait, even on a blocking socket.
+// As read_some() and write_some(), on sockets. They never wait, even on a blocking socket.
 ssize_t receive_some(int socket, std::span<std::byte> into, int flags = 0);
 ssize_t send_some(int socket, std::span<const std::byte> bytes);
 ssize_t receive_message(int socket, msghdr& message);
 ssize_t send_message(int socket, const msghdr& message);
-// Accepts the next connection of a listening socket; -1 and errno otherwise. It never waits,
-// provided that `listener` is non-blocking.
+// Accepts the next connection of a listening socket; returns -1 and sets errno if there is none. It
+// never waits, provided that `listener` is non-blocking.
 int accept_one(int listener);
 
 // Returns the number of entries that are ready, 0 once `limit` has passed, or -1 and errno for an
 // error other than EINTR. A negative `limit` means no limit.
 int poll_for(std::span<pollfd> entries, std::chrono::milliseconds limit);
-// Waits until `fd` is ready for `events`. Otherwise returns false and sets errno: ETIMEDOUT at the
+// Waits until `fd` is ready for `events`. On failure returns false and sets errno: ETIMEDOUT at the
 // deadline.
 bool await(int fd, short events, Deadline deadline);
 
@@ -51,14 +51,14 @@ bool await(int fd, short events, Deadline deadline);
 ssize_t read_whole(int fd, std::span<std::byte> into);
 ssize_t read_whole_at(int fd, off_t offset, std::span<std::byte> into);
 ssize_t receive_whole(int socket, std::span<std::byte> into, Deadline deadline);
-// Writes all bytes. Otherwise returns false and sets errno: ETIMEDOUT at the deadline.
+// Writes all bytes. On failure returns false and sets errno: ETIMEDOUT at the deadline.
 bool write_whole(int fd, std::span<const std::byte> bytes, Deadline deadline = Deadline::never());
 bool write_whole_at(int fd, off_t offset, std::span<const std::byte> bytes);
 bool send_whole(int socket, std::span<const std::byte> bytes, Deadline deadline);
 
 // Reserves the file's first `bytes` now, so that touching a mapping of them raises no SIGBUS, even
-// when the disk or the memory is full. Otherwise returns false and sets errno. Above the limit of
-// ulimit -f that is EFBIG, without a SIGXFSZ.
+// when the disk or the memory is full. On failure returns false and sets errno; beyond the limit of
+// `ulimit -f`, errno is EFBIG and no SIGXFSZ is raised.
 bool reserve_file(int fd, std::size_t bytes);
 
 // Reads one record from a signalfd, timerfd or eventfd. Returns false when there is none.

@@ -103,9 +103,9 @@ std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::str
 }
 
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable) {
-  // SLURM_CPUS_PER_TASK does not apply to two kinds of processes: one outside of any step, which
-  // acts for all tasks of the node, and the only task of a step, which inherits the job's value
-  // whatever its own allocation is.
+  // SLURM_CPUS_PER_TASK does not apply to two kinds of processes: a process outside of any step,
+  // which acts for all tasks of the node, and the only task of a step, which inherits the job's
+  // value whatever its own allocation is.
   const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
   const bool is_one_of_many =
       variable("SLURM_STEP_ID") != nullptr && (tasks == nullptr || std::string_view(tasks) != "1");

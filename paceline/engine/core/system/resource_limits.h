@@ -44,14 +44,14 @@ struct CpuQuota {
   bool operator==(const CpuQuota&) const = default;
 };
 
-// The limit of cgroup v2 (cpu.max) or v1 (cpu.cfs_quota_us), the smallest on the way up from this
-// process's group. `root` is where the cgroup file systems are mounted, `membership` the text of
-// /proc/self/cgroup.
+// The limit of cgroup v2 (cpu.max) or v1 (cpu.cfs_quota_us): the smallest among this process's
+// group and the groups above it. `root` is where the cgroup file systems are mounted, `membership`
+// the text of /proc/self/cgroup. nullopt when there is no limit.
 std::optional<CpuQuota> cgroup_cpu_quota(const std::string& root, const std::string& membership);
 
 // The cpus that a SLURM task was allocated: SLURM_CPUS_PER_TASK inside a step, otherwise
 // SLURM_CPUS_ON_NODE. Without a plugin that sets masks, every SLURM task may run on all cpus of the
-// node, and only these variables tell how many it was allocated. `variable` looks a variable up and
+// node, and only these variables show how many it was allocated. `variable` looks a variable up and
 // returns null when it is not set.
 using VariableLookup = std::function<const char*(const char* name)>;
 std::optional<CpuQuota> slurm_cpu_quota(const VariableLookup& variable);
@@ -76,10 +76,10 @@ struct MemoryCgroup {
   bool is_unified = true;
 };
 // `root` is where the cgroup file systems are mounted, `membership` the text of /proc/self/cgroup.
-// nullopt when no cgroup accounts for it.
+// Returns nullopt when no cgroup accounts for the process's memory.
 std::optional<MemoryCgroup> memory_cgroup(const std::string& root, const std::string& membership);
 
-// nullopt when the machine does not report its memory.
+// Returns nullopt when the machine does not report its memory.
 std::optional<MemoryRoom> memory_room(const std::string& cgroups = "/sys/fs/cgroup",
                                       const std::string& proc = "/proc");
 

@@ -39,8 +39,8 @@ Fd open_to_read(const std::string& path);
 Fd open_to_write(const std::string& path, int flags, mode_t mode = 0644);
 
 // Whether a file in `folder` that belongs to `owner` may be written. It may belong to this user or
-// to the owner of the folder, because a network file system may show every user as that one. Root
-// may write any file.
+// to the owner of the folder, because a network file system may show every user as the folder's
+// owner. Root may write any file.
 bool may_own(uid_t owner, const std::string& folder);
 
 // "it is a symbolic link", "it is not a regular file", ..., or describe_errno().
@@ -78,8 +78,8 @@ void replace_file(const std::string& path, std::string_view text, mode_t mode = 
 // Readers of data sets, weights, images and texts check the first bytes of a file before they
 // interpret it, because it may not be the file that the user meant.
 
-// Recognises what a failed download leaves in place of the file, and returns a phrase that says
-// what to do: "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
+// Recognises a file that a failed download left in place of the wanted one, and returns a phrase
+// that says what to do: "a pointer of Git LFS, ...", "a web page, ...". Empty for any other file.
 std::string_view mistaken_file(std::span<const std::byte> head);
 
 // The offset at which a text begins: 3 after a UTF-8 byte order mark, otherwise 0. Throws

@@ -143,7 +143,7 @@ bool is_written_like_a_host(const std::string& text) {
          });
 }
 
-// Returns 0, or the error number for which this host cannot listen there.
+// Returns 0, or the error number that tells why this host cannot listen at `address`.
 int listen_at(const addrinfo& address, int backlog, Fd& socket) {
   if (!has_family(address.ai_family)) return EADDRNOTAVAIL;
   socket = open_socket(address.ai_family);
@@ -425,7 +425,7 @@ Fd accept_connection(const Fd& listener, Deadline deadline) {
   }
 }
 
-// The kernel sends one probe a second after the first silent second. TCP_USER_TIMEOUT limits the
+// The kernel sends one probe per second after the first silent second. TCP_USER_TIMEOUT limits the
 // time without an answer, both to probes and to data.
 void end_on_silence(const Fd& socket, std::chrono::seconds limit) {
   const auto probes = static_cast<int>(std::max<std::chrono::seconds::rep>(1, limit.count() - 1));

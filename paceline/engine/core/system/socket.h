@@ -28,23 +28,25 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// A host as users write it: a name, an IPv4 address, or an IPv6 address with or without brackets
-// ("fe80::1%eth0" with its interface). Throws Error(kInvalid) for anything else, and for 0.0.0.0
-// and ::, which name no host. `what` names the flag or variable in the message.
+// Parses a host as users write it: a name, an IPv4 address, or an IPv6 address with or without
+// brackets ("fe80::1%eth0" with its interface). Throws Error(kInvalid) for anything else, and for
+// 0.0.0.0 and ::, which name no host. `what` names the flag or variable in the message.
 std::string parse_host(const std::string& text, const std::string& what);
-// "host:port" or "[v6]:port". Throws Error(kInvalid) otherwise, as above.
+// "host:port" or "[v6]:port". Throws Error(kInvalid) for any other text; hosts are as in
+// parse_host().
 Endpoint parse_endpoint(const std::string& text, const std::string& what);
 std::string to_string(const Endpoint& endpoint);
 // The numeric address in a socket address, without the port; empty for other kinds.
 std::string address_text(const sockaddr* address);
-// Why `host` does not resolve now: "the address 'h' does not resolve: ..."; empty when it does. The
-// call may take as long as the system's resolver waits for its servers.
+// Why `host` does not resolve now: "the address 'h' does not resolve: ..."; empty when it resolves.
+// The call may take as long as the system's resolver waits for its servers.
 std::string why_unresolved(const std::string& host);
-// Waits until `host` resolves: the name of a container or pod appears only when that starts. Throws
-// Error(kInvalid) at the deadline, or when too little time is left for another attempt.
+// Waits until `host` resolves: the name of a container or pod appears only when the container or
+// pod starts. Throws Error(kInvalid) at the deadline, or when too little time is left for another
+// attempt.
 void await_address(const std::string& host, Deadline deadline);
-// Whether `host` is a numeric address, in any form that the resolver takes (also "127.1"), rather
-// than a name.
+// Whether `host` is a numeric address, in any form that the resolver takes (also "127.1"), and not
+// a name.
 bool is_numeric(const std::string& host);
 // True for 127.0.0.0/8, ::1 and the names of loopback ("localhost", "localhost.localdomain", ...).
 bool is_loopback(const std::string& host);
@@ -56,13 +58,13 @@ bool is_of_this_host(const std::string& host);
 // this host ("127.0.0.1" means loopback only). Port 0 picks a free port. Throws Error(kSystem),
 // which names the endpoint.
 Fd listen_tcp(const Endpoint& endpoint, int backlog = 1024);
-// As above, for an endpoint that other hosts were told. If its name resolves to loopback on this
-// host only ("127.0.1.1 box" in Debian's /etc/hosts), it listens on all addresses; so authenticate
-// every connection. A numeric address and "localhost" are taken literally.
+// As above, for an endpoint that other hosts use too. If its name resolves to loopback on this host
+// only ("127.0.1.1 box" in Debian's /etc/hosts), it listens on all addresses; so authenticate every
+// connection. A numeric address and "localhost" are taken literally.
 Fd listen_tcp_for_others(const Endpoint& endpoint, int backlog = 1024);
-// As above, for the process that all others were told to meet at the endpoint. If the address does
-// not belong to this host, as behind a Kubernetes Service, NAT or a published port, it listens on
-// all addresses, with a warning.
+// As above, for the process to whose endpoint all other processes connect. If the address does not
+// belong to this host, as behind a Kubernetes Service, NAT or a published port, it listens on all
+// addresses, with a warning.
 Fd listen_tcp_as_host(const Endpoint& endpoint, int backlog = 1024);
 // Whether `host`, which resolves to `addresses` here, is a name that resolves to loopback on this
 // machine ("127.0.1.1 box" in Debian's /etc/hosts), so that other machines see another address.
@@ -81,9 +83,9 @@ Endpoint peer_endpoint(const Fd& socket);
 // The other end of any socket, as text for messages.
 std::string peer_name(const Fd& socket);
 
-// Retries until the deadline, because the listener may not be up yet; waits for an address as
-// await_address() does. Throws Error(kTimeout), which names the endpoint and the last cause.
-// TCP_NODELAY is set.
+// Connects, and tries again until the deadline, because the listener may not be up yet; waits for
+// an address as await_address() does. Throws Error(kTimeout), which names the endpoint and the last
+// cause. Sets TCP_NODELAY.
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline);
 Fd connect_unix(const std::string& name, Deadline deadline);
 
@@ -115,8 +117,8 @@ class ConnectAttempt {
   std::size_t next_ = 0;
   Fd socket_;
 };
-// Whether an attempt that ended with `error` is worth repeating, because a process may listen there
-// soon.
+// Whether an attempt that ended with `error` is worth repeating, because a process may soon listen
+// at the address.
 bool may_come_up(int error);
 
 // Waits for the next connection; returns an empty Fd when none arrived by the deadline.

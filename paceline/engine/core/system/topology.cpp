@@ -112,7 +112,8 @@ class Reader {
     }
   }
 
-  // The innermost shared object is the cluster, the outermost cache the cache.
+  // The cluster of a core is the innermost shared object that is a cache or a group; its cache is
+  // the outermost cache.
   void place(hwloc_obj_t object, Core& core) {
     hwloc_obj_t cluster = nullptr, cache = nullptr, package = nullptr;
     for (hwloc_obj_t o = object->parent; o != nullptr; o = o->parent) {
@@ -162,7 +163,7 @@ class Reader {
   std::vector<Cache> caches_;
 };
 
-// The cpus of `core` that are in `given` (`wanted`), or that are not.
+// The cpus of `core` that are in `given` or, if `wanted` is false, that are not in it.
 std::vector<int> part_of(const Core& core, const std::vector<int>& given, bool wanted) {
   std::vector<int> cpus;
   for (const int cpu : core.cpus) {

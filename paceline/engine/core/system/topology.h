@@ -60,9 +60,10 @@ struct Topology {
 // the machine.
 Topology discover_topology();
 
-// Another machine: a file that `lstopo FILE.xml` wrote (the name ends in .xml), or a description in
-// hwloc's words, "package:2 numa:1 l3:2 core:4 pu:2". The result has no quota, and masks in the
-// file are ignored. Throws Error(kInvalid) when hwloc does not understand it.
+// Returns the topology of another machine, from a file that `lstopo FILE.xml` wrote (the name ends
+// in .xml), or from a description in hwloc's syntax, "package:2 numa:1 l3:2 core:4 pu:2". The
+// result has no quota, and masks in the file are ignored. Throws Error(kInvalid) when hwloc does
+// not understand it.
 Topology load_topology(const std::string& description);
 
 // Moves all cpus of `topology` that are not in `cpus` to other_cores. Throws Error(kInvalid) when

@@ -179,7 +179,7 @@ void Connection::queue_urgent(Frame frame) {
   if (is_broken_) return;
   frame.flags |= Frame::kUrgent;
   frame.counter = sent_urgent_counter_++;
-  // An urgent frame goes between two frames, behind a piece that may have been sent in part.
+  // An urgent frame goes between two frames, after a piece that may have been sent in part.
   auto place = unsent_.begin();
   if (place != unsent_.end()) ++place;
   while (place != unsent_.end() && !place->begins_frame) ++place;
@@ -414,8 +414,8 @@ ssize_t Connection::wait_and_read(std::span<std::byte> into, const Deadline& dea
   return read(into);
 }
 
-// Where to receive to: the rest of a large message goes straight to its payload, everything else
-// through the buffer.
+// The room for received bytes: the rest of a large message is received directly into its payload,
+// everything else into the buffer.
 std::span<std::byte> Connection::room_for_data() {
   if (part_left_ >= kReceiveBytes && buffered_ == 0) {
     return payload_.bytes().subspan(received_, part_left_);

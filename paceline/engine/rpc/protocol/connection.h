@@ -1,13 +1,13 @@
 #pragma once
 
 // One connection between two workers: frames in both directions over a stream socket that has been
-// authenticated, or over rings of shared memory (shm_channel.h) beside it. Only receive() waits,
-// and only with a deadline; bytes that find no room are kept and sent later. Small messages are
-// copied. Large ones go through memory that the two workers share (shm_channel.h), or are sent
-// without a copy.
+// authenticated, or over rings of shared memory (shm_channel.h) that accompany the socket. Only
+// receive() waits, and only with a deadline; bytes that find no room are kept and sent later. Small
+// messages are copied. Large ones go through memory that the two workers share (shm_channel.h), or
+// are sent without a copy.
 //
 // Two lanes share the socket. A message of more than kPartBytes travels in parts, and frames of the
-// urgent lane (renewals) go between two of them. So a sign of life never waits for the end of a
+// urgent lane (renewals) are sent between two parts. So a sign of life never waits for the end of a
 // message.
 //
 // Thread safety: any thread may send; one at a time may receive.

@@ -1,7 +1,7 @@
 #pragma once
 
 // The frames between two workers, each a header and possibly a message; outgoing messages
-// (Outgoing), received ones (Payload), and messages of a worker to itself (LocalMessages).
+// (Outgoing), received messages (Payload), and messages of a worker to itself (LocalMessages).
 // docs/formats/calls.md has the layout.
 //
 // A worker calls another one over a connection that it makes itself, so every connection has a
@@ -82,7 +82,7 @@ struct Frame {
 };
 
 inline constexpr std::size_t kFrameBytes = 64;
-// A longer message travels in parts of this size, and urgent frames go between the parts.
+// A longer message travels in parts of this size; urgent frames are sent between the parts.
 inline constexpr std::size_t kPartBytes = 256 << 10;
 
 std::array<std::byte, kFrameBytes> encode(const Frame& frame);
@@ -96,8 +96,8 @@ std::uint64_t method_id(std::string_view name);
 template <class T>
 inline constexpr char kTypeTag = 0;
 
-// An outgoing message, together with the object that it was made from, to whose memory it may
-// refer.
+// An outgoing message, together with the object from which it was made; the message may refer to
+// the object's memory.
 //
 // A message to this worker itself keeps its object: only a ticket for it goes through the socket,
 // and the handler sees the caller's object.
@@ -171,7 +171,7 @@ class Payload {
     if (size > sizeof small_) large_ = std::make_unique_for_overwrite<Word[]>(size / 8 + 1);
   }
   explicit Payload(OutgoingPointer in_memory) : in_memory_(std::move(in_memory)) {}
-  // A payload in memory of the other end (shm_channel.h), which is told when the bytes have been
+  // A payload in memory of the other end (shm_channel.h), which learns when the bytes have been
   // read.
   Payload(std::shared_ptr<const std::byte> in_area, std::size_t size)
       : size_(size), in_area_(std::move(in_area)) {}

@@ -106,7 +106,7 @@ class CallerSession {
   // The callee's answers, over the current connection.
   void opened(SessionNumber session, Steps& steps);
   void resumed(const std::vector<KnownCall>& known, Steps& steps);
-  // The callee does not know `session`. Has no effect if that is an older one.
+  // The callee does not know `session`. Has no effect if that is an older session.
   void refused(SessionNumber session, Steps& steps);
   // A reply has arrived; returns false if the call has already ended.
   bool replied(CallNumber number, Steps& steps);
@@ -150,7 +150,7 @@ class CalleeSession {
 
   struct Resumption {
     std::vector<KnownCall> known;
-    std::vector<std::pair<CallNumber, Reply>> replies;  // which must be sent again
+    std::vector<std::pair<CallNumber, Reply>> replies;  // replies that must be sent again
   };
   // The caller resumes over `connection`, with a list of the calls that have not ended. Returns
   // nullopt if a newer connection was first; this one must then be closed.

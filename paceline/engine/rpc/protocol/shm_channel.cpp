@@ -73,7 +73,7 @@ Rings::Rings(Fd file, Mapping mapping, bool is_caller)
   in_ = direction(is_caller ? 1 : 0);
 }
 
-// Touching a page for which there is no memory would be SIGBUS.
+// Pages are allocated first, because touching a page for which there is no memory raises SIGBUS.
 bool Rings::bring_out_pages(std::size_t more) {
   const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(out_.position + more, kBytes));
   if (end <= out_.num_present) return true;

@@ -97,7 +97,7 @@ class Rings {
 //  3. Pages are reserved before they are written, so that a lack of memory raises no SIGBUS; the
 //     message then goes through the socket, as it does when the area is full.
 //  4. The sender drops an area at the end of its connection. Messages that the receiver still reads
-//     stay mapped there, and the sender never writes to them again.
+//     stay mapped in the receiver, and the sender never writes to them again.
 //
 // Thread safety: none for one object, but a Payload may be destroyed on any thread.
 

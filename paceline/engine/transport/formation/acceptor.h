@@ -1,13 +1,13 @@
 #pragma once
 
 // Accepts the connections of the higher ranks while a group forms, at this rank's "doors": its
-// listening sockets. Each caller proves that it knows the secret and tells which channel of which
-// rank it is. All callers are served at the same time, so that silent strangers do not hold up the
+// listening sockets. Each caller proves that it knows the secret, and names its rank and the
+// channel. All callers are served at the same time, so that silent connections do not delay the
 // group. A caller that fails is disconnected with a warning.
 //
-// Each door has at most kMaxStrangers connections that have not proved anything yet; the kernel's
-// backlog holds the others. A handshake may take 3 s; when others wait, a connection that has sent
-// nothing is closed after 1 s. A caller that was only too slow may call again.
+// Each door has at most kMaxStrangers connections that have not proved anything yet (strangers);
+// the kernel's backlog holds the others. A handshake may take 3 s; when others wait, a connection
+// that has sent nothing is closed after 1 s. A caller that was merely slow may call again.
 //
 // Thread safety: none.
 
@@ -40,11 +40,11 @@ class Acceptor {
 
   static constexpr std::size_t kMaxStrangers = 256;
 
-  // Adds the descriptors to poll. Poll for a few tens of milliseconds only: places are freed by the
-  // passing of time.
+  // Adds the descriptors to poll. Poll for a few tens of milliseconds only, because places become
+  // free as time passes.
   void add_to(std::vector<pollfd>& entries);
-  // Serves every caller that is ready, without waiting. Requires: `entries` begins with what the
-  // last add_to() got and added, polled since; other entries may follow.
+  // Serves every caller that is ready, without waiting. Requires: `entries` has been polled and
+  // begins with the entries that the last add_to() received and added; others may follow.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
@@ -76,7 +76,7 @@ class Acceptor {
   const Secret& secret_;
   const std::string group_;
   std::list<Caller> callers_;
-  std::size_t first_entry_ = 0;  // index of the doors' entries, which the callers' follow
+  std::size_t first_entry_ = 0;  // index of the doors' entries; those of the callers follow
 };
 
 }  // namespace paceline

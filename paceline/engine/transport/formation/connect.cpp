@@ -291,8 +291,8 @@ class Connector {
                       std::move(cipher));
   }
 
-  // Names what the connection is for. The keys depend on it: if an attacker changes it on the way,
-  // the connection breaks.
+  // Names the purpose of the connection. The keys depend on this name: if an attacker changes the
+  // purpose on the way, the connection breaks.
   std::string key_use_of(const NewChannel& made) const {
     return fmt::format("rank {} channel {}", std::max(options_.rank, made.peer), made.channel);
   }

@@ -3,9 +3,9 @@
 // Builds the mesh of a group: every rank publishes its address in the store, connects to the lower
 // ranks and accepts the higher ones. Ranks of one host meet over Unix sockets and share memory;
 // others over TCP. Ranks that are all threads of one process meet in its memory, without sockets
-// (with kLoopback they open none at any time; with kAuto they listen until they know). Locality is
-// what the kernel says (boot id, network namespace, process), never what a launcher's variables
-// say; only an option can part ranks of one host.
+// (with kLoopback they never open one; with kAuto they listen until they know it). Whether ranks
+// share a host or a process is read from the kernel (boot id, network namespace, process), never
+// from a launcher's variables; only an option can separate ranks of one host.
 
 #include <chrono>
 #include <functional>
@@ -44,8 +44,8 @@ struct ConnectOptions {
   std::function<void(const std::string& notice)> give_up;
   std::function<std::string(std::chrono::milliseconds wait)> given_up;
   // For a subgroup: checks the group that it was split from, about ten times a second while ranks
-  // are missing. Throws that group's failure; returns the ranks of this group that have left the
-  // other one in order. May be left out.
+  // are missing. Throws that group's failure; returns the ranks of this group that have left that
+  // group in order. May be left out.
   std::function<std::vector<int>()> look_after_parent;
 
   int in_world(int member) const {
@@ -64,7 +64,7 @@ struct ConnectOptions {
 // different members, chose different transports or numbers of streams, or only some of them
 // encrypt. Error(kTimeout) names the ranks that did not arrive. Error(kUnsupported) if
 // `link.transport` is not available, cannot connect these hosts, or cannot be encrypted although
-// that was asked for.
+// `link.encrypt` is set.
 std::unique_ptr<Mesh> connect_mesh(const ConnectOptions& options, const Secret& secret);
 
 }  // namespace paceline

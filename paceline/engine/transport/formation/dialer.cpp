@@ -112,7 +112,7 @@ void Dial::refused(int error) {
          std::strerror(error));
   }
   attempt_.reset();
-  // No event signals that a listener has started elsewhere.
+  // No event signals that a listener has started in another process.
   begins_ = Deadline::after(connect_pause_);
   connect_pause_ = std::min<Milliseconds>(2 * connect_pause_, kLastConnectPause);
 }

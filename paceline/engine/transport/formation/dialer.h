@@ -107,9 +107,9 @@ class Dialer {
   // Adds the descriptors to poll, for at most time_left().
   void add_to(std::vector<pollfd>& entries);
   std::chrono::nanoseconds time_left() const;
-  // Continues the calls that are ready, without waiting. Requires: `entries` begins with what the
-  // last add_to() got and added, polled since; other entries may follow. Errors are those of
-  // Dial::go_on(), and name the peer.
+  // Continues the calls that are ready, without waiting. Requires: `entries` has been polled and
+  // begins with the entries that the last add_to() received and added; others may follow. Errors
+  // are those of Dial::go_on(), and name the peer.
   std::vector<NewChannel> serve(std::span<const pollfd> entries);
 
  private:
@@ -121,7 +121,7 @@ class Dialer {
   const std::string group_;
   std::deque<std::pair<const Callee*, Channel>> waiting_;
   std::list<Dial> calls_;
-  std::size_t first_entry_ = 0;  // index of the calls' entries, which are in the order of the calls
+  std::size_t first_entry_ = 0;  // index of the calls' entries, in the order of the calls
 };
 
 }  // namespace paceline

@@ -30,11 +30,11 @@ void require_agreement(const ConnectOptions& mine, int peer, const PeerAddress& 
 using LookAround = std::function<void(const std::vector<int>& missing)>;
 
 // Fetches the addresses of all ranks, in rank order; `own` is the address that this rank published.
-// While ranks are missing, `look_around` is called with them: once a second, or up to ten times a
-// second if there is a parent group to check. It may throw. Error(kInvalid) if the ranks name
-// different members, chose different transports or only some of them encrypt; it is thrown as soon
-// as two addresses show it, whichever ranks are still missing. Error(kTimeout) names a rank that
-// did not arrive.
+// While ranks are missing, `look_around` is called with the missing ranks: once a second, or up to
+// ten times a second if there is a parent group to check. It may throw. Error(kInvalid) if the
+// ranks name different members, chose different transports or only some of them encrypt; it is
+// thrown as soon as two addresses show it, whichever ranks are still missing. Error(kTimeout) names
+// a rank that did not arrive.
 std::vector<PeerAddress> fetch_addresses(const ConnectOptions& options, const std::string& own,
                                          Deadline deadline, const LookAround& look_around);
 
@@ -49,9 +49,9 @@ class FormationWatch {
   // `describe` names a rank that is connected. `options` must outlive it.
   FormationWatch(const ConnectOptions& options, std::function<std::string(int peer)> describe);
 
-  // Tells the ranks that `wire` connects, and the others too unless this rank's time is over. Call
-  // it while the connections are still open, so that a rank that sees them close can read why.
-  // `wire` may be null.
+  // Tells the ranks that `wire` connects, and also the others (ConnectOptions::give_up) unless
+  // `error` is a timeout. Call it while the connections are still open, so that a rank that sees
+  // them close can read why. `wire` may be null.
   void give_up(Wire* wire, const Error& error) const;
 
   // The following functions throw Error(kPeerLost) or Error(kAborted) for a failure that they find.
@@ -61,8 +61,8 @@ class FormationWatch {
   // Called while ranks are missing: checks the published failures about once a second, and the
   // parent group at every call; warns once, after 10 s, which ranks are missing.
   void look(const std::vector<int>& missing);
-  // Checks, by peeking, what a peer or every peer has sent. Nothing is consumed, because later
-  // bytes belong to the mesh. Requires: the peer is connected.
+  // Checks, by peeking, the bytes that one peer or every peer has sent. Nothing is consumed,
+  // because later bytes belong to the mesh. Requires: the peer is connected.
   void require_connected(Wire& wire, int peer);
   void require_connected_peers(Wire& wire);
 

@@ -30,7 +30,7 @@ namespace paceline::ucx {
 // clang-format on
 
 struct Api {
-  // Loads the library once, and keeps it. Null, with `why` set, if it is not available.
+  // Loads the library once, and keeps it. Returns null and sets `why` if it is not available.
   static const Api* load(std::string* why);
 
 // NOLINTNEXTLINE(bugprone-macro-parentheses): the macro declares the name

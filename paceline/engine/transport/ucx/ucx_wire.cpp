@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
-// No sleep is longer, because UCX's shared memory does not always wake a sleeping thread.
+// Every sleep is at most this long, because UCX's shared memory does not always wake a sleeper.
 constexpr auto kLongestSleep = 2ms;
 constexpr std::byte kGreeting{0x47};  // sent on UCX's channels, then on the data socket
 constexpr std::byte kFarewell{0x46};

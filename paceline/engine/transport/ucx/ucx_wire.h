@@ -45,8 +45,8 @@ class UcxWire : public Wire {
   int socket(int peer, Channel channel) const override;
 
  private:
-  // What a rank and a peer exchange before the group has formed, on the data and the point-to-point
-  // channel.
+  // The greetings that a rank and a peer exchange before the group has formed, on the data and the
+  // point-to-point channel.
   struct Greeting {
     int peer;
     bool has_sent[2] = {}, has_received[2] = {};

@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The most bytes that are given to UCX at once. The rest of a message waits for these, so that its
-// sender sees progress.
+// The most bytes that are given to UCX at once. The rest of a message waits until these have been
+// sent, so that its sender sees progress.
 constexpr std::size_t kMostAtOnce = 1 << 20;
 constexpr auto kCloseLimit = 1s;
 constexpr auto kLastWordsLimit = 20ms;
@@ -114,7 +114,7 @@ void Worker::connect(int peer, const std::string& address) {
   require_ok(api_, status, "reaching another rank's worker");
 }
 
-// Calls UCX once; returns whether anything moved.
+// Calls UCX until it has nothing left to do; returns whether anything moved.
 bool Worker::progress() {
   bool moved = false;
   while (!is_dead_ && api_.ucp_worker_progress(worker_) != 0) moved = true;
@@ -189,7 +189,7 @@ ssize_t Worker::send(int peer, std::span<const std::byte> head, std::span<const 
   return static_cast<ssize_t>(std::exchange(link.sending, 0));
 }
 
-// Fetches a chunk if none is left; true if there are bytes to take.
+// Fetches a chunk if none is left; returns true if there are bytes to take.
 bool Worker::fetch(Link& link) {
   if (link.chunk != nullptr) return true;
   if (link.endpoint == nullptr) return false;

@@ -3,7 +3,7 @@
 // One channel to all remote ranks: a UCX worker with an endpoint for each of them. It sends and
 // receives bytes as a socket does, without waiting.
 //
-// UCX moves bytes only while one of its functions is called, both queued and arriving ones. The
+// UCX moves bytes, both queued and arriving ones, only while one of its functions is called. The
 // worker's own thread calls it whenever there is something to move, so a sender can continue with
 // other work. The callers of the worker call UCX as well, which is quicker.
 //
@@ -62,8 +62,8 @@ class Worker {
   // A descriptor that is readable if something may have become ready since forget_news().
   int news() const { return news_.get(); }
   void forget_news();
-  // Gives up all sends: memory that was passed to send() is not read any more. Peers with a send
-  // under way cannot be reached afterwards.
+  // Gives up all sends: memory that was passed to send() is not read any more. A peer to which a
+  // send was under way cannot be reached afterwards.
   void give_up_sends();
 
  private:
