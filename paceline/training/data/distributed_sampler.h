@@ -35,8 +35,8 @@ struct SamplerOptions {
 class DistributedSampler {
  public:
   // Error(kInvalid) when num_samples is 0 or rank is not in [0, num_replicas). If weights are
-  // given, also when shuffle is false, when their number is not num_samples, when one is negative
-  // or not finite, or when all are 0.
+  // given, also when shuffle is false, when their number is not num_samples or is 2^24 or more,
+  // when one is negative or not finite, or when all are 0.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
 

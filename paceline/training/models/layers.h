@@ -57,7 +57,7 @@ torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options)
 
 // A branch's inner features: consecutive kinds, each with a number of blocks of `width` features.
 struct InnerFeatures {
-  std::string block = "features";    // what messages call the blocks
+  std::string block = "features";    // the name of the blocks in messages
   std::int64_t width = 1;            // features of a block
   std::vector<std::int64_t> counts;  // blocks of each kind
 };

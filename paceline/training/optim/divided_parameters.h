@@ -28,8 +28,9 @@ namespace paceline::optim {
 // which works as before. Requires: the parameter is a leaf. Thread safety: none for calls with the
 // same parameter.
 void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
-// Whether a divider that lives has this parameter's gradient. Functions that get only parameters
-// use it to refuse instead of seeing no gradient. Any thread.
+// Whether this parameter's gradient is divided by a divider that is still alive. Functions that get
+// only parameters call this, so that they can throw instead of finding no gradient. Any thread may
+// call it.
 bool is_gradient_divided(const at::Tensor& parameter);
 
 // Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads

@@ -1,9 +1,9 @@
 #pragma once
 
 // An exponential moving average of the weights, which often evaluates better than the weights
-// themselves: average = decay x average + (1 - decay) x weight after each step, in float32;
-// torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay). The first update copies the
-// weights.
+// themselves: average = decay x average + (1 - decay) x weight after each step, in float32, as
+// torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay) computes it. The first update
+// copies the weights.
 //
 //   ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.999});
 //   ... optimizer.step(); average.update();

@@ -55,8 +55,9 @@ class Optimizer {
   // outlive the optimizer.
   std::shared_ptr<void> writable_parameters() const;
   bool has_one_copy() const { return home_->has_one_copy(); }
-  // If hosts divide the parameters: they are whole while the result lives, for reads that are not
-  // operations of LibTorch. Collective, and so is the result's end. Null otherwise.
+  // If hosts divide the parameters, all of them are whole while the result lives, for reads that
+  // are not operations of LibTorch; the call is collective, and so is the destruction of the
+  // result. Otherwise returns null.
   std::shared_ptr<void> whole_parameters() const { return home_->whole(); }
   bool divides_hosts() const { return home_->divides_hosts(); }
   // Throws the error, if any, that kept parameters of other hosts from arriving.
@@ -68,8 +69,9 @@ class Optimizer {
   void set_model_parts(const ModelParts& parts);
   // The ranks that together have the model; null: this rank has all of it.
   ProcessGroup* model_group() const { return parts_.model.get(); }
-  // Throws Error(kInvalid), naming `caller`, if parameters are known to be a share of a model
-  // (training/tensor/tensor_marks.h) and set_model_parts() has not described the rest.
+  // Throws Error(kInvalid), which names `caller`, if parameters are known to be a share of a model
+  // (training/tensor/tensor_marks.h) and set_model_parts() has not described how the model is
+  // divided.
   void require_model_parts(const char* caller) const;
   // Whether this rank's elements of the parameter count in norms over the model.
   bool counts_in_norms(std::size_t parameter) const { return !is_copy_[parameter]; }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
-// bucket: it averages compressed gradients, or averages over some of the ranks only. The hooks are
+// bucket: it averages compressed gradients, or averages over only some of the ranks. The hooks are
 // CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
@@ -122,7 +122,8 @@ struct PowerSgdOptions {
 // if their processors differ (vectorised_loops.h).
 class PowerSgdHook : public CommunicationHook {
  public:
-  // Error(kInvalid) if rank is below 1, or min_compression_rate or the epsilon is below 0.
+  // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
+  // least 0.
   explicit PowerSgdHook(const PowerSgdOptions& options);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;

@@ -16,7 +16,7 @@ namespace paceline::optim {
 
 // A gradient, or a part of it, in the memory order of its parameter.
 struct OrderedGradient {
-  std::size_t parameter;  // its number
+  std::size_t parameter;  // number of the parameter
   at::Tensor tensor;      // a copy if the gradient has another memory order
   std::int64_t first =
       0;  // where the part begins in the whole gradient, always at the beginning of a block
