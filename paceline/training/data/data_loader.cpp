@@ -152,7 +152,7 @@ void DataLoader::work(std::stop_token stop) {
   }
 }
 
-// False if the thread should end.
+// Returns false if the thread should end.
 bool DataLoader::wait_for_room(std::stop_token stop) {
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return stop.stop_requested() || error_; };

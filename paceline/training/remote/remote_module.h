@@ -86,7 +86,7 @@ class RemoteModuleImpl : public torch::nn::Module {
 
   // The worker that has the module. Requires: this object refers to a module.
   const std::string& owner() const { return reference_.owner(); }
-  // Sets the deadline of later calls; JoinOptions::deadline if not set.
+  // Sets the deadline of later calls; without a call, JoinOptions::deadline applies.
   void set_deadline(std::chrono::milliseconds deadline) { options_.deadline = deadline; }
 
   // For modules that take and return one tensor.

@@ -54,8 +54,9 @@ struct CountedLoss {
   CountFunction count;
 };
 
-// Counts the targets that are not `ignored`. With `class_weights` [classes] each target counts as
-// much as its class weighs, as in LibTorch's cross_entropy. Label smoothing changes no count.
+// Counts the targets that are not `ignored`. With `class_weights` [classes] each target counts with
+// the weight of its class, as in LibTorch's cross_entropy. Label smoothing does not change the
+// count.
 CountFunction targets_except(std::int64_t ignored = -100, const at::Tensor& class_weights = {});
 
 // Makes a counted loss from a loss that is the mean over all elements of a batch's target.
