@@ -274,7 +274,8 @@ void DividedParameters::require_same(std::size_t unit, std::size_t other, const 
       other < units_.size() ? units_[other].name : "another model's");
 }
 
-// This rank writes its peers' parts; the unit is whole once every rank of the host has done so.
+// This rank writes its peers' parts into the copy; the unit is whole once every rank of the host
+// has done so.
 void DividedParameters::bring(std::size_t unit) {
   if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
   if (!under_way_) start(unit);
