@@ -187,7 +187,7 @@ void PassCounter::end_backward(double waited, std::uint64_t version) {
   if (!begins_step(version)) return;
   const auto now = Clock::now();
   if (!log_ || !log_->counts()) {
-    log_.emplace();  // the previous log may have been a loop's own, and may have ended
+    log_.emplace();  // begins to count if the log that counted before has ended
     log_->model(parameter_bytes_);
   }
   log_->step(samples_, std::chrono::duration<double>(now - begin_.value_or(now)).count(),
