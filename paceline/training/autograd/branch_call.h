@@ -16,8 +16,7 @@ namespace paceline {
 struct BranchCall {
   const char* name = "";  // name of the called function, for errors
   const std::vector<Branch>& branches;
-  const std::vector<int>* owner =
-      nullptr;  // owner[b] computes branches[b]; null if the function takes no owners
+  const std::vector<int>* owner = nullptr;  // null: the function takes no owners
   std::vector<at::Tensor> inputs = {};
 };
 

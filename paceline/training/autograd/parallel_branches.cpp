@@ -56,8 +56,7 @@ struct Passage : torch::CustomClassHolder {
   const GroupPtr group;
   const int owner;
   const std::string own_branches;
-  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>>
-      inputs;                 // those that require a gradient
+  std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> inputs;  // with a gradient
   at::Tensor value;           // the result, until it is part of the graph
   bool is_under_way = false;  // the owner's backward pass is between Left and Entered
 };
@@ -98,8 +97,7 @@ struct Entered : torch::autograd::Function<Entered> {
       is_present[i] = gradients[i].defined() ? 1 : 0;
     passage->is_under_way = false;
     broadcast(group, present, passage->owner);
-    variable_list result(count +
-                         1);  // the last one stays undefined: it belongs to the argument `passage`
+    variable_list result(count + 1);  // the last one, for `passage`, stays undefined
     for (std::size_t i = 0; i < count; ++i) {
       if (is_present[i] == 0) continue;
       const auto& [sizes, options] = passage->inputs[i];

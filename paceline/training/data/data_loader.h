@@ -52,25 +52,23 @@ class BatchSource;
 struct Draft;
 
 struct Batch {
-  std::vector<at::Tensor> tensors;  // the data set's tensors; dim 0 counts samples
-  at::Tensor data;                  // the first tensor: the model's input
-  at::Tensor target;                // the second tensor, the desired output, or undefined
-  std::vector<std::int64_t>
-      indices;              // indices of the samples in the data set, or numbers of the records
-  double weight = 1;        // factor for the batch's loss, which is a mean over samples
-  bool ends_step = true;    // the next batch belongs to another step
-  std::int64_t shard = -1;  // number of the batch's logical shard; -1: no logical shards
-  std::uint64_t seed = 0;   // seed for the random numbers of that shard
+  std::vector<at::Tensor> tensors;    // the data set's tensors; dim 0 counts samples
+  at::Tensor data;                    // the first tensor: the model's input
+  at::Tensor target;                  // the second tensor, the desired output, or undefined
+  std::vector<std::int64_t> indices;  // of the samples, or numbers of the records
+  double weight = 1;                  // factor for the batch's loss, which is a mean over samples
+  bool ends_step = true;              // the next batch belongs to another step
+  std::int64_t shard = -1;            // number of the batch's logical shard; -1: no logical shards
+  std::uint64_t seed = 0;             // seed for the random numbers of that shard
 };
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;  // samples of a batch of this rank, or of each logical shard
-  std::int64_t global_batch_size =
-      0;                              // above 0: samples of all ranks together; replaces batch_size
-  std::int64_t micro_batch_size = 0;  // the most samples of a global batch at once; 0: no limit
-  int num_threads = 1;                // 0: next() prepares batches in the calling thread
-  int prefetch = 4;                   // batches prepared ahead
-  bool drop_last = false;             // leave out an incomplete last batch
+  std::int64_t batch_size = 32;        // samples of a batch of this rank, or of each logical shard
+  std::int64_t global_batch_size = 0;  // above 0: samples of all ranks; replaces batch_size
+  std::int64_t micro_batch_size = 0;   // the most samples of a global batch at once; 0: no limit
+  int num_threads = 1;                 // 0: next() prepares batches in the calling thread
+  int prefetch = 4;                    // batches prepared ahead
+  bool drop_last = false;              // leave out an incomplete last batch
   // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
   std::int64_t logical_shards = job_logical_shards();
   // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:

@@ -101,8 +101,7 @@ class MobileBlockImpl : public torch::nn::Cloneable<MobileBlockImpl> {
 
   MobileBlockOptions options_;
   Layers layers_;
-  torch::nn::ModuleList
-      block_;  // the convolutions and, before the last one, the squeeze-and-excitation
+  torch::nn::ModuleList block_;  // convolutions; before the last, the squeeze-and-excitation
 };
 TORCH_MODULE(MobileBlock);
 

@@ -22,8 +22,7 @@ struct Gradients {
   std::vector<at::Tensor> memory;        // for writing
   std::vector<std::int64_t> sizes;       // [ordered]: the number of elements of the whole gradient
   ProcessGroup* group = nullptr;  // the ranks with the other parts; null: the gradients are whole
-  ProcessGroup* model =
-      nullptr;  // the ranks with the other parts of the model; null: there are none
+  ProcessGroup* model = nullptr;  // the ranks that divide the model; null: none
   std::vector<bool> counts = {};  // [ordered]: whether the gradient counts in norms on this rank
 };
 

@@ -81,8 +81,7 @@ namespace {
 // pass begins with them.
 constexpr std::size_t kUnits = 4;
 
-constexpr std::size_t kHeader =
-    sizeof(std::size_t);  // a message begins with the number of its unit
+constexpr std::size_t kHeader = sizeof(std::size_t);  // a message begins with its unit's number
 
 struct Owner {
   DividedParameters* parameters = nullptr;
@@ -90,15 +89,13 @@ struct Owner {
 };
 
 struct Known {
-  std::shared_mutex mutex;                        // guards the other members
-  std::unordered_map<const void*, Owner> owners;  // [beginning of a parameter's storage]
-  at::CallbackHandle watch =
-      at::INVALID_CALLBACK_HANDLE;  // LibTorch's handle of before_operation()
+  std::shared_mutex mutex;                                 // guards the other members
+  std::unordered_map<const void*, Owner> owners;           // [beginning of a parameter's storage]
+  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // of before_operation()
 };
 
 Known& known() {
-  static auto* const of_process =
-      new Known;  // never destroyed, because operations may run until the process ends
+  static auto* const of_process = new Known;  // operations may run until the process ends
   return *of_process;
 }
 

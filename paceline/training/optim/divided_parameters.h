@@ -105,11 +105,10 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   const std::shared_ptr<ProcessGroup> peers_;
   const std::vector<int> parts_;
   const std::vector<Unit> units_;
-  std::vector<std::byte> leaving_;   // this rank's part of a unit, to be sent
-  std::vector<std::byte> arriving_;  // a unit's parts from the peers, in the order of the peers
-  std::optional<Fetch> under_way_;   // the fetch that writes to arriving_
-  std::vector<std::size_t>
-      whole_;  // the units that are whole, in the order in which they became whole
+  std::vector<std::byte> leaving_;     // this rank's part of a unit, to be sent
+  std::vector<std::byte> arriving_;    // a unit's parts from the peers, in the order of the peers
+  std::optional<Fetch> under_way_;     // the fetch that writes to arriving_
+  std::vector<std::size_t> whole_;     // whole units, in the order in which they became whole
   std::vector<std::size_t> order_;     // the order in which units became whole since forget()
   std::vector<std::size_t> expected_;  // order_ of the previous step
   int num_holders_ = 0;                // the number of living results of whole()

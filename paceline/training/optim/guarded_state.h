@@ -77,8 +77,7 @@ class GuardedState {
   const ParameterRows& rows_;
   const std::vector<std::int64_t>& num_steps_;
   const ParameterHome* home_ = nullptr;
-  std::vector<std::array<std::uint32_t, kRounded + 1>>
-      sums_;                               // [parameter], over this rank's elements
+  std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
   std::vector<std::uint32_t> other_sums_;  // [parameter], over other ranks' parts
   // [parameter]: marks the parameter as the last step left it; its checksums are valid until
   // someone writes to it. Shared with the results of expect_writes().

@@ -102,8 +102,7 @@ class StepLr final : public LrSchedule {
 };
 
 struct MultiStepLrOptions {
-  std::vector<std::int64_t>
-      milestones;  // in any order; a milestone that is given twice counts twice
+  std::vector<std::int64_t> milestones;  // in any order; a repeated one counts twice
   double gamma = 0.1;
 };
 
@@ -123,8 +122,7 @@ class MultiStepLr final : public LrSchedule {
 struct CosineAnnealingLrOptions {
   std::int64_t t_max = 1;  // steps from the base rate to eta_min; afterwards the rate rises again
   double eta_min = 0;
-  std::int64_t warmup_steps =
-      0;  // steps at the beginning in which the rate rises linearly to the base rate
+  std::int64_t warmup_steps = 0;  // first steps; the rate rises linearly to the base rate
   double warmup_start_factor = 1.0 / 3;
 };
 

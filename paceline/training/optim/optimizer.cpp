@@ -236,8 +236,7 @@ void Optimizer::step() try {
     torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
   guard_.remember(gradients);
 } catch (const DamagedState& error) {
-  if (home_->group())
-    home_->group()->abort(error.what());  // the other ranks would wait for this one
+  if (home_->group()) home_->group()->abort(error.what());  // the others would wait for this rank
   throw;
 }
 

@@ -76,9 +76,8 @@ class SymmetricHome : public ParameterHome {
 
 // How the ranks of the group are distributed over hosts.
 struct HostSplit {
-  std::shared_ptr<ProcessGroup> host;  // the ranks that share a copy
-  std::shared_ptr<ProcessGroup>
-      peers;  // the ranks with this rank's local rank on each host; null: there is one host
+  std::shared_ptr<ProcessGroup> host;   // the ranks that share a copy
+  std::shared_ptr<ProcessGroup> peers;  // the ranks with this rank's local rank; null: one host
   std::vector<int> peer_ranks;  // ranks of the peers in the whole group, in the order of hosts
 };
 

@@ -41,8 +41,7 @@ class ParameterRows {
     std::vector<std::size_t> parameters;  // numbers of the parameters
     std::vector<at::Tensor> tensors;
     FlatLayout layout;
-    std::vector<at::Tensor>
-        state;             // [name]: this rank's part; in a 16-bit row the last one is the master
+    std::vector<at::Tensor> state;  // [name]: own part; the last one of a 16-bit row is the master
     at::Tensor gradients;  // if gradients are divided: this rank's part, until drop_gradients()
   };
   struct Division {

@@ -185,8 +185,7 @@ void DataParallelState::broadcast_parameters(int root) {
 void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<Buffer>
-      bytes;  // buffers in host memory are sent in one message, whatever their types
+  std::vector<Buffer> bytes;  // buffers in host memory, of any types: sent in one message
   std::vector<std::uint32_t> shapes;
   GivenTensors given;
   for (const auto& buffer : buffers_) {

@@ -101,8 +101,7 @@ class DataParallelState {
   KeptTensors kept_buffers_;  // with hashes of the values that the last pass left
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
-  bool buffers_may_differ_ =
-      false;  // a training pass has run on all ranks since the last broadcast
+  bool buffers_may_differ_ = false;  // all ranks have trained since the last broadcast
   std::unique_ptr<Reducer> reducer_;
 };
 

@@ -46,9 +46,8 @@
 namespace paceline {
 
 struct FullyShardOptions {
-  int stage = 3;  // 1, 2 or 3
-  std::size_t unit_bytes =
-      4U << 20U;  // bytes of parameters whose gradients are sent together; above 0
+  int stage = 3;                       // 1, 2 or 3
+  std::size_t unit_bytes = 4U << 20U;  // parameter bytes per unit; above 0
   // Units that you choose yourself, such as block->parameters() for each block; all other
   // parameters get units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};

@@ -192,8 +192,7 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
     if (i + 1 == layers.size()) runs[i].outputs = {loss(next, 0)};
     memory[i].activation_bytes = bytes_now() - before;
   }
-  std::vector<BackwardPass>
-      passes;  // kept alive, because they hold tensors for their second halves
+  std::vector<BackwardPass> passes;  // kept alive: they hold tensors for their second halves
   passes.reserve(layers.size());
   Tensors gradients{at::ones_like(runs.back().outputs[0])};
   for (std::size_t i = layers.size(); i-- > 0;) {

@@ -14,8 +14,7 @@ namespace paceline::remote {
 
 namespace {
 
-thread_local WeightsLock* lock_of_this_thread =
-    nullptr;  // held by the pass that the thread computes
+thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by the pass that runs in it
 
 }  // namespace
 

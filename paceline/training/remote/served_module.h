@@ -129,9 +129,8 @@ struct PassAt {
   static auto fields(auto& m) { return std::tie(m.owner, m.number); }
 };
 struct BackwardReply {
-  Tensors gradients;  // for the inputs that require them
-  std::vector<PassAt>
-      nested;  // in the order in which a single process would add up their gradients
+  Tensors gradients;           // for the inputs that require them
+  std::vector<PassAt> nested;  // in the order in which one process would add their gradients
   static auto fields(auto& m) { return std::tie(m.gradients, m.nested); }
 };
 

@@ -49,8 +49,7 @@ class TensorAllocator : public PortableAllocator {
   mutable std::mutex mutex_;          // guards everything below
   std::shared_ptr<SymmetricArena> current_;
   std::vector<std::shared_ptr<SymmetricArena>> arenas_;
-  mutable std::unordered_map<void*, std::size_t>
-      counted_;  // [address]: the bytes of each live block
+  mutable std::unordered_map<void*, std::size_t> counted_;  // [block]: its bytes
   mutable std::int64_t counted_bytes_ = 0;
   mutable std::int64_t counted_peak_ = 0;
 };

@@ -114,8 +114,7 @@ std::int64_t TrainingRun::num_steps() const {
 
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
-  parts.reducer =
-      training_.gradients->reducer();  // saves and restores the tensors that its hook keeps
+  parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -134,8 +133,7 @@ void TrainingRun::take_state(const TrainingState& restored) {
         "the run in {} trains on {}, this program was given {}; continue it with the same data set",
         options_.checkpoints.folder, state_.data, data);
   state_.data = data;
-  if (step_.has_schedule() || !options_.learning_rate)
-    return;  // a schedule has --lr as its base rate
+  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule's base is --lr
   const double saved = training_.optimizer.learning_rate(), wanted = *options_.learning_rate;
   if (saved == wanted) return;
   training_.optimizer.set_learning_rate(wanted);
@@ -271,8 +269,7 @@ void TrainingRun::evaluate() {
 }
 
 void TrainingRun::print_table() {
-  const auto memory = memory_.report(
-      *group_);  // called first, because make_report() uses memory for its measurement
+  const auto memory = memory_.report(*group_);  // first, because make_report() uses memory
   const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
                                        all_reduce_value(replicas(), samples_), training_.unit);
   Fields fields(result_.values.begin(), result_.values.end());

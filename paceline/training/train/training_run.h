@@ -80,8 +80,7 @@ struct TrainingRunOptions {
   std::string metrics;      // JSON lines are appended to this file
   std::string tensorboard;  // folder for TensorBoard
   std::string weights;      // file for the final weights, as safetensors
-  std::string
-      command;  // the program's command line, in shell syntax; suggested commands begin with it
+  std::string command;      // the program's command line, quoted; suggestions begin with it
 };
 
 class TrainingRun {

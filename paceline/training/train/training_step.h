@@ -70,9 +70,8 @@ optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& grou
 
 struct StepOptions {
   std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
-  std::int64_t warmup_steps =
-      0;  // for cosine and one-cycle; 0: no warm-up for cosine, 30% of the steps for one-cycle
-  std::int64_t schedule_steps = 0;  // steps of the whole schedule; 0: those of the run
+  std::int64_t warmup_steps = 0;      // for cosine (0: none) and one-cycle (0: 30%)
+  std::int64_t schedule_steps = 0;    // steps of the whole schedule; 0: those of the run
   // For step: the number of steps after which the rate becomes a tenth; 0: a third of the
   // schedule's steps.
   std::int64_t rate_every = 0;

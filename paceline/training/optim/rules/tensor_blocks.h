@@ -16,10 +16,9 @@ namespace paceline::optim {
 
 // A gradient, or a part of it, in the memory order of its parameter.
 struct OrderedGradient {
-  std::size_t parameter;  // number of the parameter
-  at::Tensor tensor;      // a copy if the gradient has another memory order
-  std::int64_t first =
-      0;  // where the part begins in the whole gradient, always at the beginning of a block
+  std::size_t parameter;   // number of the parameter
+  at::Tensor tensor;       // a copy if the gradient has another memory order
+  std::int64_t first = 0;  // where the part begins in the whole, always at a block
 };
 
 // The gradients of the parameters that have one, each tensor once, in the order of the parameters.

@@ -57,8 +57,7 @@ void LaunchTurns::forget(const void* who) {
 Error with_advice(const Error& error) {
   constexpr const char* kMismatch =
       "collectives do not match";  // in messages of engine/collectives/collective.cpp
-  constexpr const char* kRecords =
-      "; flight records: ";  // in messages of engine/collectives/flight/
+  constexpr const char* kRecords = "; flight records: ";  // from engine/collectives/flight/
   constexpr const char* kAdvice =
       ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
       "forward() and backward() alike, those of several modules in the same order; to run the "

@@ -93,8 +93,7 @@ class UnevenInputs {
   struct Others {
     Doing doing = Doing::kNothingMore;  // the next action of the ranks with inputs
     int num_active = 0;                 // the number of ranks with inputs
-    int first_active =
-        0;  // the first rank with inputs; if none has inputs, a rank whose inputs ended last
+    int first_active = 0;  // the first of these; if there is none, the rank that had inputs last
     std::int64_t divisor = 1;
   };
 

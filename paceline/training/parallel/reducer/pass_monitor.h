@@ -81,10 +81,9 @@ class PassMonitor {
   std::vector<float> values_;  // values of the reports: [parameter], then each rank's own values
   bool has_fetched_ = false;   // the report of this pass is in `values_`
   std::optional<ReplicaGuard> guard_;
-  std::optional<std::size_t>
-      not_finite_;  // the first of this rank's gradients that was not finite in this step
-  std::uint64_t num_non_finite_ = 0;  // the number of steps with such a gradient
-  std::optional<double> own_loss_;    // the sum of the losses noted in this step
+  std::optional<std::size_t> not_finite_;  // the first gradient that was not finite in this step
+  std::uint64_t num_non_finite_ = 0;       // the number of steps with such a gradient
+  std::optional<double> own_loss_;         // the sum of the losses noted in this step
   double step_loss_ = 0;
 };
 

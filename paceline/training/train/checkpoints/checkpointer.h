@@ -42,8 +42,7 @@ struct FoundState {
 struct FoundStates {
   std::string directory;  // the path, for messages
   FoundState on_disk;
-  std::vector<FoundState>
-      in_memory;  // [rank]; of the ranks that share a memory, only the first has a state here
+  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of a memory
 };
 
 struct JobStart {
@@ -77,10 +76,9 @@ Ownership find_ownership(const JobStart& start, const FoundStates& found);
 
 // A run's options for checkpoints. Checkpointer ignores the fields marked "RunCheckpoints".
 struct CheckpointOptions {
-  std::string folder;  // empty: RunCheckpoints makes no checkpoints
-  int keep = 3;        // the number of checkpoints to keep on the disk
-  std::int64_t every =
-      0;  // RunCheckpoints: steps between checkpoints; 0: one at the end of each epoch
+  std::string folder;             // empty: RunCheckpoints makes no checkpoints
+  int keep = 3;                   // the number of checkpoints to keep on the disk
+  std::int64_t every = 0;         // RunCheckpoints: in steps; 0: at each epoch's end
   std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: no copies
   // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory. If
   // RunCheckpoints needs a path and none is given, it uses memory_path().

@@ -86,7 +86,7 @@ Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& 
   return staged;
 }
 
-// Collective.
+// Collective. Applies a saved run that every rank has staged.
 void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
   const auto take = [&](bool takes_steps) {

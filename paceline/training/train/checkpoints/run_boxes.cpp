@@ -184,8 +184,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& 
         return collector.add(name, memory, division);
       auto runs = share == RunShare::kLoad ? optimizer.elements_to_load(number->second)
                                            : optimizer.elements_to_save(number->second);
-      if (runs.empty())
-        runs.emplace_back(0, 0);  // an empty box, because the rank holds no elements of the tensor
+      if (runs.empty()) runs.emplace_back(0, 0);  // an empty box: the rank holds no elements
       std::byte* const data = optimizer.parameter_to_write(number->second);
       const auto element = static_cast<std::int64_t>(memory.element_size());
       for (const auto& [first, last] : runs)

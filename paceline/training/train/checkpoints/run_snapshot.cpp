@@ -79,8 +79,7 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
-constexpr std::string_view kModelTensors =
-    "model.";  // prefix of the model's tensors (run_boxes.cpp)
+constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors (run_boxes.cpp)
 
 // The hook of a reducer, with the same interface as the other parts.
 struct Hook {

@@ -36,8 +36,7 @@ HookState scatter_hook_state(ProcessGroup& group, const optim::NamedTensors& sav
 // The metadata of a training run's checkpoint, and checks whether a checkpoint belongs to such a
 // run. The functions below are not collective.
 
-inline constexpr const char* kRandomStates =
-    "random_states";                                  // a tensor with one row for each rank
+inline constexpr const char* kRandomStates = "random_states";  // has one row for each rank
 inline constexpr const char* kHookTensors = "hook.";  // the prefix of the names of a hook's tensors
 // The key of the launcher's name for the job, in the metadata of a checkpoint in memory.
 inline constexpr const char* kJobWord = "job";
