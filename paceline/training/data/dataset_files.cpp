@@ -86,7 +86,7 @@ void GzipFile::end_member() {
   if (!begins_member()) {
     fail(ErrorCode::kCorrupt,
          "{}: gzip data ends at byte {} of the file, and what follows is neither gzip data nor "
-         "padding; unpack the file by 'gzip -dc', which leaves the rest out",
+         "padding; unpack the file with 'gzip -dc', which ignores the rest",
          path_, file_bytes_ - std::ssize(unread_));
   }
   check(inflateReset(&inflation_->stream) == Z_OK, "{}: zlib cannot continue", path_);

@@ -32,7 +32,7 @@ Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
   };
   check(std::ranges::none_of(parameters, is_divided),
         "the gradients of these parameters are divided among the ranks (fully_shard), and this "
-        "rank has none of them whole: give the optimizer, not its parameters");
+        "rank has none of them whole: pass the optimizer, not its parameters");
   Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
   all.counts.assign(all.ordered.size(), true);

@@ -22,8 +22,9 @@ namespace paceline::optim {
 namespace {
 
 constexpr const char* kCure =
-    "tell the optimizer of the other ranks, optimizer.set_model_parts({.model = ...}), and give it "
-    "the optimizer instead of parameters (docs/model_parallelism.md)";
+    "describe the other ranks with optimizer.set_model_parts({.model = ...}), and pass the "
+    "optimizer "
+    "instead of its parameters (docs/model_parallelism.md)";
 
 }  // namespace
 

@@ -29,7 +29,7 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
   check(options.units.empty() || options.stage >= 2,
         "fully_shard: units divide gradients, which stage {} does not", options.stage);
   check(!options.divide_hosts || options.stage == 3,
-        "fully_shard: stage {} leaves the parameters to each rank; hosts divide them in stage 3",
+        "fully_shard: divide_hosts needs stage 3; in stage {} each rank has all parameters",
         options.stage);
   DistributedDataParallelOptions all = options.data_parallel;
   all.optimizer = &optimizer;

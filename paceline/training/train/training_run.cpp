@@ -67,7 +67,7 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
     }
   };
   if (training.optimizer.model_group() != nullptr) return training;
-  constexpr const char* kTell = "tell the optimizer (Optimizer::set_model_parts)";
+  constexpr const char* kTell = "call Optimizer::set_model_parts()";
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
   refuse(options.step.scales_loss, "loss scaling is", kTell);
   return training;
@@ -103,8 +103,8 @@ void TrainingRun::open_files() {
 std::int64_t TrainingRun::num_steps() const {
   if (loader_->is_streamed()) {
     check(options_.max_steps > 0,
-          "{} is a stream, whose length is not known: set max_steps (--max-steps), from which "
-          "schedules and the time left follow",
+          "{} is a stream, whose length is not known: set max_steps (--max-steps), which "
+          "schedules and the remaining time depend on",
           loader_->name());
     return options_.max_steps;
   }

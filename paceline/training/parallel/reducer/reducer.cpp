@@ -127,12 +127,12 @@ std::unique_ptr<GradientPlacement> Reducer::make_placement(
   }
   if (hook) {
     check(!steps_.has_shards(),
-          "{}: communication hook {}: with logical shards gradients are added up exactly, and "
-          "travel as they are",
+          "{}: communication hook {}: with logical shards gradients are sent uncompressed, "
+          "so no hook can be used",
           group_->self(), hook->name());
     check(!divides,
-          "{}: communication hook {}: a hook makes averages for every rank, and here each rank "
-          "gets those of its part (fully_shard with stage 2 or 3): take stage 1",
+          "{}: communication hook {}: a hook needs all gradients on every rank, but "
+          "fully_shard with stage 2 or 3 gives each rank only a part; take stage 1",
           group_->self(), hook->name());
     return std::make_unique<HookedPlacement>(*group_, buckets_, limits, std::move(hook));
   }

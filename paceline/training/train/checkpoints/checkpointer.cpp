@@ -129,7 +129,7 @@ void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const HookState hook = parts_.reducer->hook_state();
   if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
     fail(ErrorCode::kUnsupported,
-         "{}: a communication hook that keeps something between passes is not saved where a "
+         "{}: a communication hook that keeps tensors between passes cannot be saved if a "
          "model is divided among ranks",
          group_->self());
   }
