@@ -49,7 +49,7 @@ class MixedBatches : public Dataset {
  private:
   at::Tensor soft_labels(const at::Tensor& labels, std::span<const std::int64_t> indices) const;
 
-  const std::shared_ptr<const Dataset> dataset_;  // owners: the user and this
+  const std::shared_ptr<const Dataset> dataset_;  // shared with the user
   const BatchMixingOptions options_;
 };
 

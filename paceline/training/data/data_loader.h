@@ -55,7 +55,7 @@ struct Batch {
   std::vector<at::Tensor> tensors;    // the data set's tensors; dim 0 counts samples
   at::Tensor data;                    // the first tensor: the model's input
   at::Tensor target;                  // the second tensor, the desired output, or undefined
-  std::vector<std::int64_t> indices;  // of the samples, or numbers of the records
+  std::vector<std::int64_t> indices;  // sample indices, or record numbers
   double weight = 1;                  // factor for the batch's loss, which is a mean over samples
   bool ends_step = true;              // the next batch belongs to another step
   std::int64_t shard = -1;            // number of the batch's logical shard; -1: no logical shards

@@ -142,7 +142,7 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
 
  private:
   struct Position;
-  std::shared_ptr<Position> position_;  // owners: the copies of this sampler
+  std::shared_ptr<Position> position_;  // shared by the copies of this sampler
 };
 
 }  // namespace paceline::data

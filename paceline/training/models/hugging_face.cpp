@@ -283,7 +283,7 @@ class Loader {
   const std::int64_t vocabulary_;  // tokens of the file
   std::set<std::string> used_;
   std::vector<std::string> left_out_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // to the first from the second
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // the second is copied to the first
   std::string wrong_;
 };
 

@@ -34,9 +34,9 @@ struct HuggingFaceOptions {
   std::int64_t vocabulary = 0;
 };
 
-// Loads the weights into the model. Otherwise throws Error(kInvalid), which lists every tensor that
-// is missing, has another shape or element type, differs from the tensor to which it is tied, or
-// does not belong to the model; no weight has been loaded in that case.
+// Loads the weights into the model. Error(kInvalid), which lists every tensor that is missing, has
+// another shape or element type, differs from the tensor to which it is tied, or does not belong to
+// the model; in that case no weight has been loaded.
 void load_hugging_face(Gpt& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 void load_hugging_face(Bert& model, const TensorsByName& weights,

@@ -47,7 +47,7 @@ class StageImpl : public Model {
 
   bool is_first() const { return range_.begin == 0; }
   bool is_last() const { return range_.end == this->options().layers; }
-  // The weight that embedding and logits share, if another rank may have a copy; empty in a stage
+  // The weight that embedding and logits share, if they may be on different ranks; empty in a stage
   // that is neither first nor last, in the only stage of a model, and after join().
   Tensors tied_weights() const;
   // Makes the last stage use the weight of this one. Requires: this is the first stage.

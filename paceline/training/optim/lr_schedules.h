@@ -190,7 +190,7 @@ enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
 struct ReduceLrOnPlateauOptions {
   MetricMode mode = MetricMode::kMin;
   double factor = 0.1;
-  std::int64_t patience = 10;  // steps without improvement before the rates are reduced
+  std::int64_t patience = 10;  // this many steps without improvement are accepted
   double threshold = 1e-4;     // a smaller improvement does not count as one
   ThresholdMode threshold_mode = ThresholdMode::kRelative;
   std::int64_t cooldown = 0;  // steps after a reduction that do not count as bad

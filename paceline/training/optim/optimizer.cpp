@@ -23,8 +23,7 @@ namespace {
 
 constexpr const char* kCure =
     "describe the other ranks with optimizer.set_model_parts({.model = ...}), and pass the "
-    "optimizer "
-    "instead of its parameters (docs/model_parallelism.md)";
+    "optimizer instead of its parameters (docs/model_parallelism.md)";
 
 }  // namespace
 
@@ -103,8 +102,7 @@ void Optimizer::add_group(const GroupTensors& group) {
   std::vector<at::Tensor> all = parameters();
   add_to_group(group, all);
   rows_.add({all.begin() + static_cast<std::ptrdiff_t>(num_before), all.end()});
-  begin_rows(num_before);  // for the earlier parameters, words that have changed since the last
-                           // step are still detected
+  begin_rows(num_before);  // earlier parameters are still compared with the last step
 }
 
 // Appends to `all` each tensor that it does not contain yet: LibTorch's parameters() lists a shared

@@ -175,8 +175,8 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan)
     : group_(std::move(group)), plan_(plan), loans_(group_) {}
 
-// Each micro-batch has its own tag for each boundary and direction, so that a rank may receive
-// micro-batches in another order than that in which they were sent.
+// Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
+// micro-batches in the order in which they were sent.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);

@@ -74,9 +74,9 @@ class Loans {
 };
 
 // The tensors that stages pass to each other: in the forward pass the outputs of a micro-batch, in
-// the backward pass their gradients. First a list is sent that contains how each tensor arrives: as
-// a loan, if both ranks are on the same host (Loans), or as a message that includes its shape and
-// type. Between stages of the same rank tensors are not moved. Sends return without waiting;
+// the backward pass their gradients. First a list is sent that describes how each tensor arrives:
+// as a loan, if both ranks are on the same host (Loans), or as a message that includes its shape
+// and type. Between stages of the same rank tensors are not moved. Sends return without waiting;
 // finish() waits. Thread safety: none.
 class StageLinks {
  public:

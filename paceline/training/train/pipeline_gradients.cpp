@@ -97,8 +97,7 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
-  optimizer_.take_exposed_seconds();  // reset: the time for parameters of other hosts is already in
-                                      // the times of the passes
+  optimizer_.take_exposed_seconds();  // the passes' times include this time
   const auto timed = times.measure(Phase::kCommunication);
   note_losses(all, losses, batch.weight);
   if (!batch.ends_step) return;

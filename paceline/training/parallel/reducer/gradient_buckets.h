@@ -45,8 +45,7 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
 struct Gradient {
   at::Tensor parameter;
   std::size_t bucket = 0;
-  at::Tensor place;  // the gradient's part of the bucket; undefined for a gradient that is reduced
-                     // in place
+  at::Tensor place;  // view of the bucket; undefined: the gradient is reduced in place
   // Sent for a gradient without a place if this pass did not produce it.
   at::Tensor stand_in;
   bool is_trained = false;  // the parameter required a gradient when that was last checked

@@ -21,7 +21,7 @@ namespace paceline {
 // The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
 // which costs next to nothing. It detects a loss that is not finite, because most gradients,
 // including small ones, are then not finite either. It misses a single large gradient that is not
-// finite, until the spoilt weights make the loss not finite. kError checks all gradients.
+// finite, until the corrupted weights make the loss not finite. kError checks all gradients.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
 // Sends each rank's report of a pass together with the gradients, and evaluates the reports of all

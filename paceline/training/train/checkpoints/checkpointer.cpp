@@ -204,7 +204,8 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  // If this save or an earlier one has failed, its step is not recorded, so that finish() saves
+  // If a save has failed (it is not known which one), the step is not recorded, so that finish()
+  // saves again.
   // again.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }

@@ -53,8 +53,7 @@ struct JobStart {
 };
 
 struct Ownership {
-  std::string run;  // the run that the job continues; empty: the job begins a run, or continues a
-                    // directory that does not name one
+  std::string run;  // the run to continue; empty: a new run, or that of an unmarked directory
   std::optional<std::uint64_t> seed;  // the seed of that run, if it is known
   std::vector<int> stale_memory;      // ranks whose memory holds another run, because their hosts
                                       // joined later; they must discard it
@@ -90,8 +89,8 @@ struct CheckpointOptions {
   // ranks (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   bool resume = false;            // begin() continues the state that it finds
-  bool resume_other_run = false;  // even if the newest checkpoint belongs to another run than the
-                                  // directory, which then takes on the checkpoint's run
+  bool resume_other_run = false;  // even if the newest checkpoint belongs to a run that is not the
+                                  // directory's; that run then becomes the directory's
   std::string stop_file;          // RunCheckpoints: AgreedStopOptions::file
 };
 
@@ -138,7 +137,7 @@ class Checkpointer {
   // Collective. Begins a job, before its first step (find_ownership()). A first start without
   // `resume` restores nothing; Error(kInvalid) on every rank when a state already exists, which
   // could be lost or mistaken for a state of this run. With `resume` it restores that state;
-  // Error(kInvalid) when the newest checkpoint belongs to another run than its directory, unless
+  // Error(kInvalid) when the newest checkpoint belongs to a run that is not its directory's, unless
   // `resume_other_run` is set. A restart by the launcher restores the state that its own job saved,
   // if any; Error(kInvalid) when the state belongs to another job. Errors of restore(); kSystem
   // when the directory cannot be marked as belonging to this run. A program that calls restore()

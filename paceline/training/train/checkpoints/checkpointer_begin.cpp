@@ -53,7 +53,7 @@ std::string words_for(const std::string& run, const std::optional<std::uint64_t>
   return fmt::format("run {} (seed {})", run, seed ? fmt::to_string(*seed) : "not known");
 }
 
-// Whether the newest checkpoint names another run than the directory's mark.
+// Whether the newest checkpoint names a run that is not the directory's.
 bool is_foreign(const FoundState& disk) {
   return disk.newest && disk.mark && !disk.newest->run.empty() && disk.newest->run != run_of(disk);
 }

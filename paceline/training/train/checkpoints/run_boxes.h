@@ -37,8 +37,7 @@ struct RunBoxes {
 // Which boxes a rank loads or saves.
 enum class RunShare {
   kLoad,      // everything that the rank needs, in the memory in which it belongs
-  kFirst,     // the first replica saves everything, including the buffers, which may differ between
-              // replicas
+  kFirst,     // the first replica saves everything, also the buffers, which may differ
   kAlike,     // another replica saves a share of the tensors that are equal in all replicas
   kOwnState,  // another replica saves only the optimizer's state that no other rank has
 };
