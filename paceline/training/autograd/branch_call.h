@@ -3,7 +3,7 @@
 // The common part of all calls on branches: runs a branch's function with its name in errors, and
 // checks that all ranks make the same call before any of them continues.
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: same as ProcessGroup.
 
 #include <functional>
 #include <string>

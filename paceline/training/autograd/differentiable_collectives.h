@@ -27,7 +27,7 @@
 // Results share no memory with other ranks; they may share it with their input if nothing is
 // communicated.
 //
-// Thread safety: that of ProcessGroup. The autograd graph keeps the group alive.
+// Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 
 #include <cstdint>
 #include <memory>

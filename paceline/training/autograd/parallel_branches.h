@@ -38,7 +38,7 @@
 // kAborted with the names of the branches, once the exception leaves the function that holds the
 // graph.
 //
-// Thread safety: that of ProcessGroup. The autograd graph keeps the group alive.
+// Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 
 #include <functional>
 #include <string>

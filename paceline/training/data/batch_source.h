@@ -53,9 +53,9 @@ std::vector<PlannedBatch> plan_whole_batches(const std::vector<std::int64_t>& or
 // step): with it, the average over ranks of the sums over batches is the mean over the step's
 // samples. At the end of an epoch, a rank without a share takes one sample with the weight 0.
 //
-// With logical shards (engine/core/logical_shards.h) each shard takes samples as a rank would
-// otherwise, so that the samples computed together do not depend on the number of ranks.
-// Error(kInvalid) when the number of ranks does not divide the shards.
+// With logical shards (engine/core/logical_shards.h) the shards, not the ranks, take samples in
+// turn, so that the samples computed together do not depend on the number of ranks. Error(kInvalid)
+// when the number of ranks does not divide the shards.
 std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& order,
                                               std::int64_t consumed, const BatchSplit& split);
 

@@ -15,7 +15,7 @@
 //     cls.seq_relationship.*)
 //   anything else                                    an error
 //
-// Thread safety: that of the model.
+// Thread safety: same as the model.
 
 #include <cstdint>
 #include <map>

@@ -16,7 +16,7 @@
 // feature of the MLP) is computed independently. So a first layer may compute fewer blocks than
 // requested if the last layer of the branch adds the contribution of the others.
 //
-// Thread safety: that of the functions in it; the functions of this file have no state.
+// Thread safety: same as the functions in it; the functions of this file have no state.
 
 #include <cstdint>
 #include <functional>

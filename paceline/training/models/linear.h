@@ -8,7 +8,7 @@
 //
 // All other products use LibTorch. benchmarks/README.md has the measurements.
 //
-// Thread safety: that of torch::nn::Linear.
+// Thread safety: same as torch::nn::Linear.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/linear.h>

@@ -3,7 +3,7 @@
 // The parts of a transformer that GPT and BERT share: attention, a block, the sequence of blocks,
 // and their initial values.
 //
-// Thread safety: that of a torch::nn::Module.
+// Thread safety: same as a torch::nn::Module.
 
 #include <cstdint>
 #include <vector>

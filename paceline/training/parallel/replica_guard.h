@@ -24,8 +24,8 @@ struct NamedParameter {
 };
 
 // Collective. Throws Error(kInvalid) on every rank if parameters differ: it names the first
-// parameter whose name, shape, type, memory layout or need of a gradient differs from rank 0's,
-// with both descriptions, or the rank that has more or fewer parameters.
+// parameter whose name, shape, type, memory layout or requires_grad differs from rank 0's, with
+// both descriptions, or the rank that has more or fewer parameters.
 void require_same_parameters(ProcessGroup& group, const std::vector<NamedParameter>& parameters);
 
 // Returns the device of all `parameters`; there must be at least one. Error(kInvalid), which names

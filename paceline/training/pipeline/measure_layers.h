@@ -8,7 +8,7 @@
 //   const auto counts = pipeline::split_by_cost(seconds_of(layers), num_stages);
 //   const auto timed = pipeline::simulate(plan, costs_of_stages(layers, counts));
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: same as ProcessGroup.
 
 #include <cstddef>
 #include <vector>

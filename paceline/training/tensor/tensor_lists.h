@@ -4,7 +4,7 @@
 // options and errors of engine/collectives/group/object_collectives.h. The tensors are sent as
 // copies on the CPU, without gradients; for large tensors of known shape use collectives.h.
 //
-// Thread safety: that of ProcessGroup.
+// Thread safety: same as ProcessGroup.
 
 #include <string>
 #include <vector>

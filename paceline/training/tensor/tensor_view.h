@@ -58,7 +58,7 @@ void require_backend_for(c10::Device device, const BackendChoice& choice, const 
 // after the work that is already queued on the calling thread's current stream. Work that a thread
 // queues after waiting for the call will start after the call has ended. Uses LibTorch's generic
 // interface to devices, so nothing here is linked to CUDA. Error(kUnsupported) if this LibTorch
-// does not support such devices. Thread safety: that of DeviceOrder.
+// does not support such devices. Thread safety: same as DeviceOrder.
 std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
 
 // Offsets of many tensors in one flat array of one type (a gradient bucket, or an optimizer's

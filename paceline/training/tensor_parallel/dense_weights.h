@@ -10,7 +10,7 @@
 // To load Hugging Face weights, load them into a dense model first, and from there with
 // load_dense(*model, weights_of(*dense)).
 //
-// Thread safety: that of a module and of ProcessGroup.
+// Thread safety: same as a torch::nn::Module and ProcessGroup.
 
 #include <functional>
 

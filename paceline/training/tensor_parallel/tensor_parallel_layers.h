@@ -102,7 +102,7 @@ TORCH_MODULE(SpreadLinear);
 // group, and with the rank's number. So the ranks' generators keep the same state, and saving and
 // restoring it (checkpoints, logical shards, activation checkpoints) covers both kinds of dropout.
 //
-// Thread safety: that of rank_generator().
+// Thread safety: same as rank_generator().
 at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
                         bool is_training);
 

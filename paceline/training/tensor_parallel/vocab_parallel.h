@@ -68,7 +68,7 @@ struct VocabParallelLossOptions {
 // rounding. 16-bit logits are widened to float32 internally. Second derivatives are not supported.
 // Error(kInvalid) for shapes that do not match and for targets outside the vocabulary.
 //
-// Thread safety: that of ProcessGroup. The autograd graph keeps the group alive.
+// Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor& logits,
                                         const at::Tensor& targets,
                                         const VocabParallelLossOptions& options = {});

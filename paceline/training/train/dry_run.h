@@ -8,7 +8,7 @@
 // All ranks compute at the same time and do not communicate while they are timed, so the times are
 // those of a rank's passes on a machine that is as busy as in the real job.
 //
-// Thread safety: that of measure_layers() (training/pipeline/measure_layers.h).
+// Thread safety: same as measure_layers() (training/pipeline/measure_layers.h).
 
 #include <cstdint>
 #include <filesystem>

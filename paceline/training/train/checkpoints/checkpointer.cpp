@@ -206,7 +206,6 @@ void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
   // If a save has failed (it is not known which one), the step is not recorded, so that finish()
   // saves again.
-  // again.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }
 

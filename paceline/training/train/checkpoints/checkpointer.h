@@ -149,8 +149,8 @@ class Checkpointer {
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
   // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
-  // written. DamagedState on every rank, without writing anything, when the parameters of replicas
-  // differ or when the state of a rank's optimizer was changed by other code than the optimizer
+  // DamagedState on every rank, without writing anything, when the parameters of replicas differ or
+  // when any code except the optimizer changed the state of a rank's optimizer
   // (Optimizer::verify_state()). Error(kAborted) on every rank when a newer generation of the job
   // now writes to the folder.
   bool save(const TrainingState& state, const torch::nn::Module& module,
@@ -230,7 +230,7 @@ class RunCheckpoints {
   // are_made().
   std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
 
-  // Collective, both: save if a checkpoint or a copy in memory is due.
+  // Collective. Both functions save if a checkpoint or a copy in memory is due.
   void after_step(const TrainingState& state);
   void after_epoch(const TrainingState& state);
   // Collective. Saves this state unless it has already been saved, and waits until it is on the

@@ -51,7 +51,7 @@ std::map<std::string, std::string> words_of(const TrainingState& state,
 // weights, communication hook or periodic averager.
 void require_own(const Manifest& saved, const optim::Optimizer& optimizer, const RunParts& parts);
 // Error(kInvalid), with the tensors that only the checkpoint or only the run has, and those whose
-// shape or type differs. `wanted`: the boxes that the ranks of the run need, of all ranks.
+// shape or type differs. `wanted`: the boxes that the run needs, from all ranks.
 void require_same_tensors(const Manifest& saved, const std::vector<HeldBox>& wanted);
 
 // Reads the state from the metadata of a checkpoint that require_own() has accepted.
