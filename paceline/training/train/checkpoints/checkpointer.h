@@ -149,8 +149,8 @@ class Checkpointer {
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
   // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
-  // DamagedState on every rank, without writing anything, when the parameters of replicas differ or
-  // when any code except the optimizer changed the state of a rank's optimizer
+  // written. DamagedState on every rank, without writing anything, when the parameters of replicas
+  // differ or when any code except the optimizer changed the state of a rank's optimizer
   // (Optimizer::verify_state()). Error(kAborted) on every rank when a newer generation of the job
   // now writes to the folder.
   bool save(const TrainingState& state, const torch::nn::Module& module,
