@@ -42,7 +42,8 @@ class MixedBatches : public Dataset {
   std::string name() const override { return dataset_->name(); }
   std::int64_t size() const override { return dataset_->size(); }
   // Error(kInvalid) unless the data set returns floats [B, ...] (for cutmix [B, channels, height,
-  // width]) and int64 [B]; also, with its sample, for a label that is not in [0, num_classes).
+  // width]) and int64 [B]; also for a label that is not in [0, num_classes), with the number of its
+  // sample.
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 

@@ -1,7 +1,6 @@
 #pragma once
 
-// Decides which samples a rank sees, and in which order: samplers, and groups of samples that are
-// alike.
+// Decides which samples a rank sees, and in which order: samplers, and groups of similar samples.
 
 #include <cstddef>
 #include <cstdint>

@@ -79,8 +79,8 @@ class GuardedState {
   const ParameterHome* home_ = nullptr;
   std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
   std::vector<std::uint32_t> other_sums_;  // [parameter], over other ranks' parts
-  // [parameter]: marks the parameter as the last step left it; its checksums are valid until
-  // someone writes to it. Shared with the results of expect_writes().
+  // [parameter]: a mark of the parameter as the last step left it; the checksums are valid until
+  // the parameter is written to. Shared with the results of expect_writes().
   std::shared_ptr<std::vector<WriteMark>> marks_ = std::make_shared<std::vector<WriteMark>>();
 };
 

@@ -112,9 +112,9 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
 //
 // The ranks of a host build one after another, each with its own random numbers as usual, so every
 // rank's generator ends in the usual state. The values of a host's first rank are kept in memory
-// that all its ranks read; every other rank drops its own values immediately. All hosts get rank
-// 0's values, as in DistributedDataParallel. So a host never has more than two copies: the shared
-// one, and one more while a rank builds or fully_shard() moves the parameters.
+// that all ranks of the host read; every other rank drops its own values immediately. All hosts get
+// rank 0's values, as in DistributedDataParallel. So a host never has more than two copies: the
+// shared one, and one more while a rank builds or fully_shard() moves the parameters.
 //
 // Until fully_shard() has divided the parameters, they can only be read: a write prints the name of
 // the parameter and ends the process (OneCopy). Each rank has its own buffers.

@@ -25,8 +25,9 @@ class SymmetricTensors {
   static constexpr std::size_t kLeastBytes = 256 << 10;
 
   // Collective. Has no effect, on every rank, if the group's ranks share no memory, or if one of
-  // them does not have enough address space; the latter gives a warning. `bytes`: for each rank; 0:
-  // the rank's share of the machine's memory. Tensors that exceed it are allocated as usual.
+  // them does not have enough address space; the second case logs a warning. `bytes`: for each
+  // rank; 0: the rank's share of the machine's memory. Tensors that exceed it are allocated as
+  // usual.
   explicit SymmetricTensors(ProcessGroup& group, std::size_t bytes = 0);
   ~SymmetricTensors();
   SymmetricTensors(const SymmetricTensors&) = delete;

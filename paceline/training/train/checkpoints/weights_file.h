@@ -31,7 +31,7 @@ std::optional<at::Tensor> widened(std::string_view foreign_type,
                                   std::span<const std::byte> bytes);
 
 // Finds the safetensors files with the weights of a path: the file itself, or the shards of an
-// index in Hugging Face's format,
+// index in Hugging Face's format:
 //
 //   {"metadata": {...}, "weight_map": {"wte.weight": "model-00001-of-00002.safetensors", ...}}
 //
