@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 enum class Move { kNone, kAllReduce, kSlice, kGather, kReduceScatter, kAllToAll };
 
 // The operations of a forward and a backward pass. `dim` is the dimension along which the forward
-// operation cuts or joins parts; `other_dim` is that of the backward operation.
+// operation cuts or joins parts; `other_dim` is the dimension for the backward operation.
 struct Way : torch::CustomClassHolder {
   const char* name = "";
   GroupPtr group;
@@ -195,7 +195,7 @@ struct Sent : torch::autograd::Function<Sent> {
 };
 
 struct ReceiveNode : torch::autograd::Function<ReceiveNode> {
-  // `anchor` requires a gradient, so that autograd makes a node.
+  // `anchor` requires a gradient, so that autograd creates a node for this function.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& anchor,
                             const c10::intrusive_ptr<Peer>& peer) {
     context->saved_data["peer"] = c10::IValue::make_capsule(peer);

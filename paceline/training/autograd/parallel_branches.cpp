@@ -35,12 +35,14 @@ using torch::autograd::variable_list;
 using Tensors = std::vector<at::Tensor>;
 
 // A branch in the graph of every rank: inputs, Entered, the branch itself on its owner, Left,
-// result. The nodes Entered are made before all branches and the nodes Left after them, so every
-// rank's backward pass computes its branches first and then comes to all Entered in one order.
+// result. All Entered nodes are created before the branches and all Left nodes after them, so every
+// rank's backward pass computes its own branches first and then reaches the Entered nodes in the
+// same order.
 struct Passage : torch::CustomClassHolder {
   Passage(GroupPtr of, int owned_by, std::string names)
       : group(std::move(of)), owner(owned_by), own_branches(std::move(names)) {}
-  // If an exception has ended the backward pass, aborts the group, because other ranks would wait.
+  // If an exception has ended the backward pass, aborts the group, because the other ranks would
+  // wait for this one.
   ~Passage() override {
     if (!is_under_way || std::uncaught_exceptions() == 0) return;
     try {
@@ -55,7 +57,7 @@ struct Passage : torch::CustomClassHolder {
   const int owner;
   const std::string own_branches;
   std::vector<std::pair<std::vector<std::int64_t>, at::TensorOptions>> inputs;  // with a gradient
-  at::Tensor value;           // the result, until the graph has it
+  at::Tensor value;           // the result, until it is part of the graph
   bool is_under_way = false;  // the owner's backward pass is between Left and Entered
 };
 using PassagePtr = c10::intrusive_ptr<Passage>;
@@ -65,9 +67,9 @@ PassagePtr passage_of(AutogradContext* context) {
 }
 
 struct Entered : torch::autograd::Function<Entered> {
-  // Returns the inputs on the owner, none on other ranks, and last an empty tensor that links
-  // Entered to Left, so that every rank's backward pass runs both nodes, whether it owns the branch
-  // or not.
+  // Returns the inputs on the owner and no inputs on other ranks, followed by an empty tensor that
+  // links Entered to Left, so that every rank's backward pass runs both nodes, whether the rank
+  // owns the branch or not.
   static variable_list forward(AutogradContext* context, at::TensorList inputs,
                                const PassagePtr& passage) {
     context->saved_data["passage"] = c10::IValue::make_capsule(passage);
@@ -95,7 +97,7 @@ struct Entered : torch::autograd::Function<Entered> {
       is_present[i] = gradients[i].defined() ? 1 : 0;
     passage->is_under_way = false;
     broadcast(group, present, passage->owner);
-    variable_list result(count + 1);  // the last one is the passage's
+    variable_list result(count + 1);  // the last one, for `passage`, stays undefined
     for (std::size_t i = 0; i < count; ++i) {
       if (is_present[i] == 0) continue;
       const auto& [sizes, options] = passage->inputs[i];
@@ -107,7 +109,7 @@ struct Entered : torch::autograd::Function<Entered> {
 };
 
 struct Left : torch::autograd::Function<Left> {
-  // `result`: the branch's result, on the owner only.
+  // `result`: the branch's result on the owner; empty on other ranks.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& way, at::TensorList result,
                             const PassagePtr& passage) {
     (void)way, (void)result;
@@ -145,7 +147,7 @@ Entry enter(const Tensors& inputs, const PassagePtr& passage) {
   return entry;
 }
 
-// Describes a result: type, whether it has a gradient, sizes.
+// Describes a result: its type, whether it requires a gradient, and its sizes.
 at::Tensor facts_of(const at::Tensor& result) {
   std::vector<std::int64_t> numbers = {static_cast<std::int64_t>(result.scalar_type()),
                                        result.requires_grad() ? 1 : 0};
@@ -226,7 +228,7 @@ void broadcast_all(ProcessGroup& group, const ByOwner& lists) {
   for (const auto& [key, tensors] : lists) broadcast_coalesced(group, tensors, key.first);
 }
 
-// Returns a byte for each parameter: whether it has a gradient.
+// Returns one byte for each parameter: whether the parameter has a gradient.
 at::Tensor which_have_gradients(const Branch& branch) {
   const at::Tensor have =
       at::zeros({static_cast<std::int64_t>(branch.parameters.size())}, at::kByte);
@@ -236,7 +238,7 @@ at::Tensor which_have_gradients(const Branch& branch) {
   return have;
 }
 
-// The gradient in the layout of the parameter, which is the same on every rank.
+// Returns the gradient in the layout of the parameter, which is the same on every rank.
 at::Tensor gradient_to_share(const at::Tensor& parameter, bool is_own) {
   at::Tensor& gradient = parameter.mutable_grad();
   const at::Tensor known = gradient;
@@ -294,7 +296,7 @@ void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& bra
 
 namespace {
 
-// Restores the branch's buffers, which a forward pass may change.
+// Restores the branch's buffers at the end, because a forward pass may change them.
 class KeptBuffers {
  public:
   explicit KeptBuffers(const Branch& branch) : buffers_(branch.buffers) {
@@ -312,7 +314,7 @@ class KeptBuffers {
   Tensors copies_;
 };
 
-// The seconds of a forward and a backward pass that does not touch .grad.
+// Returns the seconds of a forward and a backward pass; does not change .grad.
 double time_branch(const ProcessGroup& group, const Branch& branch, const Tensors& inputs) {
   const at::AutoGradMode with_gradients(true);
   Tensors leaves, targets;
@@ -365,7 +367,7 @@ std::vector<double> measure_branches(ProcessGroup& group, const Tensors& inputs,
     for (const Branch& branch : branches) {
       const KeptBuffers buffers(branch);
       const RandomStateGuard random(std::uint64_t{0});
-      time_branch(group, branch, inputs);  // allocates, and loads what is used for the first time
+      time_branch(group, branch, inputs);  // to warm up: allocates memory and loads code
       double fastest = std::numeric_limits<double>::infinity();
       for (int i = 0; i < repeats; ++i)
         fastest = std::min(fastest, time_branch(group, branch, inputs));

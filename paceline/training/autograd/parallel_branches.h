@@ -13,30 +13,32 @@
 //   optimizer.step();
 //
 // Every rank computes the layers before and after the branches, with the same inputs and the same
-// gradients of the results. In the backward pass the owner of a branch computes its gradients and
-// broadcasts those of the inputs. They are added up in the order of one process; so if a branch
-// uses an input once, every gradient has the bits of one process, for any owners. A branch whose
-// results are not used has no backward pass.
+// gradients of the results. In the backward pass the owner of a branch computes the branch's
+// gradients and broadcasts the gradients of its inputs. These are added up in the order in which a
+// single process would add them; so if a branch uses an input once, every gradient has the same
+// bits as in a single process, whichever ranks own the branches. A branch whose results are not
+// used has no backward pass.
 //
-// Parameters of a branch get their gradients on its owner only. Either all ranks take over the
-// owner's gradients (share_branch_gradients()), or only the owner updates the parameters, and the
-// other ranks take those over before a checkpoint or a change of owners
-// (share_branch_parameters()). Over another axis of a mesh, DistributedDataParallel averages
-// gradients among ranks that own the same branches; share them after its backward pass.
+// Parameters of a branch get their gradients on its owner only. Either all ranks copy the owner's
+// gradients (share_branch_gradients()), or only the owner updates the parameters, and the other
+// ranks copy the parameters before a checkpoint or a change of owners (share_branch_parameters()).
+// On another axis of a device mesh, DistributedDataParallel averages gradients among ranks that own
+// the same branches; in that case call share_branch_gradients() after its backward pass.
 //
-// Each call draws one random number, from which each branch gets its seed: random numbers do not
-// depend on the owners, and afterwards the generators of all ranks have the same state.
+// Each call draws one random number and derives a seed for each branch from it: so random numbers
+// do not depend on the owners, and afterwards the generators of all ranks have the same state.
 //
-// Results are contiguous, on the CPU. Each call costs a small exchange and a broadcast for each
-// result, its backward pass two broadcasts for each branch with one input. A rank keeps the
-// activations of its own branches in memory.
+// Results are contiguous and on the CPU. Each call costs a small exchange and one broadcast for
+// each result; its backward pass costs two broadcasts for each branch with one input. A rank keeps
+// only the activations of its own branches in memory.
 //
 // Errors: an error of a branch's function is thrown on every rank, with the names of rank and
-// branch; if ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides. The
-// group can be used after these. If the backward pass of a branch throws, other ranks get kAborted,
-// with the names of the branches, once the exception leaves the function that holds the graph.
+// branch. If ranks pass different branches, owners or inputs, Error(kInvalid) shows both sides. The
+// group stays usable after these errors. If the backward pass of a branch throws, other ranks get
+// kAborted with the names of the branches, once the exception leaves the function that holds the
+// graph.
 //
-// Thread safety: as ProcessGroup. The graph keeps the group alive.
+// Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 
 #include <functional>
 #include <string>
@@ -51,13 +53,13 @@ namespace paceline {
 
 struct Branch {
   std::string name;  // for messages
-  // Returns one tensor. Must not change the inputs, nor use the group.
+  // Returns one tensor. Must neither change the inputs nor use the group.
   std::function<at::Tensor(const std::vector<at::Tensor>& inputs)> forward;
   std::vector<at::Tensor> parameters = {};
   std::vector<at::Tensor> buffers = {};
 };
 
-// A branch of a module holder whose forward() takes and returns one tensor.
+// Makes a branch of a module holder whose forward() takes and returns one tensor.
 template <class Module>
 Branch make_branch(std::string name, Module module) {
   auto parameters = module->parameters(), buffers = module->buffers();
@@ -71,31 +73,32 @@ Branch make_branch(std::string name, Module module) {
 }
 
 // Collective. Returns the results of all branches; owner[b] is the rank that computes branches[b].
-// Gradients of gradients are Error(kUnsupported). Allows one backward pass for each call.
+// Allows one backward pass for each call. Gradients of gradients are Error(kUnsupported).
 std::vector<at::Tensor> parallel_branches(const GroupPtr& group,
                                           const std::vector<at::Tensor>& inputs,
                                           const std::vector<Branch>& branches,
                                           const std::vector<int>& owner);
 
-// Collective. Sets the gradients of the branches' parameters to the owners' on every rank,
-// undefined ones as well. Error(kInvalid) for a parameter of branches with different owners.
+// Collective. Copies the gradients of the branches' parameters from the owners to every rank; a
+// gradient that is undefined on the owner becomes undefined. Error(kInvalid) for a parameter that
+// belongs to branches with different owners.
 void share_branch_gradients(ProcessGroup& group, const std::vector<Branch>& branches,
                             const std::vector<int>& owner);
-// Collective. Sets the branches' parameters and buffers to the owners' values on every rank.
+// Collective. Copies the branches' parameters and buffers from the owners to every rank.
 void share_branch_parameters(ProcessGroup& group, const std::vector<Branch>& branches,
                              const std::vector<int>& owner);
 
-// Chooses the owner of each branch by cost: assigns the most expensive branch first, each to the
-// rank with the least work so far; of equal ones the first branch and the lowest rank. The busiest
-// rank has at most 4/3 of the least possible work. A pure function. Error(kInvalid) for no ranks, a
-// negative cost or one that is not finite.
+// Chooses the owner of each branch by cost: assigns the branches in order of decreasing cost, each
+// to the rank with the least work so far; ties go to the first branch and to the lowest rank. The
+// busiest rank has at most 4/3 of the least possible work. A pure function. Error(kInvalid) if
+// num_ranks is below 1, or a cost is negative or not finite.
 std::vector<int> assign_branches(const std::vector<double>& costs, int num_ranks);
 
 // Collective. Measures the seconds of a forward and a backward pass of each branch, without the
-// time to communicate results and gradients: every rank runs all branches, once and then `repeats`
-// times, and takes the fastest time; the result is the mean of all ranks, the same on all.
-// Gradients, buffers and random numbers stay as they were. Error(kInvalid) on every rank for a
-// branch that throws, and for fewer than 1 repeat.
+// time to communicate results and gradients: every rank runs all branches, once to warm up and then
+// `repeats` times, and takes the fastest time; the result is the mean over all ranks, the same on
+// every rank. Gradients, buffers and random numbers are left unchanged. Error(kInvalid) on every
+// rank if a branch throws or `repeats` is below 1.
 std::vector<double> measure_branches(ProcessGroup& group, const std::vector<at::Tensor>& inputs,
                                      const std::vector<Branch>& branches, int repeats = 3);
 

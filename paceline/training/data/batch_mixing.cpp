@@ -12,13 +12,14 @@
 namespace paceline::data {
 namespace {
 
-// Mixes each sample with the one before it: share x sample + (1 - share) x the other.
+// Mixes each sample with the previous one: share x sample + (1 - share) x previous sample.
 at::Tensor averaged(const at::Tensor& a, double share) {
   return a.roll(1, 0).mul_(1 - share).add_(a.mul(share));
 }
 
-// Pastes a rectangle of the sample before it into each image: with sides of sqrt(1 - share) of the
-// image's, around a random point, clipped at the edges. Returns the share that stays.
+// Pastes a rectangle of the previous sample into each image. Its sides are sqrt(1 - share) of the
+// image's; it lies around a random point and is clipped at the edges. Returns the share of the
+// image that is kept.
 double paste(at::Tensor& images, double share, images::SampleRandom& random) {
   const std::int64_t height = images.size(2), width = images.size(3);
   const std::int64_t x = random.below(width), y = random.below(height);

@@ -6,13 +6,13 @@
 //   const auto mixed = std::make_shared<data::MixedBatches>(
 //       train, data::BatchMixingOptions{.num_classes = 1000, .mixup_alpha = 0.2, .cutmix_alpha = 1});
 //
-// For training only: a MixedBatches replaces the data set that it is made from; its batches have
-// float32 targets [B, num_classes], which torch::nn::functional::cross_entropy takes. Each sample
-// is mixed with the one before it in the batch. The random numbers depend on (seed, epoch, index of
-// the batch's first sample) alone, so a resumed run mixes alike. Which samples are mixed depends on
-// the batch, and so on the number of ranks, except in logical shards.
+// For training only: a MixedBatches replaces the data set that it wraps. Its batches have float32
+// targets [B, num_classes], as torch::nn::functional::cross_entropy accepts them. Each sample is
+// mixed with the one before it in the batch. The random numbers depend only on (seed, epoch, index
+// of the batch's first sample), so a resumed run mixes in the same way. Which samples are mixed
+// depends on the batch, and therefore on the number of ranks, unless logical shards are used.
 //
-// Thread safety: const, any thread.
+// Thread safety: all functions are const; any thread may call them.
 
 #include <cstdint>
 #include <memory>
@@ -26,30 +26,31 @@ namespace paceline::data {
 
 struct BatchMixingOptions {
   std::int64_t num_classes = 0;
-  // Parameters of the Beta distributions that the share is drawn from; 0: not used. With both, each
-  // batch uses one of them with equal probability.
-  double mixup_alpha = 0;      // images are averaged
-  double cutmix_alpha = 0;     // a rectangle comes from the other image
-  double label_smoothing = 0;  // part of a target's weight that is spread over all classes
+  // Parameters of the Beta distributions from which the mixing share is drawn; 0: not used. If both
+  // are used, each batch uses one of them, with equal probability.
+  double mixup_alpha = 0;      // two images are averaged with random weights
+  double cutmix_alpha = 0;     // a rectangle of the image is replaced by that of another image
+  double label_smoothing = 0;  // the part of a target's weight that is spread over all classes
   std::uint64_t seed = 0;
 };
 
 class MixedBatches : public Dataset {
  public:
-  // Error(kInvalid) for options that do not fit.
+  // Error(kInvalid) for options that are out of range.
   MixedBatches(std::shared_ptr<const Dataset> dataset, const BatchMixingOptions& options);
 
   std::string name() const override { return dataset_->name(); }
   std::int64_t size() const override { return dataset_->size(); }
-  // Error(kInvalid) unless the data set gives floats [B, ...] ([B, channels, height, width] for
-  // cutmix) and int64 [B], or for a label that is not in [0, num_classes), with its sample.
+  // Error(kInvalid) unless the data set returns floats [B, ...] (for cutmix [B, channels, height,
+  // width]) and int64 [B]; also for a label that is not in [0, num_classes), with the number of its
+  // sample.
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 
  private:
   at::Tensor soft_labels(const at::Tensor& labels, std::span<const std::int64_t> indices) const;
 
-  const std::shared_ptr<const Dataset> dataset_;  // owners: the user and this
+  const std::shared_ptr<const Dataset> dataset_;  // shared with the user
   const BatchMixingOptions options_;
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
-// Adds the share of a rank or of a shard as batches of nearly equal size; `step` has the members
-// that they have in common.
+// Adds the samples of a rank or of a shard as batches of nearly equal size; `step` has the values
+// that these batches have in common.
 void add_share(std::vector<PlannedBatch>& plan, const PlannedBatch& step, const Indices& share,
                double weight_of_sample, std::int64_t micro_size) {
   const auto size = static_cast<std::int64_t>(share.size());
@@ -91,7 +91,7 @@ std::vector<PlannedBatch> plan_global_batches(const Indices& order, std::int64_t
 
 namespace {
 
-// The number of samples in a step of all ranks; 0: each rank has steps of its own.
+// The number of samples in a step of all ranks; 0: each rank has its own steps.
 std::int64_t global_size_of(const DataLoaderOptions& options) {
   if (options.global_batch_size > 0) return options.global_batch_size;
   return options.logical_shards * options.batch_size;
@@ -143,8 +143,8 @@ class PlannedSource : public BatchSource {
  private:
   virtual std::vector<PlannedBatch> plan(std::int64_t epoch, std::int64_t consumed) = 0;
 
-  const std::shared_ptr<const Dataset> dataset_;  // owners: the loader's user and this
-  std::vector<PlannedBatch> plan_;                // from the position where the epoch was begun
+  const std::shared_ptr<const Dataset> dataset_;  // shared with the loader's user
+  std::vector<PlannedBatch> plan_;                // from the position at which the epoch was begun
   std::size_t next_ = 0;
   std::int64_t epoch_ = 0;
 };
@@ -209,7 +209,7 @@ class SampledSource : public PlannedSource {
   }
 
  private:
-  // If the sampler drops the tail of an epoch, the global batches drop it as well.
+  // If the sampler drops the last samples of an epoch, the global batches drop them as well.
   static BatchSplit split_with_samplers_tail(const DataLoaderOptions& options,
                                              const DistributedSampler& sampler) {
     BatchSplit split = split_of(options, sampler.num_replicas(), sampler.rank());
@@ -230,7 +230,7 @@ class SampledSource : public PlannedSource {
   std::vector<PlannedBatch> plan(std::int64_t epoch, std::int64_t consumed) override {
     sampler_.set_epoch(epoch, consumed);
     auto plan = batches();
-    // Padding does not count: it depends on the number of ranks.
+    // Padding is not counted, because it depends on the number of ranks.
     for (PlannedBatch& batch : plan)
       batch.consumed = std::min(batch.consumed, sampler_.num_samples());
     if (consumed == 0 && plan.empty()) fail_without_batches();
@@ -311,7 +311,7 @@ class StreamSource : public BatchSource {
  private:
   const std::string& name() const { return traits().name; }
 
-  // Reads the records of the next step of all ranks, and makes this rank's batches of them.
+  // Reads the records of the next step of all ranks, and makes this rank's batches from them.
   void read_step() {
     std::vector<StreamedRecord> records;
     while (std::ssize(records) < step_size_) {
@@ -334,8 +334,8 @@ class StreamSource : public BatchSource {
     consumed_ += std::ssize(records);
   }
 
-  // This rank's batches of a step of `count` records, which are numbered by their place in the
-  // step.
+  // Returns this rank's batches of a step of `count` records, which are numbered by their position
+  // in the step.
   std::vector<PlannedBatch> batches_of(std::int64_t count) const {
     Indices places(static_cast<std::size_t>(count));
     std::iota(places.begin(), places.end(), 0);
@@ -346,14 +346,14 @@ class StreamSource : public BatchSource {
     return plan_batches(own, 0, split_);
   }
 
-  const std::shared_ptr<const StreamedDataset> stream_;  // owners: the loader's user and this
+  const std::shared_ptr<const StreamedDataset> stream_;  // shared with the loader's user
   const BatchSplit split_;
-  const std::int64_t step_size_;  // of all ranks
+  const std::int64_t step_size_;  // records of a step of all ranks
   const bool is_global_;
   std::int64_t epoch_ = 0;
-  std::int64_t consumed_ = 0;  // by all ranks, up to the last draft
+  std::int64_t consumed_ = 0;  // records consumed by all ranks, up to the last draft
   std::unique_ptr<RecordReader> reader_;
-  std::deque<Draft> drafts_;  // of one step
+  std::deque<Draft> drafts_;  // of the current step
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 
 // Turns samples or a stream into the batches of a rank: plans, which are pure functions, and the
-// sources that a DataLoader takes its batches from.
+// sources from which a DataLoader takes its batches.
 
 #include <cstdint>
 #include <memory>
@@ -18,67 +18,69 @@ namespace paceline::data {
 
 struct PlannedBatch {
   std::vector<std::int64_t> indices;
-  double weight = 1;      // factor for the mean over its samples
+  double weight = 1;      // factor for the loss, which is a mean over the batch's samples
   bool ends_step = true;  // false: another batch of the same step follows
-  // Samples of the epoch that all ranks have taken after its step, with the sampler's padding.
+  // Samples of the epoch that all ranks have consumed after this batch's step, including the
+  // sampler's padding.
   std::int64_t consumed = 0;
-  std::int64_t position = 0;  // samples of the epoch before its step
-  std::int64_t shard = -1;    // the number of its logical shard; -1: there are none
+  std::int64_t position = 0;  // samples of the epoch before this batch's step
+  std::int64_t shard = -1;    // number of the batch's logical shard; -1: no logical shards
 };
 
 struct BatchSplit {
-  std::int64_t size = 32;       // samples of a batch of this rank, or of a step of all ranks
-  std::int64_t micro_size = 0;  // most samples of a rank at once; 0: any number
-  bool drop_last = false;       // leave out a last batch or step that is not full
+  std::int64_t size = 32;  // samples of a batch of this rank, or of a step of all ranks together
+  std::int64_t micro_size = 0;  // the most samples that a rank computes at once; 0: no limit
+  bool drop_last = false;       // leave out an incomplete last batch or step
   int num_ranks = 1;
   int rank = 0;
-  std::int64_t num_shards = 0;  // logical shards of a global step; 0: none
+  std::int64_t num_shards = 0;  // logical shards of a global step; 0: no logical shards
 };
 
-// Every batch has `size` samples on every rank. `indices`: this rank's samples after `consumed`
-// samples of all ranks.
+// Plans batches that have `size` samples on every rank. `indices` has this rank's samples after the
+// `consumed` samples of all ranks.
 std::vector<PlannedBatch> plan_batches(const std::vector<std::int64_t>& indices,
                                        std::int64_t consumed, const BatchSplit& split);
-// `order` is the whole epoch's, in batches of `size` that belong together, of which each rank takes
-// one in turn. If their number does not divide by the ranks, the first ones are taken again, or the
-// last ones left out. Error(kInvalid) when `consumed` is in the middle of a batch.
+// `order` has the samples of the whole epoch, in batches of `size` that belong together. The ranks
+// take these batches in turn. If the number of ranks does not divide the number of batches, the
+// first batches are repeated, or the last ones left out. Error(kInvalid) when `consumed` is in the
+// middle of a batch.
 std::vector<PlannedBatch> plan_whole_batches(const std::vector<std::int64_t>& order,
                                              std::int64_t consumed, const BatchSplit& split);
-// A step takes `size` consecutive samples of the epoch's `order`, for any number of ranks. The
-// ranks take turns, so their shares differ by at most one sample; a share above micro_size is
-// several batches of the same step, whose gradients add up. The last step takes the rest. A batch's
-// weight is (its samples x ranks) / (samples of the step): with it, the average over ranks of the
-// sums over batches is the mean over the step's samples. A rank without a share, at the end of an
-// epoch, takes a sample with the weight 0.
+// Plans steps of `size` consecutive samples of the epoch's `order`, for any number of ranks. The
+// ranks take samples in turn, so their shares differ by at most one sample; a share of more than
+// micro_size samples becomes several batches of the same step, whose gradients add up. The last
+// step takes the remaining samples. A batch's weight is (its samples x ranks) / (samples of the
+// step): with it, the average over ranks of the sums over batches is the mean over the step's
+// samples. At the end of an epoch, a rank without a share takes one sample with the weight 0.
 //
-// In logical shards (engine/core/logical_shards.h) every shard takes the place of a rank, so that
-// the samples computed together do not depend on the number of ranks. Error(kInvalid) when the
-// ranks do not fit the shards.
+// With logical shards (engine/core/logical_shards.h) the shards, not the ranks, take samples in
+// turn, so that the samples computed together do not depend on the number of ranks. Error(kInvalid)
+// when the number of ranks does not divide the shards.
 std::vector<PlannedBatch> plan_global_batches(const std::vector<std::int64_t>& order,
                                               std::int64_t consumed, const BatchSplit& split);
 
-// A batch before its tensors are made.
+// A planned batch whose tensors have not been made yet.
 struct Draft {
-  PlannedBatch plan;                    // here `consumed` is without padding
-  std::vector<StreamedRecord> records;  // of a stream
+  PlannedBatch plan;                    // its `consumed` does not count padding
+  std::vector<StreamedRecord> records;  // for a stream: the records of the batch
   std::int64_t epoch = 0;
   bool ends_epoch = false;
 };
 
 // Fixed properties of a source.
 struct SourceTraits {
-  std::string name;         // of the data
-  std::optional<int> rank;  // none: the source has exactly the given samples, on any rank
+  std::string name;         // name of the data
+  std::optional<int> rank;  // nullopt: the source has exactly the given samples, on any rank
   std::uint64_t seed = 0;
   bool shuffles = false;
   bool is_streamed = false;
-  std::int64_t logical_shards = 0;  // of a step; 0: none
+  std::int64_t logical_shards = 0;  // logical shards of a step; 0: no logical shards
 };
 
-// The source of a DataLoader's batches: the samples of a Dataset, planned for a whole epoch, or the
-// records of a StreamedDataset, read as they are needed.
+// The source of a DataLoader's batches: either the samples of a Dataset, planned for a whole epoch,
+// or the records of a StreamedDataset, read as they are needed.
 //
-// Thread safety: one thread at a time, but tensors() by any thread.
+// Thread safety: one thread at a time, except for tensors(), which any thread may call.
 class BatchSource {
  public:
   explicit BatchSource(SourceTraits traits) : traits_(std::move(traits)) {}
@@ -87,9 +89,9 @@ class BatchSource {
   BatchSource& operator=(const BatchSource&) = delete;
 
   const SourceTraits& traits() const { return traits_; }
-  // Continues after `consumed` samples of the epoch; false when none are left.
+  // Continues after `consumed` samples of the epoch; returns false if no samples are left.
   virtual bool begin(std::int64_t epoch, std::int64_t consumed) = 0;
-  // The next batch; nothing after the last one.
+  // Returns the next batch; nullopt after the last one.
   virtual std::optional<Draft> next() = 0;
   virtual std::vector<at::Tensor> tensors(const Draft& draft) const = 0;
   // The number of batches in a whole epoch; the batches of one step count once. 0: unknown.
@@ -99,8 +101,8 @@ class BatchSource {
   const SourceTraits traits_;
 };
 
-// Sources for samples of a sampler, for exactly these samples, and for a stream. Errors: those of
-// DataLoader's constructors.
+// Make sources for the samples of a sampler, for exactly the given samples, and for a stream.
+// Errors: those of DataLoader's constructors.
 std::unique_ptr<BatchSource> make_source(const std::shared_ptr<const Dataset>& dataset,
                                          const DistributedSampler& sampler,
                                          const DataLoaderOptions& options);

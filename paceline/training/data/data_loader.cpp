@@ -21,8 +21,8 @@ const DataLoaderOptions& valid(const DataLoaderOptions& options) {
   check(options.logical_shards >= 0 && options.logical_shards <= kMaxLogicalShards,
         "data loader: {} logical shards", options.logical_shards);
   check(options.logical_shards == 0 || options.micro_batch_size == 0,
-        "data loader: a micro batch size of {} beside {} logical shards, of which each is computed "
-        "at once: take more shards instead",
+        "data loader: a micro batch size of {} with {} logical shards, although each shard is "
+        "computed at once: take more shards instead",
         options.micro_batch_size, options.logical_shards);
   check(options.num_threads >= 0 && options.num_threads <= 1024, "data loader: {} threads",
         options.num_threads);
@@ -152,7 +152,7 @@ void DataLoader::work(std::stop_token stop) {
   }
 }
 
-// False if the thread should end.
+// Returns false if the thread should end.
 bool DataLoader::wait_for_room(std::stop_token stop) {
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return stop.stop_requested() || error_; };

@@ -9,14 +9,14 @@
 //     while (auto batch = loader.next()) { ... }
 //   }
 //
-// Batches come in the sampler's order for any number of threads. The loader's position, and so a
-// checkpoint's, counts the batches taken, not the batches prepared.
+// Batches have the sampler's order for any number of threads. The loader's position, and so the
+// position in a checkpoint, counts the batches that next() returned, not the batches prepared.
 //
 // With global_batch_size a step takes this many samples of all ranks together, so a job that
-// shrinks or grows continues with the same steps (batch_source.h). A loop then multiplies each loss
-// by the batch's weight, and reduces gradients and steps only if `ends_step`; train::run_loop()
-// does that. The weight is for losses that are means over a batch's samples; for others see
-// training/train/loop.h.
+// shrinks or grows continues with the same steps (batch_source.h). The training loop must then
+// multiply each loss by the batch's weight, and reduce gradients and call the optimizer only after
+// batches with `ends_step`; train::run_loop() does that. The weight is meant for losses that are
+// means over a batch's samples; for other losses see training/train/loop.h.
 //
 // Streams are read in the same way (streamed_dataset.h). With DataLoaderOptions::groups all samples
 // of a batch belong to one group (distributed_sampler.h).
@@ -25,7 +25,7 @@
 // batches is one shard. next() then seeds the random numbers of this rank
 // (training/tensor/random.h), so that dropout is the same for any number of ranks.
 //
-// Thread safety: one consumer. An error in a loader thread is thrown by next().
+// Thread safety: one consumer thread. An error in a loader thread is thrown by next().
 
 #include <condition_variable>
 #include <cstdint>
@@ -54,29 +54,29 @@ struct Draft;
 struct Batch {
   std::vector<at::Tensor> tensors;    // the data set's tensors; dim 0 counts samples
   at::Tensor data;                    // the first tensor: the model's input
-  at::Tensor target;                  // the second tensor, the wanted output, or undefined
-  std::vector<std::int64_t> indices;  // of the samples in the data set, or numbers of records
-  double weight = 1;                  // factor for its loss, a mean over samples
+  at::Tensor target;                  // the second tensor, the desired output, or undefined
+  std::vector<std::int64_t> indices;  // sample indices, or record numbers
+  double weight = 1;                  // factor for the batch's loss, which is a mean over samples
   bool ends_step = true;              // the next batch belongs to another step
-  std::int64_t shard = -1;            // the number of its logical shard; -1: there are none
-  std::uint64_t seed = 0;             // for the random numbers of that shard
+  std::int64_t shard = -1;            // number of the batch's logical shard; -1: no logical shards
+  std::uint64_t seed = 0;             // seed for the random numbers of that shard
 };
 
 struct DataLoaderOptions {
-  std::int64_t batch_size = 32;        // samples of this rank, or of each logical shard
-  std::int64_t global_batch_size = 0;  // above 0: samples of all ranks together, instead
-  std::int64_t micro_batch_size = 0;   // most samples at once of a global batch; 0: any number
-  int num_threads = 1;                 // 0: in the thread that calls next()
+  std::int64_t batch_size = 32;        // samples of a batch of this rank, or of each logical shard
+  std::int64_t global_batch_size = 0;  // above 0: samples of all ranks; replaces batch_size
+  std::int64_t micro_batch_size = 0;   // the most samples of a global batch at once; 0: no limit
+  int num_threads = 1;                 // 0: next() prepares batches in the calling thread
   int prefetch = 4;                    // batches prepared ahead
-  bool drop_last = false;              // leave out a last batch that is not full
-  // Shards of a training step; 0: none. Must be the same on every rank.
+  bool drop_last = false;              // leave out an incomplete last batch
+  // Logical shards of a training step; 0: no logical shards. Must be the same on every rank.
   std::int64_t logical_shards = job_logical_shards();
-  // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null: to
-  // any.
+  // With a sampler: the samples of a batch, or of a global batch, belong to one group. Null:
+  // samples may be of any group.
   Groups groups = nullptr;
 };
 
-// Which part of a stream's records a rank takes: of each step, every num_ranks-th.
+// The part of a stream's records that a rank takes: every num_ranks-th record of each step.
 struct StreamShare {
   int num_ranks = 1;
   int rank = 0;
@@ -85,52 +85,53 @@ struct StreamShare {
 
 class DataLoader {
  public:
-  // For training: copies `sampler`. Error(kInvalid) when it is for another number of samples, its
-  // ranks do not fit the logical shards, or the groups are for another number of samples or fill no
-  // batch.
+  // For training; copies `sampler`. Error(kInvalid) when the sampler is for another number of
+  // samples, when the number of ranks does not divide the logical shards, or when the groups are
+  // for another number of samples or no group fills a batch.
   DataLoader(std::shared_ptr<const Dataset> dataset, const DistributedSampler& sampler,
              const DataLoaderOptions& options);
-  // For evaluation: exactly these samples, in this order.
+  // For evaluation: takes exactly these samples, in this order.
   DataLoader(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices,
              const DataLoaderOptions& options);
   // For training on a stream. All ranks take the same number of steps: if the last step has fewer
-  // records than ranks, some records are taken twice, in a global batch with the weight 0.
+  // records than ranks, some records are taken twice; in a global batch the repeated records have
+  // the weight 0.
   DataLoader(std::shared_ptr<const StreamedDataset> stream, const StreamShare& share,
              const DataLoaderOptions& options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // Begins an epoch, after `consumed` samples of all ranks together. Batches prepared before are
-  // dropped. Warns once when a shuffled epoch that was taken to its end begins again under the same
-  // number, because its order would repeat. Error(kInvalid) when drop_last leaves no batch of a
-  // whole epoch, and when batches of groups or a stream cannot continue there.
+  // Begins an epoch, after `consumed` samples of all ranks together. Batches prepared earlier are
+  // dropped. Warns once when a shuffled epoch that was taken to its end is begun again with the
+  // same number, because its order would repeat. Error(kInvalid) when drop_last leaves no batch of
+  // a whole epoch, and when batches of groups or a stream cannot continue after `consumed` samples.
   void begin_epoch(std::int64_t epoch, std::int64_t consumed = 0);
-  // The next batch; at the end of the epoch nothing, once. Error(kInvalid) before begin_epoch() and
-  // after the end.
+  // Returns the next batch; at the end of the epoch nullopt, once. Error(kInvalid) before
+  // begin_epoch() and after the end.
   std::optional<Batch> next();
 
   // Whether all batches of this epoch have been taken. Requires: begin_epoch() was called.
   bool exhausted() const { return exhausted_; }
 
-  // Batches of a whole epoch begun at its first sample; the batches of one step count once. 0 for a
-  // stream, whose length is not known.
+  // The number of batches in a whole epoch that is begun at its first sample; the batches of one
+  // step count once. 0 for a stream, whose length is not known.
   std::int64_t num_batches() const;
   bool is_streamed() const;
-  // Samples of this epoch that all ranks together have consumed, by the batches taken; padding does
-  // not count, so any number of ranks can continue from here.
+  // The samples of this epoch that all ranks together have consumed, counted from the batches that
+  // next() returned; padding does not count, so any number of ranks can continue from here.
   std::int64_t consumed() const { return consumed_; }
   // The name of the data in messages.
   const std::string& name() const;
-  // Shards of a step; 0: none.
+  // Logical shards of a step; 0: no logical shards.
   std::int64_t logical_shards() const;
 
  private:
-  // A batch, and the position that next() sets when it returns it.
+  // A prepared batch, and the position that next() sets when it returns the batch.
   struct Prepared {
     Batch batch;
-    std::int64_t consumed = 0;  // after its step
-    std::int64_t position = 0;  // before its step
+    std::int64_t consumed = 0;  // samples consumed after the batch's step
+    std::int64_t position = 0;  // samples consumed before the batch's step
     bool ends_epoch = false;
   };
 
@@ -141,7 +142,7 @@ class DataLoader {
   void stop_threads();
   void work(std::stop_token stop);
   bool wait_for_room(std::stop_token stop);
-  // The next batch to prepare, with its number; nothing at the end.
+  // Takes the next batch to prepare, with its number; nullopt at the end.
   std::optional<std::pair<std::size_t, Draft>> take_draft();
   Prepared prepare(Draft draft) const;
   Prepared take_prepared();
@@ -155,7 +156,7 @@ class DataLoader {
   std::int64_t consumed_ = 0;
   std::size_t num_taken_ = 0;
 
-  std::mutex source_mutex_;  // guards the source's position, and the next number
+  std::mutex source_mutex_;  // guards the source's position and next_number_
   const std::unique_ptr<BatchSource> source_;
   std::size_t next_number_ = 0;
 

@@ -81,8 +81,8 @@ std::vector<at::Tensor> stacked(const std::vector<Sample>& samples) {
     const auto tensors = column(samples, t);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       check(tensors[i].sizes() == tensors[0].sizes(),
-            "collate: tensor {} is {} in sample 0 of the batch and {} in sample {}; padded() fills "
-            "them up",
+            "collate: tensor {} is {} in sample 0 of the batch and {} in sample {}; padded() pads "
+            "tensors to the same size",
             t, shapes_of({tensors[0]}), shapes_of({tensors[i]}), i);
     }
     batch.push_back(at::stack(tensors));

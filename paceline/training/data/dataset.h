@@ -1,7 +1,7 @@
 #pragma once
 
-// Data sets whose samples have numbers: the interface, rows of tensors, and samples that a
-// program's own function makes, with the functions that put samples together into a batch.
+// Data sets with numbered samples: the interface, rows of tensors, samples made by a function of
+// the program, and functions that combine samples into a batch.
 
 #include <cstdint>
 #include <functional>
@@ -13,16 +13,17 @@
 
 namespace paceline::data {
 
-// The samples that a DataLoader makes batches of.
+// The samples from which a DataLoader makes batches.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::string name() const = 0;  // for messages
   virtual std::int64_t size() const = 0;
-  // Returns these samples, all in [0, size()), as tensors whose dim 0 counts them: usually the
-  // model's input, then the wanted output, then any others. Random choices must depend on `epoch`,
-  // the sample's index and the data set's own seed alone, so that batches, threads and ranks do not
-  // change them. Thread safety: called by several threads at a time.
+  // Returns the samples with these indices, all in [0, size()), as tensors whose dim 0 counts the
+  // samples: usually the model's input, then the desired output, then any others. Random choices
+  // must depend only on `epoch`, the sample's index and the data set's own seed, so that batches,
+  // threads and ranks do not change them. Thread safety: several threads may call it at the same
+  // time.
   virtual std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                         std::int64_t epoch) const = 0;
 };
@@ -30,7 +31,7 @@ class Dataset {
 // Rows of tensors in memory.
 class TensorDataset : public Dataset {
  public:
-  // Error(kInvalid) unless all have the same size along dim 0.
+  // Error(kInvalid) unless all tensors have the same size along dim 0.
   TensorDataset(std::string name, std::vector<at::Tensor> tensors);
 
   std::string name() const override { return name_; }
@@ -43,24 +44,25 @@ class TensorDataset : public Dataset {
   const std::vector<at::Tensor> tensors_;
 };
 
-// The tensors of one sample, without a dimension for the batch.
+// The tensors of one sample, without a batch dimension.
 using Sample = std::vector<at::Tensor>;
 
-// Puts samples together: one tensor of the batch for each tensor of a sample, with the samples
-// along dim 0. Called by several threads at a time.
+// Combines samples into a batch: one tensor of the batch for each tensor of a sample, with the
+// samples along dim 0. Several threads may call it at the same time.
 using Collate = std::function<std::vector<at::Tensor>(const std::vector<Sample>& samples)>;
 
-// PyTorch's default_collate for tensors: torch.stack. Error(kInvalid), with the place in the batch,
-// when samples have different numbers of tensors, or tensors of different shapes or types.
+// PyTorch's default_collate for tensors: torch.stack. Error(kInvalid), with the position in the
+// batch, when samples have different numbers of tensors, or tensors of different shapes or types.
 std::vector<at::Tensor> stacked(const std::vector<Sample>& samples);
 
-// Fills every dimension up at its end, to the largest of the batch (in one dimension,
+// Pads every dimension at its end to the largest size in the batch (in one dimension,
 // pad_sequence(batch_first=True)): tensor i of a sample with values[i], or with 0 if there are
-// fewer values. Error(kInvalid) as stacked(), for different numbers of dimensions or types.
+// fewer values. Error(kInvalid) as in stacked(), but for different numbers of dimensions or
+// different types.
 Collate padded(std::vector<double> values = {});
 
-// A data set of a program's own: a function that makes a sample of any tensors, and one that puts
-// samples together.
+// A data set defined by a program's own functions: one that makes a sample of any tensors, and one
+// that combines samples into a batch.
 //
 //   const auto sentences = std::make_shared<data::SampleDataset>(
 //       "sentences", std::ssize(texts),
@@ -70,10 +72,11 @@ Collate padded(std::vector<double> values = {});
 //       data::padded({pad_token}));
 class SampleDataset : public Dataset {
  public:
-  // Random choices must follow from the index and the epoch. Called by several threads at a time.
+  // Random choices must depend only on the index and the epoch. Several threads may call it at the
+  // same time.
   using Load = std::function<Sample(std::int64_t index, std::int64_t epoch)>;
 
-  // Error(kInvalid) without samples or without a function.
+  // Error(kInvalid) if `size` is not positive or a function is empty.
   SampleDataset(std::string name, std::int64_t size, Load load, Collate collate = stacked);
 
   std::string name() const override { return name_; }

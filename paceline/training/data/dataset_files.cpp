@@ -57,7 +57,8 @@ std::size_t GzipFile::read(std::span<std::byte> into) {
   return done;
 }
 
-// Reads more, behind the unread bytes. False at the end of the file, when none are left.
+// Reads more bytes and appends them to the unread ones. Returns false at the end of the file, when
+// no bytes are left.
 bool GzipFile::refill() {
   std::ranges::copy(unread_, input_.begin());
   const std::size_t kept = unread_.size();
@@ -85,7 +86,7 @@ void GzipFile::end_member() {
   if (!begins_member()) {
     fail(ErrorCode::kCorrupt,
          "{}: gzip data ends at byte {} of the file, and what follows is neither gzip data nor "
-         "padding; unpack the file by 'gzip -dc', which leaves the rest out",
+         "padding; unpack the file with 'gzip -dc', which ignores the rest",
          path_, file_bytes_ - std::ssize(unread_));
   }
   check(inflateReset(&inflation_->stream) == Z_OK, "{}: zlib cannot continue", path_);
@@ -124,7 +125,8 @@ std::size_t GzipFile::unpack(std::span<std::byte> into) {
 namespace {
 
 constexpr std::uint8_t kUint8Type = 0x08;
-// More than any image set of this format has: a damaged header must not cause a huge allocation.
+// More elements than any image set in this format has: a damaged header must not cause a huge
+// allocation.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 33;
 constexpr std::size_t kPiece = std::size_t{16} << 20;
 
@@ -146,7 +148,8 @@ class Reader {
     return (std::int64_t{b[0]} << 24) | (b[1] << 16) | (b[2] << 8) | b[3];
   }
 
-  // Tells what the file is instead, if its first bytes show that (engine/core/system/safe_files.h).
+  // Returns what kind of file it is instead, if its first bytes show that
+  // (engine/core/system/safe_files.h).
   std::string_view mistaken(std::span<const std::uint8_t> first) {
     std::array<std::byte, 256> head{};
     std::ranges::copy(std::as_bytes(first), head.begin());
@@ -154,7 +157,7 @@ class Reader {
     return mistaken_file(std::span(head).first(first.size() + more));
   }
 
-  // Requires the end of the file here, and reads gzip's checksum, which stands behind the data.
+  // Requires that the file ends here, and reads gzip's checksum, which follows the data.
   void require_end() {
     const std::int64_t end = file_.offset();
     std::byte extra{};
@@ -204,7 +207,7 @@ IdxFile read_idx(const std::string& path, std::size_t num_dims) {
   }
   const auto size = static_cast<std::size_t>(count);
   while (file.elements.size() < size) {
-    // Memory grows with the data that was read, not with the size in the header.
+    // Memory grows with the data that has been read, not with the size in the header.
     const std::size_t have = file.elements.size();
     file.elements.resize(std::min(size, have + kPiece));
     reader.read(std::span(file.elements).subspan(have));

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int64_t kMaxWeights = 1 << 24;  // at::multinomial's limit
 
-// Returns the order of the whole epoch. The generator, and so the permutation, is the same as
-// Python's torch.Generator().manual_seed(seed).
+// Returns the order of the whole epoch. The generator, and therefore the permutation, is the same
+// as with torch.Generator().manual_seed(seed) in Python.
 std::vector<std::int64_t> epoch_order(std::int64_t num_samples, const SamplerOptions& options,
                                       std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(num_samples));
@@ -92,7 +92,7 @@ std::vector<std::int64_t> DistributedSampler::indices() const {
   std::vector<std::int64_t> mine;
   mine.reserve(static_cast<std::size_t>(size()));
   for (std::int64_t i = 0; i < size(); ++i) {
-    // Beyond the end, the padding repeats the epoch's beginning.
+    // Beyond the end, the padding repeats the samples at the beginning of the epoch.
     const std::int64_t position = consumed_ + i * num_replicas_ + rank_;
     mine.push_back(order[static_cast<std::size_t>(position % num_samples_)]);
   }
@@ -111,8 +111,8 @@ namespace {
 using Indices = std::vector<std::int64_t>;
 
 struct Group {
-  Indices all;      // its samples so far
-  Indices waiting;  // its samples that are in no batch yet
+  Indices all;      // the group's samples so far
+  Indices waiting;  // the group's samples that are not in a batch yet
 };
 
 }  // namespace
@@ -132,7 +132,8 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
   const std::size_t total = order.size() / size * size;
   Indices batches;
   batches.reserve(total);
-  // Ordered by the moment when each last began to wait, which decides between equally full groups.
+  // Ordered by the time at which each group last began to wait; this order decides between equally
+  // full groups.
   std::list<Group> waiting;
   std::unordered_map<std::int64_t, std::list<Group>::iterator> places;
   for (const std::int64_t sample : order) {
@@ -156,8 +157,8 @@ Indices grouped_order(std::span<const std::int64_t> order, const Indices& groups
 }
 
 struct TorchSampler::Position {
-  std::optional<DistributedSampler> sampler;  // made again for another size
-  std::vector<std::int64_t> indices;          // this rank's, from the beginning of the pass
+  std::optional<DistributedSampler> sampler;  // replaced when the size of the data set changes
+  std::vector<std::int64_t> indices;  // indices of this rank, from the beginning of the pass
   std::size_t num_taken = 0;
 
   void begin() {

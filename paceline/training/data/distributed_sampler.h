@@ -1,7 +1,6 @@
 #pragma once
 
-// Decides which samples a rank sees, and in which order: samplers, and groups of samples that are
-// alike.
+// Decides which samples a rank sees, and in which order: samplers, and groups of similar samples.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,29 +16,31 @@ namespace paceline::data {
 struct SamplerOptions {
   bool shuffle = true;
   std::uint64_t seed = 0;
-  // Drops the tail that does not divide by the ranks, instead of repeating the first samples.
+  // Drops the last samples that the number of ranks does not divide, instead of repeating the first
+  // ones.
   bool drop_last = false;
   // A weight for each sample, 0 or above; the same on every rank. An epoch then draws as many
-  // samples as there are, with replacement, as PyTorch's WeightedRandomSampler seeded by seed +
-  // epoch.
+  // samples as the data set has, with replacement, as PyTorch's WeightedRandomSampler does when it
+  // is seeded with seed + epoch.
   std::shared_ptr<const std::vector<double>> weights = nullptr;
 };
 
-// PyTorch's DistributedSampler, index for index: a permutation seeded by seed + epoch, padded or
-// cut to a multiple of the number of ranks, dealt out in turn (rank, rank + ranks, ...).
+// PyTorch's DistributedSampler, index for index: a permutation seeded with seed + epoch, padded or
+// cut to a multiple of the number of ranks, and dealt out in turn (rank, rank + ranks, ...).
 //
-// Its position counts samples that all ranks together have consumed in this epoch. The order does
-// not depend on the number of ranks (only the padding does), so an epoch can be continued at the
-// exact sample by any number of ranks.
+// Its position counts the samples that all ranks together have consumed in this epoch. The order
+// does not depend on the number of ranks (only the padding does), so any number of ranks can
+// continue an epoch at the exact sample.
 class DistributedSampler {
  public:
-  // Error(kInvalid) when num_samples is 0, rank is not in [0, num_replicas), or there is not one
-  // weight a sample, one is negative or not finite, all are 0, or shuffle is false.
+  // Error(kInvalid) when num_samples is 0 or rank is not in [0, num_replicas). If weights are
+  // given, also when shuffle is false, when their number is not num_samples or is 2^24 or more,
+  // when one is negative or not finite, or when all are 0.
   DistributedSampler(std::int64_t num_samples, int num_replicas, int rank,
                      const SamplerOptions& options = {});
 
   // Begins `epoch` (0 or more) at its first sample, or after `consumed` samples of all ranks
-  // together, padding left out.
+  // together, not counting padding.
   void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
   std::int64_t epoch() const { return epoch_; }
   std::int64_t consumed() const { return consumed_; }
@@ -48,9 +49,10 @@ class DistributedSampler {
   int rank() const { return rank_; }
   const SamplerOptions& options() const { return options_; }
 
-  // All samples of this epoch in the order in which all ranks together see them, without padding.
+  // Returns all samples of this epoch in the order in which the ranks together take them, without
+  // padding.
   std::vector<std::int64_t> order() const;
-  // How many samples this rank still sees in this epoch; the same on every rank.
+  // The number of samples that this rank has left in this epoch; the same on every rank.
   std::int64_t size() const;
   // This rank's samples from the current position to the end of the epoch.
   std::vector<std::int64_t> indices() const;
@@ -64,13 +66,13 @@ class DistributedSampler {
   std::int64_t consumed_ = 0;
 };
 
-// For exact evaluation: every sample exactly once over all ranks, in order, without padding; the
-// numbers of samples of two ranks may differ by one.
+// Returns this rank's samples for an exact evaluation: over all ranks every sample exactly once, in
+// order, without padding; the numbers of samples of two ranks differ by at most one.
 std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_replicas, int rank);
 
-// Batches of samples that are alike: of similar length, so that little is padded, or of one aspect
-// ratio. A number for each sample of a data set; samples with the same number may share a batch.
-// Shared by the loaders that use it.
+// Batches of similar samples: of similar length, so that little padding is needed, or of one aspect
+// ratio. Each sample of a data set has a group number; samples with the same number may share a
+// batch. All loaders that use the groups share them.
 //
 //   const auto groups = data::groups_by_bounds(lengths, {16, 32, 64, 128});
 //   data::DataLoader loader(dataset, sampler, {.batch_size = 32, .groups = groups});
@@ -80,20 +82,21 @@ std::vector<std::int64_t> evaluation_indices(std::int64_t num_samples, int num_r
 // an epoch.
 using Groups = std::shared_ptr<const std::vector<std::int64_t>>;
 
-// The group of each value: how many of `bounds` (ascending) it has reached, as bisect.bisect_right.
+// Returns the group of each value: the number of `bounds` (ascending) that are not above the value,
+// as bisect.bisect_right.
 Groups groups_by_bounds(std::span<const std::int64_t> values,
                         const std::vector<std::int64_t>& bounds);
 
-// Rearranges `order`, the samples of an epoch, into batches one after another: a group makes a
-// batch as soon as it has `batch_size` samples. There are order.size() / batch_size batches: at the
-// end the fullest of the remaining groups are filled up with their own samples, from the first on,
-// and the others are left out. Requires: a group for every sample.
+// Rearranges `order`, the samples of an epoch, into consecutive batches: a group makes a batch as
+// soon as it has `batch_size` samples. There are order.size() / batch_size batches: at the end, the
+// fullest of the remaining groups are filled up by repeating their own samples from the first one
+// on, and the other groups are left out. Requires: a group for every sample.
 std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
                                         const std::vector<std::int64_t>& groups,
                                         std::int64_t batch_size);
 
 // DistributedSampler for LibTorch's own data loaders: a torch::data::samplers::Sampler with the
-// same indices as DistributedSampler, and so as Python's.
+// same indices as DistributedSampler, and therefore as PyTorch's.
 //
 //   data::TorchSampler sampler({num_samples, group->world_size(), group->rank()});
 //   auto loader = torch::data::make_data_loader(dataset, sampler, /*batch_size=*/64);
@@ -102,15 +105,16 @@ std::vector<std::int64_t> grouped_order(std::span<const std::int64_t> order,
 //     for (auto& batch : *loader) ...
 //   }
 //
-// Copies share one position, because the loader takes a copy, which set_epoch() must reach.
+// Copies share one position: the loader takes a copy of the sampler, and set_epoch() must take
+// effect there.
 //
-// Thread safety: none; a loader calls it from the thread that iterates.
+// Thread safety: none; a loader calls the sampler from the thread that iterates.
 class TorchSampler : public torch::data::samplers::Sampler<> {
   template <class Class, class Argument>
   static Argument argument_of(void (Class::*)(Argument));
 
  public:
-  // LibTorch's optional types, which differ by version.
+  // LibTorch's optional types, which depend on its version.
   using NewSize = decltype(argument_of(&torch::data::samplers::Sampler<>::reset));
   using Request = decltype(std::declval<torch::data::samplers::Sampler<>&>().next(1));
 
@@ -119,25 +123,25 @@ class TorchSampler : public torch::data::samplers::Sampler<> {
   // The position, as in DistributedSampler.
   void set_epoch(std::int64_t epoch, std::int64_t consumed = 0);
   std::int64_t epoch() const;
-  // Samples that next() has returned on all ranks together. A loader asks ahead: by one batch, or
-  // by DataLoaderOptions::max_jobs.
+  // Samples that next() has returned on all ranks together. A loader asks ahead by one batch, or by
+  // DataLoaderOptions::max_jobs batches.
   std::int64_t consumed() const;
 
-  // The loader calls it before each pass. Returns to the first sample of the epoch, unless
+  // The loader calls this before each pass. Goes back to the first sample of the epoch, unless
   // set_epoch() or load() has set the position since the last next(). `new_size`: samples of the
   // whole data set.
   void reset(NewSize new_size = {}) override;
-  // This rank's next indices, at most `batch_size`; none at the end of the epoch.
+  // Returns this rank's next indices, at most `batch_size`; nullopt at the end of the epoch.
   Request next(std::size_t batch_size) override;
 
   // Save and load the epoch and the position; any number of ranks can load what any rank has saved.
-  // Error(kInvalid) when the data set's size, the seed or the shuffling differ.
+  // Error(kInvalid) when the size of the data set, the seed or `shuffle` differs.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
   struct Position;
-  std::shared_ptr<Position> position_;  // owners: the copies of this sampler
+  std::shared_ptr<Position> position_;  // shared by the copies of this sampler
 };
 
 }  // namespace paceline::data

@@ -19,9 +19,10 @@ namespace {
 constexpr std::int64_t kIdxLabelHeader = 8;  // bytes before the first label
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Allocates separate memory, in huge pages if the kernel has them: to fault in tens of thousands of
-// small pages, and to return them at the end of a rank, takes longer than to read the images. From
-// LibTorch's allocator they could be memory that ranks share, which only the last rank returns.
+// Allocates memory of this rank alone, in huge pages if the kernel has them: faulting in tens of
+// thousands of small pages, and freeing them when the rank ends, takes longer than reading the
+// images. LibTorch's allocator could return memory that ranks share, which is freed only when the
+// last rank ends.
 at::Tensor make_images(at::IntArrayRef sizes) {
   std::size_t bytes = 1;
   for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
@@ -126,7 +127,7 @@ std::vector<at::Tensor> make_image_batch(
 
 namespace {
 
-// Returns the data set with contiguous tensors, whose bytes are then read in place.
+// Returns the data set with contiguous tensors, whose bytes are later read in place.
 ImageDataset readable(ImageDataset dataset) {
   at::Tensor &images = dataset.images, &labels = dataset.labels;
   check(images.defined() && images.scalar_type() == at::kByte && images.dim() == 4 &&

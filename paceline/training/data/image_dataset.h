@@ -16,12 +16,12 @@
 
 namespace paceline::data {
 
-// Images as the files have them: one byte a pixel and channel.
+// Images as the files store them: one byte for each pixel and channel.
 struct ImageDataset {
   std::string name;                  // for example "fashion-mnist"
   at::Tensor images;                 // uint8 [N, channels, height, width]
   at::Tensor labels;                 // int64 [N], in [0, classes.size())
-  std::vector<std::string> classes;  // their names
+  std::vector<std::string> classes;  // names of the classes
 
   std::int64_t size() const { return images.size(0); }
   std::int64_t channels() const { return images.size(1); }
@@ -32,22 +32,22 @@ struct ImageDataset {
 enum class Split { kTrain, kTest };
 
 // The functions below read the files of `folder` under their usual names. Errors: kInvalid for a
-// folder or file that is missing or empty, kCorrupt with file and byte offset for a file that is
-// truncated or not valid.
+// folder or file that is missing or empty; kCorrupt, with file and byte offset, for a file that is
+// truncated or invalid.
 
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...: MNIST's format
-// (http://yann.lecun.com/exdb/mnist). Each file may be compressed, with ".gz" after its name.
+// (http://yann.lecun.com/exdb/mnist). Each file may be compressed; its name then ends in ".gz".
 ImageDataset load_mnist(const std::string& folder, Split split);
-// The same files with Fashion-MNIST's classes; Debian's package dataset-fashion-mnist puts them
-// into kFashionMnistFolder.
+// Reads the same files, with Fashion-MNIST's classes. Debian's package dataset-fashion-mnist
+// installs them in kFashionMnistFolder.
 inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 ImageDataset load_fashion_mnist(const std::string& folder, Split split);
-// Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin: CIFAR-10's binary version, 3,073
-// bytes a record; in `folder` or in its cifar-10-batches-bin.
+// Reads data_batch_1.bin ... data_batch_5.bin, test_batch.bin from `folder` or its subfolder
+// cifar-10-batches-bin: CIFAR-10's binary version, with 3,073 bytes per record.
 ImageDataset load_cifar10(const std::string& folder, Split split);
 
 // Makes a batch of these samples: float32 [B, channels, height, width] and the labels, int64 [B].
-// `load` writes the image of an index and returns its label.
+// `load` writes the image of an index to `out` and returns its label.
 std::vector<at::Tensor> make_image_batch(
     std::span<const std::int64_t> indices, const ImageShape& shape, bool channels_last,
     const std::function<std::int64_t(std::int64_t index, float* out)>& load);
@@ -58,11 +58,11 @@ struct ImageSamplesOptions {
   std::uint64_t seed = 0;      // for the transform's random choices
 };
 
-// Labelled images as a model takes them: transformed, in batches of make_image_batch().
+// Labelled images as a model takes them: transformed, in batches from make_image_batch().
 class ImageSamples : public Dataset {
  public:
-  // Error(kInvalid) unless images and labels are as ImageDataset says, and their numbers are equal.
-  // Tensors that are not contiguous, as after permute(), are copied once.
+  // Error(kInvalid) unless images and labels have the types and shapes of ImageDataset, and their
+  // numbers are equal. Tensors that are not contiguous, as after permute(), are copied once.
   explicit ImageSamples(ImageDataset images, const ImageSamplesOptions& options = {});
 
   std::string name() const override { return images_.name; }

@@ -12,7 +12,7 @@
 namespace paceline::data {
 namespace {
 
-// After this many bad files in a row, the folder itself is taken to be broken.
+// After this many consecutive bad files, the folder itself is considered broken.
 constexpr std::int64_t kMostSkipped = 100;
 constexpr std::size_t kMostLogged = 10;
 

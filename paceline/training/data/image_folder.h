@@ -1,6 +1,6 @@
 #pragma once
 
-// A folder of JPEG and PNG files, a folder for each class, as torchvision's ImageFolder:
+// A folder of JPEG and PNG files, with a subfolder for each class, as torchvision's ImageFolder:
 //
 //   const auto train = std::make_shared<data::ImageFolder>("imagenet/train",
 //       data::ImageFolderOptions{.pipeline = {.framing = images::Framing::kRandomResizedCrop,
@@ -10,10 +10,10 @@
 //   data::DataLoader loader(train, sampler, {.batch_size = 32, .num_threads = 2});
 //
 // A batch is float32 [B, 3, height, width] and int64 [B]. Files are read and decoded when a batch
-// is made, in the loader's threads; only their names are kept in memory. A file that was replaced
-// meanwhile is read in its new form.
+// is made, in the loader's threads; only their names are kept in memory. If a file has been
+// replaced since the folder was listed, the new file is read.
 //
-// Thread safety: const, any thread.
+// Thread safety: all functions are const; any thread may call them.
 
 #include <atomic>
 #include <cstdint>
@@ -32,21 +32,21 @@ namespace paceline::data {
 
 // How to handle a file that has vanished, cannot be read or is damaged.
 enum class OnBadImage {
-  kFail,  // an Error that names it
-  kSkip,  // the next sound file takes its place; skipped files are counted, the first ones logged
+  kFail,  // throws an Error that names the file
+  kSkip,  // the next valid file takes its place; skipped files are counted, the first ones logged
 };
 
 struct ImageFolderOptions {
   images::ImagePipelineOptions pipeline;
   bool channels_last = false;  // memory format of the images
-  std::uint64_t seed = 0;      // for the random choices
+  std::uint64_t seed = 0;      // seed for the random choices
   OnBadImage on_bad_image = OnBadImage::kFail;
 };
 
 class ImageFolder : public Dataset {
  public:
-  // Lists the files. Errors: those of images::ImageList and images::ImagePipeline. Warns of files
-  // whose types are not decoded.
+  // Lists the files. Errors: those of images::ImageList and images::ImagePipeline. Warns about
+  // files whose types cannot be decoded.
   explicit ImageFolder(const std::string& folder, const ImageFolderOptions& options = {});
 
   std::string name() const override { return name_; }
@@ -55,13 +55,13 @@ class ImageFolder : public Dataset {
   std::vector<at::Tensor> batch(std::span<const std::int64_t> indices,
                                 std::int64_t epoch) const override;
 
-  // How many times a file was skipped, in all batches that this process has made.
+  // The number of times that a file was skipped, in all batches that this process has made.
   std::int64_t num_skipped() const { return num_skipped_; }
-  // The paths of these files, in the order of the samples.
+  // The paths of the skipped files, in the order of the samples.
   std::vector<std::string> skipped() const;
 
  private:
-  // Writes one image and returns its label.
+  // Writes one image to `out` and returns its label.
   std::int64_t load(std::int64_t index, std::int64_t epoch, float* out) const;
   std::int64_t load_or_skip(std::int64_t index, std::int64_t epoch, float* out) const;
   void note_skipped(std::int64_t index, const Error& error) const;

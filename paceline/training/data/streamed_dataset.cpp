@@ -14,7 +14,7 @@ namespace paceline::data {
 
 namespace {
 
-// A Fisher-Yates shuffle. std::shuffle would make the order depend on the standard library.
+// A Fisher-Yates shuffle; the order of std::shuffle would depend on the standard library.
 template <class Item>
 void shuffle(std::vector<Item>& items, images::SampleRandom random) {
   for (auto left = std::ssize(items); left > 1; --left)
@@ -96,7 +96,7 @@ std::vector<Path> shared(std::vector<std::string> paths) {
   return shared;
 }
 
-// Reads the lines of one file after another.
+// Reads the lines of several files, one file after another.
 class LineReader : public RecordReader {
  public:
   LineReader(std::vector<Path> paths, std::int64_t max_line_bytes)
@@ -120,12 +120,13 @@ class LineReader : public RecordReader {
   }
 
  private:
-  // Passes the next line, and appends it to `text` unless that is null. False after the last line.
+  // Moves past the next line, and appends it to `text` unless `text` is null. Returns false after
+  // the last line.
   bool pass_line(std::string* text) {
     std::size_t length = 0;
     for (;;) {
       if (unread_.empty() && !refill()) {
-        if (length > 0) return ++line_, true;  // the last line has no end
+        if (length > 0) return ++line_, true;  // the last line has no line end
         if (++place_ == paths_.size()) return --place_, false;
         open();
         continue;
@@ -165,12 +166,12 @@ class LineReader : public RecordReader {
 
   const std::vector<Path> paths_;  // in the order of this epoch
   const std::size_t max_line_bytes_;
-  std::size_t place_ = 0;  // the open file's place in paths_
-  std::int64_t line_ = 0;  // the last line of the open file that was passed
+  std::size_t place_ = 0;  // index of the open file in paths_
+  std::int64_t line_ = 0;  // number of the last line that was passed in the open file
   std::unique_ptr<GzipFile> file_;
-  bool is_new_ = true;  // nothing of the file was read yet
+  bool is_new_ = true;  // nothing has been read from the open file yet
   std::vector<char> buffer_ = std::vector<char>(kReadBytes);
-  std::string_view unread_;  // the part of buffer_ that is not used yet
+  std::string_view unread_;  // the part of buffer_ that has not been used yet
 };
 
 }  // namespace
@@ -193,7 +194,7 @@ std::string LineFiles::name() const {
 std::unique_ptr<RecordReader> LineFiles::read(std::int64_t epoch) const {
   std::vector<Path> paths = paths_;
   const bool shuffles = options_.shuffle_window > 0;
-  if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // windows count from 0
+  if (shuffles) shuffle(paths, {options_.seed, epoch, -1});  // -1, because windows count from 0
   auto lines = std::make_unique<LineReader>(std::move(paths), options_.max_line_bytes);
   if (!shuffles) return lines;
   return shuffled_in_windows(std::move(lines), options_.shuffle_window, options_.seed, epoch);

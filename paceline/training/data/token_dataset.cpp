@@ -28,7 +28,7 @@ bool write_as(int file, std::span<const std::int32_t> tokens) {
 }  // namespace
 
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens, TokenWidth width) {
-  FileDraft draft(path);  // of a random name: several ranks may write to one path at the same time
+  FileDraft draft(path);  // a random name, because several ranks may write to one path
   const bool is_written = width == TokenWidth::k16 ? write_as<std::uint16_t>(draft.fd(), tokens)
                                                    : write_as<std::int32_t>(draft.fd(), tokens);
   if (!is_written) throw system_error("writing " + path);

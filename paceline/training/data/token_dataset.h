@@ -15,27 +15,27 @@
 
 namespace paceline::data {
 
-// The width of a token in a file, which is little-endian and has no header. nanoGPT and others
-// write k16 for vocabularies of up to 65,536.
+// The width of a token in a file, which is little-endian and has no header. nanoGPT and other
+// programs write k16 for vocabularies of up to 65,536 tokens.
 enum class TokenWidth : std::uint8_t { k16, k32 };
 
-// Writes or replaces the file. Error(kInvalid) for a token that does not fit the width, kSystem
-// when the operating system refuses.
+// Writes or replaces the file. Error(kInvalid) for a token that does not fit the width; kSystem if
+// a system call fails.
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens,
                   TokenWidth width = TokenWidth::k16);
 
-// The file's tokens as a row of int16 (with the bits of unsigned numbers) or int32, read when they
-// are used. The file must not change meanwhile. Error(kCorrupt) when it is missing, empty, not a
-// regular file, or not a whole number of tokens.
+// Maps the file's tokens as a row of int16 (with the bits of unsigned numbers) or int32; pages are
+// read when they are used. The file must not change while the tensor exists. Error(kCorrupt) when
+// the file is missing, empty, not a regular file, or not a whole number of tokens.
 at::Tensor map_tokens(const std::string& path, TokenWidth width = TokenWidth::k16);
 
 // A text as samples of `context` tokens. Sample i is two rows of int64: the `context` tokens that
-// begin at token i x context, and the `context` tokens that begin one token later. A shorter rest
-// at the end is not used.
+// begin at token i x context, and the `context` tokens that begin one token later. Tokens at the
+// end that do not fill a sample are not used.
 class TokenDataset : public Dataset {
  public:
   // `tokens`: a row of int16 (as unsigned numbers), int32 or int64. Error(kInvalid) unless it has
-  // more than `context` of them.
+  // more than `context` tokens.
   TokenDataset(std::string name, at::Tensor tokens, std::int64_t context);
 
   std::string name() const override { return name_; }

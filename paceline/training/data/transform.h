@@ -1,7 +1,7 @@
 #pragma once
 
 // Turns the bytes of an image into the model's input: normalised floats, optionally cropped and
-// flipped at random. The random choices depend on (seed, epoch, index of the sample) alone: not on
+// flipped at random. The random choices depend only on (seed, epoch, index of the sample), not on
 // the batch, the number of loader threads or the number of ranks.
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 namespace paceline::data {
 
 struct TransformOptions {
-  std::vector<float> mean;  // per channel, of pixels in [0, 1]; empty: 0
-  std::vector<float> std;   // per channel, above 0; empty: 1
-  // Crops the original size at random from the image padded with this many zero pixels on each
-  // side.
+  std::vector<float> mean;  // for each channel, of pixels in [0, 1]; empty: 0
+  std::vector<float> std;   // for each channel, above 0; empty: 1
+  // Pads the image with this many zero pixels on each side and crops the original size at a random
+  // position.
   int crop_padding = 0;
   bool random_flip = false;  // mirrored left to right with probability 1/2
 };
@@ -25,11 +25,11 @@ struct ImageShape {
 
 class ImageTransform {
  public:
-  // Error(kInvalid) when mean or std do not fit the channels.
+  // Error(kInvalid) when the size of mean or std is not the number of channels.
   ImageTransform(const ImageShape& shape, const TransformOptions& options, std::uint64_t seed = 0);
 
   // Transforms one image of the given shape: planes of bytes become planes of floats, or floats
-  // with the channels last. Thread safety: const, any thread.
+  // with the channels last. Thread safety: const; any thread may call it.
   void apply(const std::uint8_t* image, float* out, bool channels_last, std::int64_t epoch,
              std::int64_t index) const;
 
@@ -43,7 +43,7 @@ class ImageTransform {
   const ImageShape shape_;
   const TransformOptions options_;
   const std::uint64_t seed_;
-  std::vector<float> table_;  // [channel][byte]: the normalised value
+  std::vector<float> table_;  // [channel][byte]: the normalised value of the byte
 };
 
 }  // namespace paceline::data

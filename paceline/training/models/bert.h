@@ -1,10 +1,10 @@
 #pragma once
 
-// BERT (Devlin et al., 2018): a model that sees both sides of a token and predicts masked tokens.
-// It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
+// BERT (Devlin et al., 2018): a model in which a token attends to both sides and which predicts
+// masked tokens. It has the same kind of blocks as GPT; the last layer uses the embedding's weight.
 // load_hugging_face() (hugging_face.h) reads the weights of BertForMaskedLM.
 //
-// The model knows nothing of other ranks and supports clone().
+// The model does not depend on other ranks and supports clone().
 
 #include <cstdint>
 #include <vector>
@@ -22,7 +22,7 @@ namespace paceline::models {
 // The defaults are those of BERT-base, uncased, with 110 million parameters.
 struct BertOptions {
   std::int64_t vocabulary = 30522;
-  std::int64_t context = 512;  // the most tokens that the model sees
+  std::int64_t context = 512;  // the most tokens of a sequence
   std::int64_t segments = 2;
   std::int64_t layers = 12;
   std::int64_t width = 768;
@@ -35,28 +35,29 @@ class BertImpl : public torch::nn::Cloneable<BertImpl> {
  public:
   using Options = BertOptions;
 
-  // Error(kInvalid) when a size is not positive or does not fit another (transformer.h).
+  // Error(kInvalid) when a size is not positive or two sizes do not fit together (transformer.h).
   explicit BertImpl(const BertOptions& options = {}, const Layers& layers = {});
   void reset() override;
 
-  // Tokens [N, T] -> logits [N, T, vocabulary]. `segments` [N, T]: the number of the text that a
-  // token belongs to; undefined: 0 for all. `is_token` [N, T], booleans: false for the padding
-  // behind a sequence; undefined: there is none. Error(kInvalid) for more tokens than the context.
+  // Tokens [N, T] -> logits [N, T, vocabulary]. `segments` [N, T]: the number of the text to which
+  // a token belongs; undefined: 0 for all tokens. `is_token` [N, T], booleans: false for the
+  // padding after a sequence; undefined: no padding. Error(kInvalid) if T is larger than `context`.
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& segments = {},
                      const at::Tensor& is_token = {});
 
   const BertOptions& options() const { return options_; }
 
  protected:
-  // The parts that stages are made of (transformer_stage.h). embed(): the inputs of forward(), of
+  // The parts that make up stages (transformer_stage.h). embed(): takes the inputs of forward(), of
   // which all but the first may be left out -> states and, if it is given, `is_token`.
-  // run_blocks(): these -> states behind the blocks. logits_of(): states -> logits.
+  // run_blocks(): the results of embed() -> the states after the blocks. logits_of(): states ->
+  // logits.
   std::vector<at::Tensor> embed(const std::vector<at::Tensor>& inputs);
   at::Tensor run_blocks(const std::vector<at::Tensor>& states);
   at::Tensor logits_of(const at::Tensor& states);
   at::Tensor tied_weight() const { return weight_of(words_); }
   void share_tied_weight(const BertImpl& other);  // takes the weight of `other`
-  // Drops the layers of all stages but the one with these blocks.
+  // Drops the layers of all stages except the stage with these blocks.
   void keep(BlockRange range);
 
  private:

@@ -10,7 +10,8 @@ torch::nn::Conv2dOptions three_by_three(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2dOptions(in, out, 3).padding(1);
 }
 
-// Pooling first gives the same values and gradients, and ReLU has a quarter of the work.
+// Pooling before ReLU gives the same values and gradients, and leaves a quarter of the work for
+// ReLU.
 at::Tensor halve_and_relu(const at::Tensor& features) {
   at::Tensor half = at::max_pool2d(features, 2);
   return at::relu_(half);

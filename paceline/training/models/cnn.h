@@ -1,6 +1,6 @@
 #pragma once
 
-// Two small convolutional networks for images. They know nothing of other ranks and support
+// Two small convolutional networks for images. They do not depend on other ranks and support
 // clone().
 
 #include <cstdint>

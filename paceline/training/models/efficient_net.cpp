@@ -19,8 +19,8 @@
 
 namespace paceline::models {
 
-// A convolution without bias, a normalisation and, as a rule, an activation behind them:
-// torchvision's Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
+// A convolution without bias, a normalisation and, if has_activation, an activation: torchvision's
+// Conv2dNormActivation, with its parameter names (0.weight, 1.weight, 1.bias).
 struct ConvNormOptions {
   std::int64_t in_channels = 0;
   std::int64_t out_channels = 0;
@@ -28,7 +28,7 @@ struct ConvNormOptions {
   std::int64_t stride = 1;
   std::int64_t groups = 1;
   bool has_activation = true;  // SiLU
-  // For BatchNorm2d; other normalisations keep their own.
+  // For BatchNorm2d; other normalisation layers keep their own values.
   double norm_epsilon = 1e-5;
   double norm_momentum = 0.1;
 };
@@ -74,9 +74,9 @@ at::Tensor ConvNormImpl::forward(const at::Tensor& images) {
 }
 
 // EfficientNet's block (MBConv; Sandler et al., 2018, with the squeeze-and-excitation of Hu et al.,
-// 2018): channels are expanded, filtered one by one, weighted by what the whole image looks like,
-// and joined again. If the shape stays the same, the input is added; in training the block is then
-// left out for samples drawn at random (stochastic depth; Huang et al., 2016). The parameter names
+// 2018): channels are expanded, filtered one by one, weighted according to the whole image, and
+// combined again. If the shape does not change, the input is added; in training the block is then
+// skipped for randomly drawn samples (stochastic depth; Huang et al., 2016). The parameter names
 // are torchvision's.
 struct MobileBlockOptions {
   std::int64_t in_channels = 0;
@@ -84,7 +84,7 @@ struct MobileBlockOptions {
   std::int64_t expanded_channels = 0;  // equal to in_channels: no expansion
   std::int64_t kernel = 3;
   std::int64_t stride = 1;
-  double drop = 0;  // the probability with which the block is left out
+  double drop = 0;  // the probability with which the block is skipped
   double norm_epsilon = 1e-5;
   double norm_momentum = 0.1;
 };
@@ -101,7 +101,7 @@ class MobileBlockImpl : public torch::nn::Cloneable<MobileBlockImpl> {
 
   MobileBlockOptions options_;
   Layers layers_;
-  torch::nn::ModuleList block_;  // the convolutions and, before the last one, the weighting
+  torch::nn::ModuleList block_;  // convolutions; before the last, the squeeze-and-excitation
 };
 TORCH_MODULE(MobileBlock);
 
@@ -116,7 +116,7 @@ torch::nn::Conv2d plain_convolution(std::int64_t in_channels, std::int64_t out_c
   return layer;
 }
 
-// Multiplies each channel by a number in (0, 1) that is computed from the means of all channels.
+// Multiplies each channel by a number in (0, 1), which is computed from the means of all channels.
 class SqueezeExcitationImpl : public torch::nn::Cloneable<SqueezeExcitationImpl> {
  public:
   SqueezeExcitationImpl(std::int64_t channels, std::int64_t squeezed)
@@ -201,7 +201,7 @@ constexpr std::array<Variant, 8> kVariants = {{{1.0, 1.0, 0.2},
                                                {1.8, 2.6, 0.5, 1e-3, 0.01},
                                                {2.0, 3.1, 0.5, 1e-3, 0.01}}};
 
-// A stage of B0.
+// A stage of EfficientNet-B0.
 struct Stage {
   std::int64_t expansion, kernel, stride, in_channels, out_channels, blocks;
 };
@@ -213,7 +213,7 @@ constexpr std::array<Stage, 7> kStages = {{{1, 3, 1, 32, 16, 1},
                                            {6, 5, 2, 112, 192, 4},
                                            {6, 3, 1, 192, 320, 1}}};
 
-// Rounds to the nearest multiple of 8 that does not lose more than a tenth.
+// Rounds to the nearest multiple of 8, but not down by more than a tenth.
 std::int64_t scaled(double channels) {
   const auto nearest = std::max<std::int64_t>(8, static_cast<std::int64_t>(channels + 4) / 8 * 8);
   return static_cast<double>(nearest) < 0.9 * channels ? nearest + 8 : nearest;

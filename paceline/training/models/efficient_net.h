@@ -2,8 +2,8 @@
 
 // EfficientNet-B0 to B7 (Tan and Le, 2019) with torchvision's architecture, initial values and
 // parameter names (features.0.0, features.1.0.block.0.0, ..., classifier.1), so that weights can be
-// exchanged by name. The normalisation comes from `Layers`. The model knows nothing of other ranks
-// and supports clone().
+// exchanged by name. The normalisation layers come from `Layers`. The model does not depend on
+// other ranks and supports clone().
 
 #include <cstdint>
 
@@ -24,7 +24,7 @@ struct EfficientNetOptions {
 
 class EfficientNetImpl : public torch::nn::Cloneable<EfficientNetImpl> {
  public:
-  // Error(kInvalid) for another variant.
+  // Error(kInvalid) if the variant is not in [0, 7].
   explicit EfficientNetImpl(const EfficientNetOptions& options = {}, const Layers& layers = {});
   void reset() override;
   // [N, channels, height, width] -> logits [N, classes].
@@ -33,7 +33,7 @@ class EfficientNetImpl : public torch::nn::Cloneable<EfficientNetImpl> {
  private:
   EfficientNetOptions options_;
   Layers layers_;
-  torch::nn::ModuleList features_;  // a convolution, stages of blocks, a convolution
+  torch::nn::ModuleList features_;  // a convolution, stages of blocks, and a convolution
   torch::nn::AnyModule classifier_;
 };
 TORCH_MODULE(EfficientNet);

@@ -118,7 +118,7 @@ at::Tensor next_token_loss(const at::Tensor& logits, const at::Tensor& next_toke
 
 namespace {
 
-// Keeps the model in evaluation mode while it lives.
+// Keeps the model in evaluation mode while this object lives.
 class Evaluating {
  public:
   explicit Evaluating(Gpt& model) : model_(model), was_training_(model->is_training()) {
@@ -145,8 +145,8 @@ at::Tensor draw(at::Tensor logits, const GenerateOptions& options, at::Generator
   return at::multinomial(logits.softmax(-1), 1, /*replacement=*/false, random);
 }
 
-// Ranks that share the model draw each token for themselves, so everything that decides about it
-// must be the same.
+// Ranks that share the model each draw every token themselves, so everything on which the draw
+// depends must be the same. Describes these values.
 std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
   const at::Tensor tokens = prompt.to(at::kLong).contiguous();
   const auto* const values = tokens.data_ptr<std::int64_t>();
@@ -159,7 +159,7 @@ std::string describe(const at::Tensor& prompt, const GenerateOptions& options) {
       options.end ? fmt::to_string(*options.end) : "none", options.seed);
 }
 
-// The logits of the last position, [N, vocabulary].
+// Returns the logits of the last position, [N, vocabulary].
 at::Tensor last_logits(Gpt& model, const at::Tensor& tokens, GptPast& past) {
   const at::Tensor logits = model->forward(tokens, &past).select(1, -1);
   check(logits.size(-1) == model->options().vocabulary,

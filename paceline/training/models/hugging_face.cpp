@@ -15,24 +15,25 @@
 namespace paceline::models {
 namespace {
 
-// The place of a weight in a file: under one name, or in parts that follow each other along
-// dimension 0.
+// Where a weight is stored in a file: under one name, or under several names, in parts that follow
+// each other along dimension 0.
 struct Place {
   std::vector<std::string> names;
   bool is_transposed = false;
 };
 
-// The layout of one kind of model in a file.
+// The layout of a kind of model in a file.
 struct FileLayout {
-  const char* what;    // for messages
+  const char* what;    // name of the model in messages
   const char* prefix;  // a file may leave it out
-  // Tells where the parameter of this name lies; no names: the model has no such parameter.
+  // Returns where the parameter of this name is stored; without names if the model has no such
+  // parameter.
   Place (*place)(std::string parameter);
-  // Parameters with a row for each token of the vocabulary.
+  // Parameters that have a row for each token of the vocabulary.
   std::set<std::string> by_token;
-  // Copies that a file may have of tied tensors: the copy's name and the tied one's.
+  // Copies of tied tensors that a file may contain: from the copy's name to the tied tensor's.
   std::map<std::string, std::string> ties;
-  // Beginnings of names that belong to a head which the model does not have.
+  // Prefixes of the names of a head that the model does not have.
   std::vector<std::string> other_heads;
 };
 
@@ -42,7 +43,7 @@ bool replace_prefix(std::string& name, const std::string& prefix, const std::str
   return true;
 }
 
-// GPT-2's files have the weights of linear layers transposed.
+// In GPT-2's files the weights of linear layers are transposed.
 Place place_in_gpt2(std::string name) {
   const bool is_known = name.starts_with("h.") || name.starts_with("wte.") ||
                         name.starts_with("wpe.") || name.starts_with("ln_f.");
@@ -116,7 +117,7 @@ const FileLayout& bert() {
 
 std::string shape_of(const at::Tensor& tensor) { return c10::str(tensor.sizes()); }
 
-// A file may leave the prefix out, and has the norms' parameters under older names.
+// A file may omit the prefix, and may have the norms' parameters under older names.
 std::vector<std::string> names_in_files(const FileLayout& layout, const std::string& name) {
   std::vector<std::string> names{name};
   const std::string prefix = layout.prefix;
@@ -135,8 +136,8 @@ std::vector<std::string> names_in_files(const FileLayout& layout, const std::str
   return names;
 }
 
-// Returns nothing for a tensor that is not one of the constants that old versions saved; otherwise
-// whether it has the constant's values.
+// Returns whether the tensor has the right values, if it is one of the constants that old versions
+// saved; nullopt for any other tensor.
 std::optional<bool> is_right_constant(const std::string& name, const at::Tensor& tensor) {
   const at::Tensor values = tensor.detach().to(at::kDouble);
   if (name.ends_with(".attn.bias")) {  // the causal mask
@@ -144,7 +145,7 @@ std::optional<bool> is_right_constant(const std::string& name, const at::Tensor&
     const at::Tensor mask = at::ones({values.size(-2), values.size(-1)}, at::kDouble).tril();
     return at::equal(values, mask.expand(values.sizes()));
   }
-  if (name.ends_with(".attn.masked_bias"))  // the score of hidden positions
+  if (name.ends_with(".attn.masked_bias"))  // the score of masked positions
     return values.numel() == 1 && values.item<double>() <= -1e4;
   if (name.ends_with("position_ids"))
     return at::equal(values.flatten(), at::arange(values.numel(), at::kDouble));
@@ -163,8 +164,8 @@ bool belongs_to_other_head(const FileLayout& layout, const std::string& name) {
   return false;
 }
 
-// Fills the rows that the file lacks with the mean of its weights: exp of a mean is at most the
-// mean of exp, so such a token is never more probable than the tokens of the file are on average.
+// Fills the rows that the file does not have with the mean of its weights: exp of a mean is at most
+// the mean of exp, so such a token is never more probable than the file's tokens are on average.
 at::Tensor with_mean_rows(const at::Tensor& rows, std::int64_t count) {
   std::vector<std::int64_t> sizes = rows.sizes().vec();
   sizes[0] = count - rows.size(0);
@@ -172,7 +173,8 @@ at::Tensor with_mean_rows(const at::Tensor& rows, std::int64_t count) {
   return at::cat({rows, mean.expand(sizes)});
 }
 
-// Checks a file's weights against a model, finding by finding, and loads them when there is none.
+// Checks a file's weights against a model, collects all problems, and loads the weights if there
+// are none.
 class Loader {
  public:
   Loader(const FileLayout& layout, torch::nn::Module& model, const TensorsByName& weights,
@@ -198,7 +200,7 @@ class Loader {
   }
 
  private:
-  // The sizes of each part of the parameter in a file.
+  // Returns the sizes of each part of the parameter in a file.
   std::vector<std::int64_t> sizes_in_file(const std::string& key, const at::Tensor& parameter,
                                           const Place& place) const {
     std::vector<std::int64_t> sizes = parameter.sizes().vec();
@@ -237,7 +239,7 @@ class Loader {
     copies_.emplace_back(parameter, whole);
   }
 
-  // The file's tensor for this name, under whichever of its names the file has it.
+  // Returns the file's tensor for this name, or for one of the other names that files use for it.
   const TensorsByName::value_type* find(const std::string& name) {
     for (const std::string& candidate : names_in_files(layout_, name)) {
       const auto found = weights_.find(candidate);
@@ -278,10 +280,10 @@ class Loader {
   const FileLayout& layout_;
   torch::nn::Module& model_;
   const TensorsByName& weights_;
-  const std::int64_t vocabulary_;  // of the file
+  const std::int64_t vocabulary_;  // tokens of the file
   std::set<std::string> used_;
   std::vector<std::string> left_out_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // copies the second into the first
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // the second is copied to the first
   std::string wrong_;
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// Converts weights from and to the names and shapes of Hugging Face's transformers, as
-// GPT2LMHeadModel and BertForMaskedLM save them, with or without the prefixes "transformer." and
-// "bert.". training/train/checkpoints/weights_file.h reads and writes the files.
+// Converts weights from and to the names and shapes of Hugging Face's transformers, as saved by
+// GPT2LMHeadModel and BertForMaskedLM, with or without the prefixes "transformer." and "bert.".
+// training/train/checkpoints/weights_file.h reads and writes the files.
 //
-// Every tensor of a file is used, must equal what the model computes itself, or is an error:
+// Each tensor of a file is loaded or checked as in this table:
 //
 //   a weight of the model                            loaded; floating point of any width
 //   a copy of a tied weight (lm_head.weight,         must be equal; if the file has only the copy,
@@ -15,7 +15,7 @@
 //     cls.seq_relationship.*)
 //   anything else                                    an error
 //
-// Thread safety: as the model's.
+// Thread safety: same as the model.
 
 #include <cstdint>
 #include <map>
@@ -27,28 +27,28 @@
 namespace paceline::models {
 
 struct HuggingFaceOptions {
-  // Tokens of the file; 0: as many as the model has. A model may have more, such as 50,304 instead
-  // of GPT-2's 50,257, which is odd. Loading gives the additional tokens the mean of the file's
-  // weights, so that they are never more probable than the file's tokens on average; saving leaves
-  // them out.
+  // Tokens of the file; 0: as many as the model has. A model may have more, for instance 50,304
+  // instead of GPT-2's odd number of 50,257. Loading gives the additional tokens the mean of the
+  // file's weights, so that on average they are never more probable than the file's tokens; saving
+  // leaves them out.
   std::int64_t vocabulary = 0;
 };
 
-// Loads the weights into the model. Error(kInvalid) that lists every tensor that is missing, has
-// another shape or element type, differs from the tensor that it is tied to, or has no place in the
-// model; nothing has been loaded then.
+// Loads the weights into the model. Error(kInvalid), which lists every tensor that is missing, has
+// another shape or element type, differs from the tensor to which it is tied, or does not belong to
+// the model; in that case no weight has been loaded.
 void load_hugging_face(Gpt& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 void load_hugging_face(Bert& model, const TensorsByName& weights,
                        const HuggingFaceOptions& options = {});
 
-// Returns copies. Error(kUnsupported) for a model with rotary positions or fewer heads of keys and
-// values, which GPT-2 has no place for.
+// Returns copies of the weights. Error(kUnsupported) for a model with rotary positions or fewer
+// heads of keys and values, which GPT-2's format cannot represent.
 TensorsByName to_hugging_face(Gpt& model, const HuggingFaceOptions& options = {});
 TensorsByName to_hugging_face(Bert& model, const HuggingFaceOptions& options = {});
 
-// As above, for whole weights under the model's own names, as gather_dense() and gather_stages()
-// return them, or some of them. Error(kInvalid) for a name that such a model does not have.
+// As above, for whole weights, or some of them, under the model's own names, as returned by
+// gather_dense() and gather_stages(). Error(kInvalid) for a name that such a model does not have.
 TensorsByName to_hugging_face(const GptOptions& model, const TensorsByName& weights,
                               const HuggingFaceOptions& options = {});
 TensorsByName to_hugging_face(const BertOptions& model, const TensorsByName& weights,

@@ -1,22 +1,22 @@
 #pragma once
 
-// The layers that a model is built from. A model's constructor takes a `Layers`, as torchvision's
+// The layers of which a model is built. A model's constructor takes a `Layers`, as torchvision's
 // models take a norm_layer, so that a program can replace a kind of layer everywhere: BatchNorm by
 // SyncBatchNorm (training/parallel/sync_batch_norm.h) or by GroupNorm, linear layers by layers that
 // are divided among ranks (training/tensor_parallel/tensor_parallel_layers.h). The models
-// themselves know nothing of ranks.
+// themselves do not depend on ranks.
 //
 //   models::ResNet model({.depth = 18}, {.norm = paceline::sync_batch_norm(group)});
 //
 // Each call makes a new layer, whose forward() takes one tensor and returns one. clone() of the
-// model needs layers that are torch::nn::Cloneable.
+// model works only with layers that are torch::nn::Cloneable.
 //
-// A transformer has *branches*: a first linear layer makes inner features, a last one joins them,
-// and between them each block of features (a head of attention, a single feature of the MLP) is
-// computed apart. So a first layer may make fewer blocks than asked for, if the last layer of the
-// branch adds the contribution of the others.
+// A transformer has *branches*: a first linear layer computes inner features, a last linear layer
+// combines them, and between the two, each block of features (a head of attention, or a single
+// feature of the MLP) is computed independently. So a first layer may compute fewer blocks than
+// requested if the last layer of the branch adds the contribution of the others.
 //
-// Thread safety: as the functions it holds; the ones here have no state.
+// Thread safety: same as the functions in it; the functions of this file have no state.
 
 #include <cstdint>
 #include <functional>
@@ -38,7 +38,7 @@ namespace paceline {
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
-// The module's parameters and buffers; not copies.
+// The module's parameters and buffers themselves, not copies.
 TensorsByName weights_of(const torch::nn::Module& module);
 
 }  // namespace paceline
@@ -55,10 +55,10 @@ at::Tensor plain_dropout(const at::Tensor& input, double p, bool is_training);
 torch::nn::AnyModule plain_layer_norm(const torch::nn::LayerNormOptions& options);
 torch::nn::AnyModule plain_embedding(const torch::nn::EmbeddingOptions& options);
 
-// A branch's inner features: kinds that follow each other, each of a number of blocks of `width`.
+// A branch's inner features: consecutive kinds, each with a number of blocks of `width` features.
 struct InnerFeatures {
-  std::string block = "features";    // what messages call the blocks
-  std::int64_t width = 1;            // of a block
+  std::string block = "features";    // the name of the blocks in messages
+  std::int64_t width = 1;            // features of a block
   std::vector<std::int64_t> counts;  // blocks of each kind
 };
 
@@ -69,35 +69,36 @@ struct Layers {
   Linear linear = plain_linear;
   // Normalises feature maps [N, channels, height, width].
   std::function<torch::nn::AnyModule(std::int64_t channels)> norm = batch_norm_2d;
-  // paceline::dropout (training/tensor/random.h) draws numbers of each rank and logical shard.
+  // paceline::dropout (training/tensor/random.h) draws different numbers on each rank and in each
+  // logical shard.
   Dropout dropout = plain_dropout;
 
   // The members below are for transformers.
 
-  // The first and the last layer of a branch; empty: `linear`.
+  // The first and the last layer of a branch. Empty: `linear` makes them.
   std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options,
                                      const InnerFeatures& inner)>
       first_of_branch = {};
   std::function<torch::nn::AnyModule(const torch::nn::LinearOptions& options,
                                      const InnerFeatures& inner)>
       last_of_branch = {};
-  // Dropout between them; empty: `dropout`.
+  // Dropout between the first and the last layer of a branch. Empty: `dropout`.
   Dropout inner_dropout = {};
   std::function<torch::nn::AnyModule(const torch::nn::LayerNormOptions& options)> layer_norm =
       plain_layer_norm;
   // Embeds tokens. Its parameter "weight" is also the weight of the last layer: `logits` takes the
-  // states [N, T, width], that weight, and a bias [vocabulary] or none.
+  // states [N, T, width], that weight, and a bias [vocabulary] or an undefined tensor.
   std::function<torch::nn::AnyModule(const torch::nn::EmbeddingOptions& options)> embedding =
       plain_embedding;
   std::function<at::Tensor(const at::Tensor& states, const at::Tensor& weight,
                            const at::Tensor& bias)>
       logits = models::apply_linear;
-  // Takes the embedded tokens [N, T, width]; everything up to `logits` works on its result, which
-  // may have fewer positions if first_of_branch, last_of_branch and logits allow for it. Empty: the
-  // result is the input.
+  // Takes the embedded tokens [N, T, width]; all later layers before `logits` work on its result,
+  // which may have fewer positions if first_of_branch, last_of_branch and logits support that.
+  // Empty: the result is the input.
   std::function<at::Tensor(const at::Tensor& states)> spread = {};
-  // Throws on every rank that shares the layers unless all of them describe their next step alike.
-  // Empty: no ranks share the layers.
+  // Throws on every rank that shares the layers unless all these ranks pass the same description of
+  // their next step. Empty: no ranks share the layers.
   std::function<void(const std::string& doing)> require_same = {};
 
   torch::nn::AnyModule make_first(const torch::nn::LinearOptions& options,
@@ -114,34 +115,37 @@ struct Layers {
   at::Tensor spread_out(const at::Tensor& states) const { return spread ? spread(states) : states; }
 };
 
-// The layer's own parameter "weight". Do not keep the tensor: a clone of the model has another one.
+// The layer's own parameter "weight". Do not keep the tensor: a clone of the model has a different
+// one.
 at::Tensor weight_of(const torch::nn::AnyModule& layer);
 
-// Which part of the whole layer's weights a divided layer holds: into how many parts, and which
-// one. Plain data: nothing here communicates. Along one dimension a weight is a list of sections,
-// each of which is cut into equal parts; the weight that makes queries, keys and values has three.
+// The part of the whole layer's weights that a divided layer holds: the number of parts and which
+// one it is. Plain data: nothing here communicates. Along one dimension a weight is a list of
+// sections, each of which is cut into equal parts; the weight that computes queries, keys and
+// values has three.
 //
 //   sections {4, 2}, part 1 of 2:   whole  a b c d | e f     here  c d | f
 //
-// Thread safety: pure functions.
+// Thread safety: all functions are pure.
 struct Division {
   std::int64_t dim = 0;
-  std::vector<std::int64_t> sections = {};  // lengths in the whole; `parts` divides each
+  std::vector<std::int64_t> sections = {};  // lengths in the whole weight; `parts` divides each
   std::int64_t parts = 1, part = 0;
 
   std::vector<std::int64_t> whole_sizes(at::IntArrayRef part_sizes) const;
-  // Returns this part of `whole`, as a copy. Requires: `whole` has the sections' length along
-  // `dim`.
+  // Returns a copy of this part of `whole`. Requires: along `dim`, `whole` has the total length of
+  // the sections.
   at::Tensor part_of(const at::Tensor& whole) const;
-  // Joins all parts, in order, to the whole: the inverse of part_of().
+  // Joins all parts, in order, into the whole weight: the inverse of part_of().
   at::Tensor joined(const std::vector<at::Tensor>& all_parts) const;
 };
 
-// Implemented, besides torch::nn::Module, by a layer that holds a part of its weights.
+// The interface of a layer that holds a part of its weights; implemented in addition to
+// torch::nn::Module.
 class DividedLayer {
  public:
   virtual ~DividedLayer() = default;
-  // The division of its own parameter with this name; nothing: the parameter is whole.
+  // The division of the layer's own parameter with this name; nullopt: the parameter is whole.
   virtual std::optional<Division> division_of(const std::string& parameter) const = 0;
 };
 

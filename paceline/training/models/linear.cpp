@@ -19,15 +19,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Multiplies float32 matrices with oneDNN, which LibTorch is built with besides another library for
-// products. In PyTorch's wheels the other library is MKL, which uses AVX-512 only on Intel's
-// processors: on others oneDNN's product is twice as fast (benchmarks/README.md). LibTorch's
+// Multiplies float32 matrices with oneDNN, which is built into LibTorch along with another library
+// for products. In PyTorch's wheels the other library is MKL, which uses AVX-512 only on Intel's
+// processors; on others oneDNN's product is twice as fast (benchmarks/README.md). LibTorch's
 // operator for it, mkldnn::_linear_pointwise, has no backward pass; this function adds one, which
-// can be differentiated in turn.
+// is itself differentiable.
 //
 // [rows, features] times the transposed [outputs, features], plus [outputs] or undefined -> [rows,
-// outputs]. Requires: prefers_one_dnn_product(); float32 on the CPU; each of the matrices or its
-// transpose contiguous.
+// outputs]. Requires: prefers_one_dnn_product(); float32 on the CPU; each matrix, or its transpose,
+// is contiguous.
 at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
                            const at::Tensor& bias = {});
 
@@ -55,7 +55,7 @@ at::Tensor multiply(const at::Tensor& rows, const at::Tensor& weight, const at::
   torch::jit::Stack stack{rows,
                           weight,
                           bias.defined() ? c10::IValue(bias) : c10::IValue(),
-                          "none",  // nothing is fused
+                          "none",  // no operation is fused
                           c10::impl::GenericList(c10::OptionalType::create(c10::NumberType::get())),
                           c10::IValue()};
   find_operator()->callBoxed(&stack);
@@ -82,8 +82,8 @@ struct Product : torch::autograd::Function<Product> {
   }
 };
 
-// Whether the operator exists and is faster: LibTorch multiplies by MKL, and the processor is not
-// Intel's.
+// Whether oneDNN's operator exists and is faster than LibTorch's product. It is faster if LibTorch
+// uses MKL on a processor that is not from Intel.
 bool prefers_one_dnn_product() {
   static const bool is_faster = at::hasMKL() && !is_intel() && find_operator().has_value();
   return is_faster;
@@ -96,15 +96,15 @@ at::Tensor one_dnn_product(const at::Tensor& rows, const at::Tensor& weight,
 }
 
 constexpr std::int64_t kFewRows = 8;
-constexpr std::int64_t kGrain = 1 << 15;  // multiplications worth another thread
+constexpr std::int64_t kGrain = 1 << 15;  // multiplications that are worth another thread
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&
          tensor.layout() == at::kStrided && tensor.numel() > 0;
 }
 
-// Whether the products here can multiply these tensors: float32 whose sizes fit, outside of
-// autocast.
+// Whether the products of this file can be used for these tensors: float32 with matching sizes,
+// outside of autocast.
 bool is_ordinary(const at::Tensor& input, const at::Tensor& weight) {
   return is_plain(input) && is_plain(weight) && weight.dim() == 2 && weight.is_contiguous() &&
          input.dim() > 0 && input.size(-1) == weight.size(1) &&

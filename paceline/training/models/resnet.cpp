@@ -107,7 +107,7 @@ void ResNetImpl::reset() {
   }
 }
 
-// `channels`: the number of input channels, then that of output channels.
+// `channels` is the number of input channels, and is set to the number of output channels.
 torch::nn::Sequential ResNetImpl::make_stage(std::int64_t& channels, std::int64_t width,
                                              int num_blocks, std::int64_t stride) const {
   torch::nn::Sequential stage;

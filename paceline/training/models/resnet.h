@@ -1,8 +1,8 @@
 #pragma once
 
 // Residual networks (He et al., 2015) with torchvision's architecture, initial values and parameter
-// names, so that weights can be exchanged by name. The models know nothing of other ranks and
-// support clone(); the normalisation comes from `Layers`.
+// names, so that weights can be exchanged by name. The models do not depend on other ranks and
+// support clone(); the normalisation layers come from `Layers`.
 
 #include <array>
 #include <cstdint>
@@ -23,8 +23,8 @@ struct ResidualBlockOptions {
   std::int64_t in_channels = 64;
   std::int64_t width = 64;  // channels of the 3x3 convolutions
   std::int64_t stride = 1;
-  // Three convolutions (1x1, 3x3, 1x1) that end with 4 * width channels, instead of two of 3x3. The
-  // 3x3 convolution has the stride, as in torchvision.
+  // Uses three convolutions (1x1, 3x3, 1x1) that end with 4 * width channels, instead of two 3x3
+  // convolutions. The 3x3 convolution has the stride, as in torchvision.
   bool is_bottleneck = false;
   std::int64_t out_channels() const { return is_bottleneck ? 4 * width : width; }
 };
@@ -36,7 +36,7 @@ class ResidualBlockImpl : public torch::nn::Cloneable<ResidualBlockImpl> {
   // [N, in_channels, H, W] -> [N, out_channels, H / stride, W / stride], rounded up.
   at::Tensor forward(const at::Tensor& input);
 
-  // The last normalisation: if its weight is zero, the block passes its input on.
+  // The last normalisation of the block: if its weight is zero, the block passes its input on.
   const torch::nn::AnyModule& last_norm() const { return norms_.back(); }
 
  private:
@@ -55,16 +55,16 @@ struct ResNetOptions {
   int depth = 18;  // 18, 34, 50 or 101
   std::int64_t channels = 3;
   std::int64_t classes = 1000;
-  // For images of about 32x32: the first convolution is 3x3 with stride 1, and there is no
-  // max-pooling behind it.
+  // For images of about 32x32: the first convolution is 3x3 with stride 1, and no max-pooling
+  // follows it.
   bool small_images = false;
-  // Initialises the weight of each block's last normalisation to zero, if it has one.
+  // Initialises the weight of each block's last normalisation to zero, if that layer has a weight.
   bool zero_init_residual = false;
 };
 
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
-  // Error(kInvalid) for another depth.
+  // Error(kInvalid) for any other depth.
   explicit ResNetImpl(const ResNetOptions& options = {}, const Layers& layers = {});
   void reset() override;
   // [N, channels, height, width] -> logits [N, classes].

@@ -8,15 +8,15 @@
 namespace paceline::models {
 namespace {
 
-constexpr std::size_t kLanes = 16;  // partial sums of a product, computed side by side
-// Products computed side by side, from rows of the weight that lie far apart, and how far ahead
-// each row is prefetched (1 KiB): otherwise one core has too few reads under way for memory's full
-// speed.
+constexpr std::size_t kLanes = 16;  // partial sums of a product, computed in parallel lanes
+// The number of products that are computed at the same time, from rows of the weight that are far
+// apart, and the distance by which each row is prefetched (1 KiB): with fewer reads in flight, one
+// core does not reach memory's full speed.
 constexpr std::size_t kStreams = 4;
 constexpr std::size_t kAhead = 256;
 
-// The products of `row` with kCount weights that lie `distance` apart. Inlined, to be compiled for
-// each instruction set.
+// Returns the products of `row` with kCount rows of the weight that are `distance` apart. Inlined,
+// so that it is compiled for each instruction set.
 template <std::size_t kCount>
 [[gnu::always_inline]] inline std::array<float, kCount> products(const float* row,
                                                                  const float* weight,

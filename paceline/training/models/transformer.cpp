@@ -176,7 +176,7 @@ void init_transformer(torch::nn::Module& module, std::int64_t num_branches) {
       torch::nn::init::normal_(parameter, 0, deviation);
       return;
     }
-    // Draws the whole layer's values and takes the part that this layer holds.
+    // Draws the whole layer's values and copies the part that this layer holds.
     const at::NoGradGuard no_grad;
     const at::Tensor whole =
         at::empty(division->whole_sizes(parameter.sizes()), parameter.options());

@@ -1,9 +1,9 @@
 #pragma once
 
-// The parts of a transformer that GPT and BERT share: attention, a block, the row of blocks, and
-// their initial values.
+// The parts of a transformer that GPT and BERT share: attention, a block, the sequence of blocks,
+// and their initial values.
 //
-// Thread safety: as a module.
+// Thread safety: same as a torch::nn::Module.
 
 #include <cstdint>
 #include <vector>
@@ -16,22 +16,22 @@
 
 namespace paceline::models {
 
-// Multi-head attention (Vaswani et al., 2017) of a sequence to itself: one linear layer makes
-// queries, keys and values, another one joins the heads. Fewer heads of keys and values than of
-// queries make it grouped-query attention (Ainslie et al., 2023). Positions may be rotary (Su et
-// al., 2021), in the convention of Llama: the halves of a head are rotated. The scores take memory
-// that grows with the square of the sequence's length.
+// Multi-head self-attention (Vaswani et al., 2017): one linear layer computes queries, keys and
+// values, another one combines the heads. With fewer heads of keys and values than of queries it is
+// grouped-query attention (Ainslie et al., 2023). Positions may be rotary (Su et al., 2021), in
+// Llama's convention: the two halves of a head are rotated. The scores take memory that grows with
+// the square of the sequence's length.
 struct AttentionOptions {
   std::int64_t width = 768;
   std::int64_t heads = 12;
-  std::int64_t key_value_heads = 0;  // divides `heads`; 0: as many
-  bool is_causal = true;             // a position sees itself and the positions before it
+  std::int64_t key_value_heads = 0;  // divides `heads`; 0: equal to `heads`
+  bool is_causal = true;             // a position attends to itself and to the positions before it
   double rotary_base = 0;            // usually 10,000; 0: no rotary positions
   double dropout = 0.1;              // applied to the weights and to the result
 };
 
-// Keys and values of the positions that a model has seen, kept for generation: room for a number of
-// positions, filled from the first on.
+// Keys and values of the earlier positions of each sequence, kept for generation: tensors with room
+// for a number of positions, filled from the first position on.
 struct KeyValues {
   at::Tensor keys, values;  // [N, key_value_heads, room, width of a head]
   std::int64_t count = 0;
@@ -39,15 +39,15 @@ struct KeyValues {
 
 class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
  public:
-  // Error(kInvalid) unless the heads divide the width, and the heads of keys and values divide the
-  // heads; rotary positions need heads of an even width.
+  // Error(kInvalid) unless `heads` divides `width` and `key_value_heads` divides `heads`; also for
+  // rotary positions with heads of an odd width.
   explicit AttentionImpl(const AttentionOptions& options = {}, const Layers& layers = {});
   void reset() override;
 
   // [N, T, width] -> [N, T, width]. `bias` is added to the scores; its shape broadcasts to [N,
-  // heads, T, T], and where the heads are divided it is the same for all of them; undefined: none.
-  // `past` has the positions before these, which are added to it; null: there are none.
-  // Error(kInvalid) when it has no room for them.
+  // heads, T, T], and if the heads are divided among ranks it must be the same for all heads;
+  // undefined: no bias. `past` has the earlier positions, and the new positions are added to it;
+  // null: no earlier positions. Error(kInvalid) when `past` has no room for the new positions.
   at::Tensor forward(const at::Tensor& states, const at::Tensor& bias = {},
                      KeyValues* past = nullptr);
 
@@ -59,8 +59,8 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
   std::int64_t key_value_heads() const {
     return options_.key_value_heads > 0 ? options_.key_value_heads : options_.heads;
   }
-  // The numbers of heads that `features` features of the projection hold: of queries, and of keys
-  // (as many as of values). Divided layers make only a part of the heads (InnerFeatures).
+  // The numbers of heads in `features` features of the projection: heads of queries, and heads of
+  // keys (as many as of values). Divided layers compute only a part of the heads (InnerFeatures).
   struct Heads {
     std::int64_t queries, keys;
   };
@@ -74,15 +74,15 @@ class AttentionImpl : public torch::nn::Cloneable<AttentionImpl> {
 };
 TORCH_MODULE(Attention);
 
-// One layer of a transformer: attention, then two linear layers with GELU between them, each with a
-// residual connection around it. With the norms before them it is GPT-2's layer, with the norms
-// after them BERT's.
+// One layer of a transformer: attention, then two linear layers with GELU between them; a residual
+// connection goes around the attention and around the two linear layers. With the norms before them
+// it is GPT-2's layer, with the norms after them BERT's.
 struct TransformerBlockOptions {
   AttentionOptions attention;
   std::int64_t feed_forward = 3072;  // width between the two linear layers
   bool norm_first = true;
   double norm_epsilon = 1e-5;
-  bool exact_gelu = false;  // GELU by the error function, not approximated by tanh
+  bool exact_gelu = false;  // GELU computed with erf, not approximated by tanh
 };
 
 class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
@@ -109,9 +109,10 @@ class TransformerBlockImpl : public torch::nn::Cloneable<TransformerBlockImpl> {
 };
 TORCH_MODULE(TransformerBlock);
 
-// Sets GPT-2's and BERT's initial values. Weights are normal with a deviation of 0.02, divided by
-// the square root of `num_branches` for the weights that end a residual branch (c_proj); biases are
-// 0; norms stay as they are. A divided layer (layers.h) gets its part of the whole layer's values.
+// Sets GPT-2's and BERT's initial values. Weights are normal with a standard deviation of 0.02,
+// divided by the square root of `num_branches` for the weights that end a residual branch (c_proj);
+// biases are 0; norms keep their values. A divided layer (layers.h) gets its part of the whole
+// layer's values.
 void init_transformer(torch::nn::Module& module, std::int64_t num_branches);
 
 // Blocks [begin, end).
@@ -119,11 +120,11 @@ struct BlockRange {
   std::int64_t begin = 0, end = 0;
 };
 
-// The blocks of a transformer, one after another: all of them, or the blocks of one stage of a
-// pipeline. A block's name is its number in the whole model.
+// The blocks of a transformer, in order: all of them, or the blocks of one pipeline stage. A
+// block's name is its number in the whole model.
 class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl> {
  public:
-  // `count` blocks that are alike.
+  // Makes `count` equal blocks.
   TransformerBlocksImpl(const TransformerBlockOptions& options, const Layers& layers,
                         std::int64_t count);
   void reset() override;
@@ -132,7 +133,7 @@ class TransformerBlocksImpl : public torch::nn::Cloneable<TransformerBlocksImpl>
   void keep(BlockRange range);
 
   // [N, T, width] -> [N, T, width]; `bias` is passed to each attention. `past` has the keys and
-  // values of each block; null: there are no positions before these.
+  // values of each block; null: no earlier positions.
   at::Tensor forward(at::Tensor states, const at::Tensor& bias = {},
                      std::vector<KeyValues>* past = nullptr);
 

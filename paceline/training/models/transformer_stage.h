@@ -1,16 +1,16 @@
 #pragma once
 
 // A pipeline stage of GPT or BERT: some of the blocks, in the first stage also the embeddings, in
-// the last one the layers that make logits. Parameters have the names that they have in the whole
-// model, and the values of a whole model made from the same random numbers. GPT and BERT use the
+// the last one also the layers that compute logits. Parameters have their names in the whole model,
+// and the values of a whole model made from the same random numbers. GPT and BERT use the
 // embedding's weight again for the logits, so the first and the last stage each have a copy:
-// training/pipeline/stage_weights.h keeps the copies of two ranks equal; join_ends() replaces those
-// of one rank by one tensor.
+// training/pipeline/stage_weights.h keeps the copies on two ranks equal; join_ends() replaces two
+// copies on one rank by one tensor.
 //
 //   models::GptStage stage(options, layers, models::stage_range(options.layers, rank, ranks));
 //
-// The whole model exists for a moment while a stage is made. A stage knows nothing of other ranks
-// and does not support clone().
+// The whole model exists briefly while a stage is constructed. A stage does not depend on other
+// ranks and does not support clone().
 
 #include <cstdint>
 #include <memory>
@@ -25,8 +25,8 @@
 
 namespace paceline::models {
 
-// The blocks of a stage; the numbers of blocks of two stages differ by at most one. Error(kInvalid)
-// when there are more stages than blocks.
+// Returns the blocks of a stage; the numbers of blocks of two stages differ by at most one.
+// Error(kInvalid) when there are more stages than blocks.
 BlockRange stage_range(std::int64_t num_blocks, int stage, int num_stages);
 
 // A model (GptImpl, BertImpl) without the layers of the other stages.
@@ -38,17 +38,17 @@ class StageImpl : public Model {
   // Error(kInvalid) for a range that is empty or not within the model's blocks.
   StageImpl(const typename Model::Options& options, const Layers& layers, BlockRange range);
 
-  // The first stage takes the inputs of the whole model's forward(), every other one the results of
-  // the stage before it: states and, where the first stage was given one, BERT's `is_token`. The
-  // last stage returns logits.
+  // The first stage takes the inputs of the whole model's forward(), every other stage the results
+  // of the previous one: states and, if the first stage was given one, BERT's `is_token`. The last
+  // stage returns logits.
   Tensors forward(const Tensors& inputs);
   // For stages that take and return one tensor.
   at::Tensor forward(const at::Tensor& input) { return forward(Tensors{input}).front(); }
 
   bool is_first() const { return range_.begin == 0; }
   bool is_last() const { return range_.end == this->options().layers; }
-  // The weight of the embedding and the logits, where another rank has a copy; nothing in a stage
-  // at neither end, in the only stage of a model, and after join().
+  // The weight that embedding and logits share, if they may be on different ranks; empty in a stage
+  // that is neither first nor last, in the only stage of a model, and after join().
   Tensors tied_weights() const;
   // Makes the last stage use the weight of this one. Requires: this is the first stage.
   void join(StageImpl& last);
@@ -63,7 +63,7 @@ extern template class StageImpl<BertImpl>;
 TORCH_MODULE_IMPL(GptStage, StageImpl<GptImpl>);
 TORCH_MODULE_IMPL(BertStage, StageImpl<BertImpl>);
 
-// Joins the model's ends if this rank has both.
+// Joins the first and the last stage of the model if this rank has both.
 template <class Stage>
 void join_ends(std::vector<Stage> stages) {
   for (Stage& first : stages) {
@@ -73,7 +73,7 @@ void join_ends(std::vector<Stage> stages) {
   }
 }
 
-// A rank's stages as one module, whose parameters have their names in the whole model.
+// Combines a rank's stages into one module, whose parameters have their names in the whole model.
 std::shared_ptr<torch::nn::Module> one_module(
     const std::vector<std::shared_ptr<torch::nn::Module>>& stages);
 template <class Stage>

@@ -18,12 +18,12 @@ using BlockValue = std::function<double(const float*, std::int64_t)>;
 
 // The gradients to clip.
 struct Gradients {
-  std::vector<OrderedGradient> ordered;  // to read
-  std::vector<at::Tensor> memory;        // to write
+  std::vector<OrderedGradient> ordered;  // for reading
+  std::vector<at::Tensor> memory;        // for writing
   std::vector<std::int64_t> sizes;       // [ordered]: the number of elements of the whole gradient
   ProcessGroup* group = nullptr;  // the ranks with the other parts; null: the gradients are whole
-  ProcessGroup* model = nullptr;  // the ranks with the rest of the model; null: none
-  std::vector<bool> counts = {};  // [ordered]: whether this rank counts the gradient
+  ProcessGroup* model = nullptr;  // the ranks that divide the model; null: none
+  std::vector<bool> counts = {};  // [ordered]: whether the gradient counts in norms on this rank
 };
 
 Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
@@ -32,7 +32,7 @@ Gradients whole_gradients(const std::vector<at::Tensor>& parameters) {
   };
   check(std::ranges::none_of(parameters, is_divided),
         "the gradients of these parameters are divided among the ranks (fully_shard), and this "
-        "rank has none of them whole: give the optimizer, not its parameters");
+        "rank has none of them whole: pass the optimizer, not its parameters");
   Gradients all{ordered_gradients(parameters), gradients_of(parameters), {}, nullptr};
   for (const auto& gradient : all.ordered) all.sizes.push_back(gradient.tensor.numel());
   all.counts.assign(all.ordered.size(), true);
@@ -57,7 +57,7 @@ Gradients gradients_for(const Optimizer& optimizer) {
 }
 
 // Returns the values of every block of every gradient, in order, including the parts of other
-// ranks; zeros for gradients that other ranks of the model count.
+// ranks; zeros for gradients that are counted on other ranks of the model.
 std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& value) {
   std::vector<double> values;
   std::vector<std::int64_t> begins;
@@ -76,7 +76,7 @@ std::vector<double> of_blocks(const Gradients& gradients, const BlockValue& valu
                  values[static_cast<std::size_t>(begin + block)] = value(elements, length);
                });
   }
-  // Each value comes from one rank, and is zero on the others.
+  // Each value is computed on one rank, and is zero on the others.
   if (gradients.group != nullptr) gradients.group->all_reduce(std::span(values), ReduceOp::kSum);
   return values;
 }

@@ -1,18 +1,18 @@
 #pragma once
 
 // Norms and clipping of gradients, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_ compute
-// them. The bits of a norm depend on neither threads, ranks, instruction set nor memory layout.
-// Each gradient, in the memory order of its parameter, is cut into blocks of 1,024 elements.
-// Element i of a block is added to lane i mod 16, in float64; then the lanes are added as a
-// balanced tree, and the blocks one after another. (Powers other than 1, 2 and infinity are the C
-// library's.) Over a model that is divided among ranks (Optimizer::set_model_parts) the ranks' sums
-// are added in rank order.
+// them. The bits of a norm do not depend on the threads, the ranks, the instruction set or the
+// memory layout. Each gradient, in the memory order of its parameter, is cut into blocks of 1,024
+// elements. Element i of a block is added to lane i mod 16, in float64; then the lanes are added as
+// a balanced tree, and the blocks in order. (For norm types other than 1, 2 and infinity, the C
+// library computes the powers.) If the model is divided among ranks (Optimizer::set_model_parts),
+// the ranks' sums are added in rank order.
 //
-// Call these functions after the backward pass. If gradients or the model are divided, pass the
-// optimizer; the calls are then collective. Parameters without a gradient do not count; a tensor
-// that is passed twice counts once. Error(kInvalid) for gradients that are not dense float32,
-// bfloat16 or float16 tensors on the CPU, and for parameters whose gradients or model are known to
-// be divided. Thread safety: none.
+// Call these functions after the backward pass. If the gradients or the model are divided among
+// ranks, pass the optimizer; the calls are then collective. Parameters without a gradient are left
+// out; a tensor that is passed twice counts once. Error(kInvalid) for gradients that are not dense
+// float32, bfloat16 or float16 tensors on the CPU, and when a function gets parameters instead of
+// the optimizer although their gradients or model are known to be divided. Thread safety: none.
 
 #include <vector>
 
@@ -23,17 +23,17 @@
 namespace paceline::optim {
 
 struct ClipOptions {
-  double norm_type = 2;             // above 0, also infinity
-  bool error_if_nonfinite = false;  // throws Error(kInvalid) that names the first such parameter
+  double norm_type = 2;             // above 0; may be infinity
+  bool error_if_nonfinite = false;  // throws Error(kInvalid), which names the first such parameter
 };
 
-// The norm of all gradients as if they were one vector; nothing is changed.
+// Returns the norm of all gradients as if they were one vector; changes nothing.
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2);
 double grad_norm(const Optimizer& optimizer, double norm_type = 2);
 
 // Multiplies the gradients by max_norm / (norm + 1e-6) if that is below 1. Returns the norm before
-// clipping. A norm that is not finite makes all gradients 0 or NaN, as in PyTorch; with
-// `error_if_nonfinite` it leaves them as they are and throws.
+// clipping. If the norm is not finite, all gradients become 0 or NaN, as in PyTorch; with
+// `error_if_nonfinite` they stay unchanged and the function throws.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                       const ClipOptions& options = {});
 double clip_grad_norm(const Optimizer& optimizer, double max_norm, const ClipOptions& options = {});

@@ -76,12 +76,12 @@ bool is_gradient_divided(const at::Tensor& parameter) {
 
 namespace {
 
-// At most this many units are whole at a time: two for an operation that reads parameters of two
-// units, and two so that the last units of the forward pass are still whole when the backward pass
-// begins with them.
+// At most this many units are whole at the same time: two for an operation that reads parameters of
+// two units, and two so that the last units of the forward pass are still whole when the backward
+// pass begins with them.
 constexpr std::size_t kUnits = 4;
 
-constexpr std::size_t kHeader = sizeof(std::size_t);  // the number of a message's unit
+constexpr std::size_t kHeader = sizeof(std::size_t);  // a message begins with its unit's number
 
 struct Owner {
   DividedParameters* parameters = nullptr;
@@ -89,17 +89,17 @@ struct Owner {
 };
 
 struct Known {
-  std::shared_mutex mutex;                        // guards the others
-  std::unordered_map<const void*, Owner> owners;  // by the beginning of a parameter's storage
-  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // LibTorch's, of before_operation()
+  std::shared_mutex mutex;                                 // guards the other members
+  std::unordered_map<const void*, Owner> owners;           // [beginning of a parameter's storage]
+  at::CallbackHandle watch = at::INVALID_CALLBACK_HANDLE;  // of before_operation()
 };
 
 Known& known() {
-  static auto* const of_process = new Known;  // operations may run to the end of the process
+  static auto* const of_process = new Known;  // operations may run until the process ends
   return *of_process;
 }
 
-// Whether the operation takes only a tensor's shape, or its memory without reading it.
+// Whether the operation uses only a tensor's shape, or takes its memory without reading it.
 bool reads_nothing(std::string_view operation) {
   static constexpr std::array<std::string_view, 16> kNames = {
       "aten::alias",  "aten::as_strided", "aten::detach",    "aten::empty_like",
@@ -122,10 +122,10 @@ class Fetching {
 struct Needed {
   DividedParameters* owner = nullptr;  // only one, because a model has one optimizer
   std::vector<std::size_t> units;
-  bool any_owner = false;  // the process has an owner
+  bool any_owner = false;  // the process has at least one DividedParameters
 };
 
-// Returns the units that an operation's inputs are in.
+// Returns the units to which an operation's inputs belong.
 Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
   Needed needed;
   const std::shared_lock lock(known().mutex);
@@ -148,8 +148,8 @@ Needed needed_by(c10::ArrayRef<const c10::IValue> inputs) {
 
 // While the callback is registered, every operation of the process boxes its inputs for it. The
 // last owner does not remove it, because at exit LibTorch's list of callbacks may be destroyed
-// before that owner. The callback removes itself, which LibTorch allows even while other threads
-// run: the list has a mutex and a version, and each operation runs a copy of it.
+// before that owner. Instead the callback removes itself, which LibTorch allows even while other
+// threads run operations: the list has a mutex and a version, and each operation uses a copy of it.
 void stop_watching() {
   const std::unique_lock lock(known().mutex);
   if (!known().owners.empty() || known().watch == at::INVALID_CALLBACK_HANDLE) return;
@@ -208,7 +208,7 @@ DividedParameters::~DividedParameters() {
   }
   try {
     if (under_way_) under_way_->work->wait();
-  } catch (const Error&) {  // the group's other calls throw its error too
+  } catch (const Error&) {  // other calls of the group throw the same error
   }
 }
 
@@ -240,7 +240,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
     if (!error_) {
       error_ = std::current_exception();
       const std::string why = describe_current_exception();
-      peers_->abort(why);  // the others wait for this rank
+      peers_->abort(why);  // the other ranks wait for this one
       host_->abort(why);
     }
     for (const std::size_t unit : units) copy_->open(units_[unit].offset, bytes_of(unit));
@@ -248,7 +248,7 @@ void DividedParameters::fetch(std::span<const std::size_t> units) {
   exposed_seconds_ += seconds_since(begin);
 }
 
-// A message is the number of the unit, then the part.
+// A message consists of the number of the unit and this rank's part of it.
 void DividedParameters::start(std::size_t unit) {
   const std::size_t bytes = units_[unit].part_bytes;
   const int own = parts_[static_cast<std::size_t>(peers_->rank())];
@@ -260,7 +260,7 @@ void DividedParameters::start(std::size_t unit) {
                                Buffer(arriving_.data(), message * parts_.size(), Dtype::kUint8))};
 }
 
-// Units may have equal sizes, so the collective itself would not notice a difference.
+// Units may have equal sizes, so the collective itself would not detect a difference.
 void DividedParameters::require_same(std::size_t unit, std::size_t other, const char* who) const {
   if (unit == other) return;
   fail(
@@ -271,7 +271,8 @@ void DividedParameters::require_same(std::size_t unit, std::size_t other, const 
       other < units_.size() ? units_[other].name : "another model's");
 }
 
-// This rank writes its peers' parts; the unit is whole once every rank of the host has done so.
+// This rank writes its peers' parts into the copy; the unit is whole once every rank of the host
+// has done so.
 void DividedParameters::bring(std::size_t unit) {
   if (under_way_ && under_way_->unit != unit) std::exchange(under_way_, {})->work->wait();
   if (!under_way_) start(unit);
@@ -295,8 +296,8 @@ void DividedParameters::bring(std::size_t unit) {
   order_.push_back(unit);
 }
 
-// Releases only the pages that this rank filled: the other ranks of the host release theirs, and
-// may already refill them.
+// Releases only the pages that this rank has filled: the other ranks of the host release theirs,
+// and may already be filling them again.
 void DividedParameters::drop(std::size_t unit) {
   copy_->close(units_[unit].offset, bytes_of(unit));
   for (std::size_t peer = 0; peer < parts_.size(); ++peer) {
@@ -306,7 +307,7 @@ void DividedParameters::drop(std::size_t unit) {
   }
 }
 
-// Called after bring(): no rank of this host is in an operation, so none reads any of the units.
+// Called after bring(): no rank of this host is running an operation, so none is reading a unit.
 void DividedParameters::drop_oldest(std::span<const std::size_t> needed) {
   if (num_holders_ > 0) return;
   for (auto oldest = whole_.begin(); whole_.size() > kUnits && oldest != whole_.end();) {
@@ -328,7 +329,7 @@ void DividedParameters::start_next() {
 
 std::shared_ptr<void> DividedParameters::whole() {
   require_whole();
-  ++num_holders_;  // first, so that no unit is dropped while others arrive
+  ++num_holders_;  // set first, so that no unit is dropped while others arrive
   std::shared_ptr<void> hold(this, [self = shared_from_this()](void*) { self->let_go(); });
   std::vector<std::size_t> all(units_.size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -339,7 +340,7 @@ std::shared_ptr<void> DividedParameters::whole() {
   return hold;
 }
 
-// Waits for the other ranks of this host, which may still read.
+// Waits for the other ranks of this host, which may still be reading.
 void DividedParameters::let_go() {
   if (--num_holders_ > 0) return;
   try {

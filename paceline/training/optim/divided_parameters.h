@@ -1,7 +1,8 @@
 #pragma once
 
-// Parameters of which a rank has only a part: reading a gradient that is divided among ranks is an
-// error, and parameters that hosts divide become whole, unit by unit, while operations read them.
+// Parameters of which a rank has only a part. If gradients are divided among ranks, reading one is
+// an error. If hosts divide the parameters, each unit of parameters is made whole while operations
+// read it.
 
 #include <cstddef>
 #include <exception>
@@ -19,47 +20,50 @@
 
 namespace paceline::optim {
 
-// From now on parameter.grad() throws Error(kInvalid) while it is undefined and `divider` lives.
-// LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps of
+// Makes parameter.grad() throw Error(kInvalid) while the gradient is undefined and `divider` is
+// alive. LibTorch's own functions, such as torch::nn::utils::clip_grad_norm_ and the steps of
 // torch::optim, would otherwise see a parameter without a gradient and silently do nothing.
-// LibTorch keeps autograd's data of a tensor in an object with virtual functions; this function
-// replaces that object by one that checks. A backward pass and zero_grad() use mutable_grad(),
-// which works as before. Requires: the parameter is a leaf. Thread safety: none for one parameter.
+// LibTorch keeps a tensor's autograd data in an object with virtual functions; this function
+// replaces that object by one that checks. Backward passes and zero_grad() use mutable_grad(),
+// which works as before. Requires: the parameter is a leaf. Thread safety: none for calls with the
+// same parameter.
 void guard_divided_gradient(const at::Tensor& parameter, std::weak_ptr<const void> divider);
-// Whether a divider that lives has this parameter's gradient. Functions that get only parameters
-// use it to refuse instead of seeing no gradient. Any thread.
+// Whether this parameter's gradient is divided by a divider that is still alive. Functions that get
+// only parameters call this, so that they can throw instead of finding no gradient. Any thread may
+// call it.
 bool is_gradient_divided(const at::Tensor& parameter);
 
 // Parameters of which each host keeps only its ranks' parts. Before an operation of LibTorch reads
-// a parameter, its unit becomes whole in the memory that the host's ranks share: each rank gets its
-// peers' parts, the host's ranks wait for each other, and the oldest whole units lose the parts of
-// other hosts again. The unit that followed this one in the previous step is requested at the same
-// time, and arrives while the model computes with this one. Forward and backward passes look the
-// same to it: it sees operations (at::RecordFunction), not modules.
+// a parameter, its unit is made whole in the memory that the host's ranks share: each rank gets its
+// peers' parts, the host's ranks wait for each other, and the units that have been whole for the
+// longest time drop the parts of other hosts again. The unit that followed this one in the previous
+// step is requested at the same time, and arrives while the model computes with this one. This
+// class sees operations (at::RecordFunction), not modules, so forward and backward passes look the
+// same to it.
 //
-// So an operation that reads a parameter is collective, and all ranks must read units that are not
-// whole in the same order, as they do if they run the same model. Otherwise the ranks get the error
-// of calls that do not match, or time out. An operation cannot throw such an error: it goes on with
-// zeros, and require_whole(), or the next collective, throws.
+// So an operation that reads a parameter is collective: all ranks must read units that are not
+// whole in the same order, which is the case if they run the same model. Otherwise the ranks get
+// the error for calls that do not match, or time out. An operation cannot throw such an error: it
+// continues with zeros, and require_whole(), or the next collective, throws.
 //
-// Reading the memory of a unit that is not whole in another way, through data_ptr(), ends the
-// process after a line with the parameter's name (one_copy.h). A result of whole() keeps all units
-// whole for as long as it lives.
+// Any other read of a unit that is not whole, through data_ptr(), prints the parameter's name and
+// ends the process (one_copy.h). A result of whole() keeps all units whole for as long as it lives.
 //
 // Thread safety: one thread runs the model.
 class DividedParameters : public std::enable_shared_from_this<DividedParameters> {
  public:
-  // The place of a unit in the copy: parts of equal size, one for each rank of all hosts. `offset`
-  // is the beginning of a page; `parameters` are the beginnings of their storages.
+  // The position of a unit in the copy: parts of equal size, one for each rank of all hosts.
+  // `offset` is the beginning of a page; `parameters` has the beginnings of the parameters'
+  // storages.
   struct Unit {
     std::size_t offset = 0;
     std::size_t part_bytes = 0;
     std::vector<const void*> parameters;
-    std::string name;  // "parameter fc1.weight", the first of them
+    std::string name;  // name of the first parameter: "parameter fc1.weight"
   };
 
-  // `peers`: the ranks with this rank's local index on each host; `parts`: the part that each of
-  // them keeps, by its rank. Requires: `copy` has the parts of this host.
+  // `peers`: the ranks with this rank's local rank on each host; `parts`: for each peer, by its
+  // rank, the number of the part that it keeps. Requires: `copy` has the parts of this host.
   DividedParameters(std::shared_ptr<const OneCopy> copy, std::shared_ptr<ProcessGroup> host,
                     std::shared_ptr<ProcessGroup> peers, std::vector<int> parts,
                     std::vector<Unit> units);
@@ -67,14 +71,14 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   DividedParameters(const DividedParameters&) = delete;
   DividedParameters& operator=(const DividedParameters&) = delete;
 
-  // Makes units whole. Collective if one of them is not.
+  // Makes the units whole. Collective if one of them is not whole.
   void fetch(std::span<const std::size_t> units);
-  // While a result lives, all units are whole, and this object lives. Collective, and so is the end
-  // of the last result. Requires: a shared_ptr owns this object.
+  // While a result lives, all units are whole, and this object lives. The call is collective, and
+  // so is the destruction of the last result. Requires: a shared_ptr owns this object.
   std::shared_ptr<void> whole();
   // Drops the parts of other hosts, because a step is about to change them.
   void forget();
-  // Throws the error that kept a unit from becoming whole, if any.
+  // Throws the error, if any, that kept a unit from becoming whole.
   void require_whole() const;
   // Seconds that operations have waited for units since the last call.
   double take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
@@ -101,13 +105,13 @@ class DividedParameters : public std::enable_shared_from_this<DividedParameters>
   const std::shared_ptr<ProcessGroup> peers_;
   const std::vector<int> parts_;
   const std::vector<Unit> units_;
-  std::vector<std::byte> leaving_;     // this rank's part of a unit
-  std::vector<std::byte> arriving_;    // a unit's parts from the peers, in their order
-  std::optional<Fetch> under_way_;     // into arriving_
+  std::vector<std::byte> leaving_;     // this rank's part of a unit, to be sent
+  std::vector<std::byte> arriving_;    // a unit's parts from the peers, in the order of the peers
+  std::optional<Fetch> under_way_;     // the fetch that writes to arriving_
   std::vector<std::size_t> whole_;     // whole units, in the order in which they became whole
-  std::vector<std::size_t> order_;     // the order in which units have become whole since forget()
+  std::vector<std::size_t> order_;     // the order in which units became whole since forget()
   std::vector<std::size_t> expected_;  // order_ of the previous step
-  int num_holders_ = 0;                // results of whole() that are alive
+  int num_holders_ = 0;                // the number of living results of whole()
   std::exception_ptr error_;
   double exposed_seconds_ = 0;
 };

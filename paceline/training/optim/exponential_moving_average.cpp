@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kAverageGrain = 32768;
 constexpr const char* kUpdates = "num_updates";
 
-// Updates the average. Returns the sums of its words, as read and as written.
+// Updates the average. Returns the checksums of its words, as read and as written.
 WordSums average(const at::Tensor& parameter, const at::Tensor& average, double decay) {
   const Dtype type = to_dtype(parameter.scalar_type());
   const auto kept = static_cast<float>(decay);
@@ -99,7 +99,7 @@ void ExponentialMovingAverage::require_sum(std::size_t parameter, std::uint32_t 
 }
 
 // Writes through variable_data(), whose writes LibTorch does not count: the parameters get the same
-// bits back, and their optimizer notices if they do not.
+// bits back, and if they do not, their optimizer detects that.
 ExponentialMovingAverage::Swap::Swap(ExponentialMovingAverage& average) : average_(average) {
   check(!average.is_swapped_in_, "the average of the weights is swapped in already");
   check(average.num_updates_ > 0, "the average of the weights has had no update yet");

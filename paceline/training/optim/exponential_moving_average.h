@@ -1,23 +1,24 @@
 #pragma once
 
 // An exponential moving average of the weights, which often evaluates better than the weights
-// themselves: average = decay x average + (1 - decay) x weight after each step, in float32;
-// torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay). The first update copies the
-// weights.
+// themselves: average = decay x average + (1 - decay) x weight after each step, in float32, as
+// torch.optim.swa_utils.AveragedModel with get_ema_avg_fn(decay) computes it. The first update
+// copies the weights.
 //
 //   ExponentialMovingAverage average(optimizer.parameters(), {.decay = 0.999});
 //   ... optimizer.step(); average.update();
 //   { const auto swap = average.swap_in(); evaluate(...); }
 //
-// Every rank has the whole average, with the same bits if the parameters have the same bits. It
-// costs 4 bytes for each parameter, as much again while it is swapped in, and one more pass over
-// the weights in each step.
+// Every rank has the whole average, with the same bits if the parameters have the same bits. The
+// average costs 4 bytes for each parameter, the same again while it is swapped in, and one more
+// pass over the weights in each step.
 //
-// It is guarded like an optimizer's state (guarded_state.h): each update adds up the words of the
-// average that it reads and writes, and a difference is DamagedState. The parameters' optimizer
-// does not see swapping as a write: it compares them with what its last step left.
+// The average is guarded like an optimizer's state (guarded_state.h): each update computes
+// checksums of the average that it reads and of the one that it writes; a difference is
+// DamagedState. The optimizer of the parameters does not treat a swap as a write: it keeps
+// comparing them with the values that its last step wrote.
 //
-// Ownership: it shares the parameters' tensors. Thread safety: none.
+// Ownership: shares the parameters' tensors. Thread safety: none.
 
 #include <cstdint>
 #include <utility>
@@ -32,8 +33,8 @@ namespace paceline::optim {
 
 struct ExponentialMovingAverageOptions {
   double decay = 0.999;
-  bool warm_up = false;  // decay is at most (1 + t) / (10 + t) at update t, so that the first
-                         // weights are forgotten sooner
+  bool warm_up = false;  // at update t, decay is at most (1 + t) / (10 + t), so that the first
+                         // weights lose their influence sooner
 };
 
 class ExponentialMovingAverage {
@@ -45,12 +46,12 @@ class ExponentialMovingAverage {
   ExponentialMovingAverage(const std::vector<at::Tensor>& parameters, const Options& options);
 
   // Updates the average; call it after each step of the optimizer. Error(kInvalid) while the
-  // average is swapped in; DamagedState when the average is not what the previous update left.
+  // average is swapped in; DamagedState when the average has changed since the previous update.
   void update();
   std::int64_t num_updates() const { return num_updates_; }
 
-  // While this object lives, the parameters have the average's values; then they get their own
-  // back, with the same bits.
+  // While this object lives, the parameters have the average's values; afterwards they get their
+  // own values back, with the same bits.
   class Swap {
    public:
     explicit Swap(ExponentialMovingAverage& average);
@@ -62,22 +63,23 @@ class ExponentialMovingAverage {
     ExponentialMovingAverage& average_;
     std::vector<at::Tensor> weights_;
   };
-  // Swaps the average in. Error(kInvalid) when it is swapped in already, and before the first
+  // Swaps the average in. Error(kInvalid) when it is already swapped in, and before the first
   // update.
   [[nodiscard]] Swap swap_in() { return Swap(*this); }
   bool is_swapped_in() const { return is_swapped_in_; }
 
   // "weight.3" is the average of parameter 3, in float32; the last tensor is "num_updates". The
-  // tensors of weights are the average's own memory.
+  // weight tensors share the average's own memory.
   NamedTensors state() const;
-  // The averaged parameters; "weight.3" belongs to number 3.
+  // The averaged parameters; "weight.3" belongs to parameters()[3].
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  // Takes over a state. Requires: tensors as state() returns them, with any values. Error(kInvalid)
-  // when they are another model's.
+  // Loads a state. Requires: tensors like those from state(), with any values. Error(kInvalid) when
+  // the state is from another model.
   void set_state(const NamedTensors& state);
-  // Reads all averages. DamagedState when they changed since the last update or set_state().
+  // Reads all averages. DamagedState when one has changed since the last update or set_state().
   void verify() const;
-  // options() is for a checkpoint; require_own() throws Error(kInvalid) that lists the differences.
+  // options() is for a checkpoint; require_own() throws Error(kInvalid), which lists the
+  // differences.
   Words options() const;
   void require_own(const Words& options) const;
 
@@ -87,7 +89,7 @@ class ExponentialMovingAverage {
   std::vector<at::Tensor> parameters_;
   const Options options_;
   std::vector<at::Tensor> averages_;  // float32, in the memory order of the parameters
-  std::vector<std::uint32_t> sums_;   // [average]: the sum of its words
+  std::vector<std::uint32_t> sums_;   // [average]: the checksum of its words
   std::int64_t num_updates_ = 0;
   bool is_swapped_in_ = false;
 };

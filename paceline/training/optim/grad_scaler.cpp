@@ -47,7 +47,7 @@ const GradScaler::Kept& GradScaler::kept() const {
 
 at::Tensor GradScaler::scale(const at::Tensor& loss) const { return loss * kept().scale; }
 
-// Divides the gradients. Returns whether all of them were finite.
+// Divides the gradients by the scale. Returns whether all of them were finite.
 bool GradScaler::divide(const Optimizer& optimizer) const {
   for (const at::Tensor& parameter : optimizer.parameters()) {
     at::Tensor& gradient = parameter.mutable_grad();

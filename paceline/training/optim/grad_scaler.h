@@ -1,8 +1,8 @@
 #pragma once
 
-// Loss scaling for float16, as in torch.amp.GradScaler: the loss is multiplied by a factor, so that
-// small gradients do not become 0. A step whose gradients are not finite is skipped and the factor
-// is halved; after growth_interval good steps it is doubled.
+// Loss scaling for float16, as in torch.amp.GradScaler: the loss is multiplied by a factor (the
+// scale), so that small gradients do not become 0. If a gradient is not finite, the step is skipped
+// and the scale is halved; after growth_interval good steps it is doubled.
 //
 //   scaler.scale(loss).backward();
 //   scaler.unscale(optimizer);  // only to clip the gradients
@@ -10,16 +10,16 @@
 //   scaler.update();
 //
 // All ranks must skip the same steps. With DistributedDataParallel they do, because averaged
-// gradients are the same everywhere. If gradients differ between ranks, pass the group: then each
-// unscale(), including step()'s own, is collective, with one all-reduce of four bytes. If the
-// optimizer divides gradients among the ranks (fully_shard.h), or knows that the model is divided
-// (Optimizer::set_model_parts), unscale() is collective without a group.
+// gradients are the same on every rank. If gradients differ between ranks, pass the group: then
+// each unscale(), including the one inside step(), is collective, with one all-reduce of four
+// bytes. If the optimizer divides gradients among the ranks (fully_shard.h), or knows that the
+// model is divided (Optimizer::set_model_parts), unscale() is collective without a group.
 //
-// Gradients in float32 and bfloat16 are divided in place. A float16 gradient, whose small elements
-// would be lost, is replaced by a float32 tensor until zero_grad().
+// Gradients in float32 and bfloat16 are divided in place. A float16 gradient is replaced by a
+// float32 tensor until zero_grad(), because its small elements would be lost.
 //
-// The scale and the count of good steps are kept twice; if the copies differ when they are used,
-// that is DamagedState.
+// The scale and the count of good steps are stored twice; if the copies differ when they are used,
+// DamagedState is thrown.
 //
 // Thread safety: none.
 
@@ -49,15 +49,16 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {},
                       std::shared_ptr<ProcessGroup> group = nullptr);
 
-  // Multiplies the loss by the scale. DamagedState when the scale is not what the last update()
-  // left; the functions below throw it too.
+  // Multiplies the loss by the scale. DamagedState when the scale has changed since the last
+  // update(); the functions below throw it too.
   at::Tensor scale(const at::Tensor& loss) const;
-  // Divides the optimizer's gradients by the scale. At most once between updates: Error(kInvalid).
+  // Divides the optimizer's gradients by the scale. Error(kInvalid) at a second call between
+  // updates.
   void unscale(Optimizer& optimizer);
-  // unscale(), if it has not been called; then the optimizer's step unless a gradient is not
-  // finite. False: skipped. At most once between updates: Error(kInvalid).
+  // Calls unscale() if that has not been done, then takes the optimizer's step. Returns false, and
+  // takes no step, if a gradient is not finite. Error(kInvalid) at a second call between updates.
   bool step(Optimizer& optimizer);
-  // Sets the scale of the next pass. Error(kInvalid) when no gradients have been unscaled.
+  // Sets the scale for the next pass. Error(kInvalid) when no gradients have been unscaled.
   void update();
 
   double loss_scale() const { return kept().scale; }
@@ -65,7 +66,7 @@ class GradScaler {
 
   // The options, the scale and the number of good steps since it last changed.
   Words state() const;
-  // Throws Error(kInvalid) that lists the differences when `state` is from a scaler with other
+  // Throws Error(kInvalid), which lists the differences, when `state` is from a scaler with other
   // options; the first scale may differ.
   void require_own(const Words& state) const;
   void set_state(const Words& state);
@@ -78,7 +79,7 @@ class GradScaler {
   bool divide(const Optimizer& optimizer) const;
 
   const GradScalerOptions options_;
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this; may be null
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user; may be null
   // The values that last from one update to the next.
   struct Kept {
     float scale = 0;

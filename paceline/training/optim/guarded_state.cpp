@@ -31,7 +31,7 @@ bool GuardedState::is_unwritten(std::size_t parameter) const {
   return (*marks_)[parameter].holds_for(rows_.parameters()[parameter]);
 }
 
-// Whether only steps write the words that this sum covers.
+// Whether the words that this checksum covers are written only by steps.
 bool GuardedState::is_state(std::size_t parameter, std::size_t place) const {
   if (place == kValues) return rows_.has_master(parameter);
   return place - kFirstState < rows_.state_names().size();
@@ -129,7 +129,7 @@ std::uint32_t GuardedState::sum_of_own_elements(std::size_t parameter) const {
   return home_->sum_of_elements(parameter, rows_.own_elements(parameter));
 }
 
-// "exp_avg of parameter fc1.weight", with the parameter's number where it has no name.
+// Returns "exp_avg of parameter fc1.weight"; a parameter without a name is shown by its number.
 std::string GuardedState::described(std::size_t parameter, std::size_t place) const {
   const std::string& name = rows_.parameters()[parameter].name();
   const std::string whose = "parameter " + (name.empty() ? std::to_string(parameter) : name);

@@ -2,11 +2,13 @@
 
 // Detects damaged memory in the state and the parameters of an optimizer. Each step computes a
 // checksum (the sum of the 32-bit words modulo 2^32) of everything that it writes, and the next
-// step compares it with what it reads; the kernels do this in their pass over memory. Parameters
-// without a gradient, and the parts that other ranks update, are read only for this check.
+// step compares it with what it reads; the kernels do this in their single pass over memory.
+// Parameters without a gradient, and the parts that other ranks update, are read only for this
+// check.
 //
 // A program may write to parameters between steps: WriteMark (training/tensor/tensor_marks.h)
-// notices operations of LibTorch and set_data(); other writes need expect_writes().
+// notices operations of LibTorch and set_data(); other writes must be announced with
+// expect_writes().
 //
 // Thread safety: none.
 
@@ -27,33 +29,37 @@ namespace paceline::optim {
 class GuardedState {
  public:
   static constexpr std::size_t kMaxStates = 2;
-  // Indices into a parameter's sums: first the float32 values that kernels update (the parameter,
-  // or the master of a 16-bit one), then the states, last the 16-bit parameter.
+  // Indices into a parameter's checksums: first the float32 values that kernels update (the
+  // parameter itself, or the master of a 16-bit parameter), then the states, last the 16-bit
+  // parameter.
   static constexpr std::size_t kValues = 0;
   static constexpr std::size_t kFirstState = 1;
   static constexpr std::size_t kRounded = kFirstState + kMaxStates;
   using Sums = std::array<WordSums, kRounded + 1>;
   static void merge(Sums& sums, const Sums& more);
 
-  // `num_steps`: [parameter], for errors. Requires: both arguments outlive this object.
+  // `num_steps` is indexed by parameter, and used in errors. Requires: both arguments outlive this
+  // object.
   GuardedState(const ParameterRows& rows, const std::vector<std::int64_t>& num_steps)
       : rows_(rows), num_steps_(num_steps) {}
-  // Call it after rows were made or moved. Forgets all parameters except the first `num_kept`.
-  // Requires: `home` lives until the next call, or as long as this object.
+  // Call it after rows were made or moved. Drops the checksums of all parameters except the first
+  // `num_kept`. Requires: `home` lives until the next call, or as long as this object.
   void begin(const ParameterHome& home, std::size_t num_kept = 0);
 
-  // The next three functions throw DamagedState, which names the tensor and the step. compare():
-  // after a pass over all own elements of a parameter, with the sums that the pass read and wrote.
+  // The next three functions throw DamagedState, which names the tensor and the step. Call
+  // compare() after a pass over all elements of a parameter that this rank updates, with the
+  // checksums of the values that the pass read and wrote.
   void compare(std::size_t parameter, const Sums& sums);
-  // Verifies, before the updates of a step, everything that the updates do not read.
+  // Call it before the updates of a step: verifies everything that the updates do not read.
   void verify_unread(const std::vector<OrderedGradient>& gradients) const;
   void verify() const;
 
-  // Call it after a step, once this rank has the parts that the others updated.
+  // Call it after a step, once this rank has received the parts that the other ranks updated.
   void remember(const std::vector<OrderedGradient>& gradients);
   // Accepts the state and the parameters as they are now.
   void adopt();
-  // The result keeps `writing` alive; when it ends, the parameters are accepted as they are then.
+  // The result keeps `writing` alive; when it is destroyed, the parameters are accepted with the
+  // values that they have then.
   std::shared_ptr<void> expect_writes(std::shared_ptr<void> writing) const;
 
  private:
@@ -72,9 +78,9 @@ class GuardedState {
   const std::vector<std::int64_t>& num_steps_;
   const ParameterHome* home_ = nullptr;
   std::vector<std::array<std::uint32_t, kRounded + 1>> sums_;  // [parameter], own elements
-  std::vector<std::uint32_t> other_sums_;                      // [parameter], other ranks' parts
-  // [parameter]: the parameter as the last step left it; its sums count while the mark holds.
-  // Owners: this and the results of expect_writes().
+  std::vector<std::uint32_t> other_sums_;  // [parameter], over other ranks' parts
+  // [parameter]: a mark of the parameter as the last step left it; the checksums are valid until
+  // the parameter is written to. Shared with the results of expect_writes().
   std::shared_ptr<std::vector<WriteMark>> marks_ = std::make_shared<std::vector<WriteMark>>();
 };
 

@@ -124,8 +124,8 @@ Words CosineAnnealingLr::options() const {
 
 namespace {
 
-// Returns the phase that `step` is in, and the share of it that has passed. After the last step the
-// last phase is complete.
+// Returns the phase to which `step` belongs, and the fraction of the phase that has passed. After
+// the last step the last phase is complete.
 template <class Phases>
 auto phase_at(const Phases& phases, std::int64_t step) {
   double begin = 0;

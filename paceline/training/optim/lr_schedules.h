@@ -1,15 +1,15 @@
 #pragma once
 
-// Learning rates that change during training. At its construction a schedule takes the rates of the
-// optimizer's groups as their base rates; it sets every group's rate from its own base rate.
-// Formulas and defaults are PyTorch's, in closed form: a rate depends only on the number of steps,
-// so a resumed schedule continues with the same bits.
+// Learning rates that change during training. A schedule takes the learning rates that the
+// optimizer's groups have when it is constructed as their base rates, and computes every group's
+// rate from its base rate. Formulas and defaults are PyTorch's, in closed form: a rate depends only
+// on the number of steps, so a resumed schedule continues with the same bits.
 //
 //   StepLr schedule(optimizer, {.step_size = 30});
 //   ... optimizer.step(); schedule.step();
 //
-// Its state is words for a checkpoint: its parameters, which must be the same when it is resumed,
-// and its progress.
+// Its state is stored in a checkpoint as words: its parameters, which must be the same when it is
+// resumed, and its progress.
 //
 // Ownership: a schedule refers to its optimizer, which must outlive it. Thread safety: none.
 
@@ -33,10 +33,10 @@ class Schedule {
   const std::vector<double>& base_rates() const { return base_rates_; }
 
   Words state() const;
-  // Throws Error(kInvalid) that lists the differences when `state` is from a schedule with other
-  // parameters: another kind, other options, other base rates.
+  // Throws Error(kInvalid), which lists the differences, when `state` is from a schedule with other
+  // parameters: another kind, other options or other base rates.
   void require_own(const Words& state) const;
-  // As require_own(); then continues from there and sets the rates of that moment.
+  // Calls require_own(), then continues from `state` and sets the learning rates that belong to it.
   void set_state(const Words& state);
 
  protected:
@@ -44,7 +44,7 @@ class Schedule {
       : optimizer_(optimizer), base_rates_(optimizer.learning_rates()) {}
 
   Optimizer& optimizer() const { return optimizer_; }
-  // Error(kInvalid) when groups were added to the optimizer after the schedule was made.
+  // Error(kInvalid) when groups were added to the optimizer after the schedule was constructed.
   void require_own_groups() const;
   // The options, which must be the same when the schedule is resumed.
   virtual Words options() const = 0;
@@ -61,8 +61,8 @@ class Schedule {
 // A schedule whose rates are a function of the number of steps.
 class LrSchedule : public Schedule {
  public:
-  // Moves on by one step: call it after each step of the optimizer or once an epoch, whichever the
-  // options count.
+  // Advances by one step. Call it after each step of the optimizer or once per epoch, depending on
+  // which of the two the options count.
   void step();
   std::int64_t num_steps() const { return num_steps_; }
 
@@ -70,7 +70,7 @@ class LrSchedule : public Schedule {
   using Schedule::Schedule;
 
   virtual double rate(std::size_t group, std::int64_t step) const = 0;
-  // Sets the rates of step num_steps(). Constructors call it last.
+  // Sets the rates for step num_steps(). Constructors call it last.
   virtual void apply();
 
  private:
@@ -80,14 +80,15 @@ class LrSchedule : public Schedule {
   std::int64_t num_steps_ = 0;
 };
 
-// The constructors of schedules throw Error(kInvalid) for options out of range.
+// The constructors of schedules throw Error(kInvalid) for options that are out of range.
 
 struct StepLrOptions {
   std::int64_t step_size = 1;
   double gamma = 0.1;
 };
 
-// base x gamma^(steps / step_size): torch.optim.lr_scheduler.StepLR.
+// rate = base x gamma^(steps / step_size), with an integer division:
+// torch.optim.lr_scheduler.StepLR.
 class StepLr final : public LrSchedule {
  public:
   StepLr(Optimizer& optimizer, const StepLrOptions& options);
@@ -101,11 +102,11 @@ class StepLr final : public LrSchedule {
 };
 
 struct MultiStepLrOptions {
-  std::vector<std::int64_t> milestones;  // in any order; one given twice counts twice
+  std::vector<std::int64_t> milestones;  // in any order; a repeated one counts twice
   double gamma = 0.1;
 };
 
-// base x gamma^(milestones reached): MultiStepLR.
+// rate = base x gamma^(milestones reached): torch.optim.lr_scheduler.MultiStepLR.
 class MultiStepLr final : public LrSchedule {
  public:
   MultiStepLr(Optimizer& optimizer, const MultiStepLrOptions& options);
@@ -119,14 +120,14 @@ class MultiStepLr final : public LrSchedule {
 };
 
 struct CosineAnnealingLrOptions {
-  std::int64_t t_max = 1;  // steps from the base rate to eta_min; then it rises again
+  std::int64_t t_max = 1;  // steps from the base rate to eta_min; afterwards the rate rises again
   double eta_min = 0;
-  std::int64_t warmup_steps = 0;  // come first; the rate rises linearly to the base rate
+  std::int64_t warmup_steps = 0;  // first steps; the rate rises linearly to the base rate
   double warmup_start_factor = 1.0 / 3;
 };
 
 // eta_min + (base - eta_min) x (1 + cos(pi x t / t_max)) / 2, with t counted from the end of the
-// warm-up: CosineAnnealingLR, after LinearLR in a SequentialLR when there is a warm-up.
+// warm-up: CosineAnnealingLR or, with a warm-up, a SequentialLR of LinearLR and CosineAnnealingLR.
 class CosineAnnealingLr final : public LrSchedule {
  public:
   CosineAnnealingLr(Optimizer& optimizer, const CosineAnnealingLrOptions& options);
@@ -143,31 +144,31 @@ class CosineAnnealingLr final : public LrSchedule {
 enum class Anneal : std::uint8_t { kCosine, kLinear };
 
 struct OneCycleLrOptions {
-  std::vector<double> max_lr;    // one for all groups, or one for each
-  std::int64_t total_steps = 0;  // of the whole training
+  std::vector<double> max_lr;    // one value for all groups, or one for each group
+  std::int64_t total_steps = 0;  // steps of the whole training
   double pct_start = 0.3;        // the share of the steps in which the rate rises
   Anneal anneal = Anneal::kCosine;
-  bool cycle_momentum = true;  // beta1 for Adam and the like
+  bool cycle_momentum = true;  // also changes the momentum (beta1 of Adam and similar optimizers)
   double base_momentum = 0.85;
   double max_momentum = 0.95;
   double div_factor = 25;         // the first rate is max_lr / div_factor
   double final_div_factor = 1e4;  // the last rate is the first one divided by this
-  bool three_phase = false;       // falls to the first rate as it rose, then to the last one
+  bool three_phase = false;  // the rate falls to the first rate as it rose, then to the last rate
 };
 
 // One cycle (Smith and Topin, 2018), as torch.optim.lr_scheduler.OneCycleLR computes it: the rate
 // rises to max_lr and falls far below its first value, while the momentum does the opposite. The
-// optimizer's own rates do not matter. step() may be called after each of the `total_steps`; after
-// the last one the rate stays, where PyTorch's continues the curve. Error(kInvalid) for a step
-// after `total_steps`, for options out of range, and for cycle_momentum with a group that has no
-// momentum.
+// optimizer's own rates have no effect. step() may be called after each of the `total_steps`; after
+// the last one the rate stays constant, whereas PyTorch's continues the curve. Error(kInvalid) for
+// a step after `total_steps`, for options that are out of range, and for cycle_momentum if a group
+// has no momentum.
 class OneCycleLr final : public LrSchedule {
  public:
   OneCycleLr(Optimizer& optimizer, const OneCycleLrOptions& options);
   const char* name() const override { return "one_cycle"; }
 
  private:
-  // A phase ends at the step `end`, which need not be a whole number.
+  // A phase lasts until the step `end`, which need not be a whole number.
   struct Phase {
     double end;
     double first_rate, last_rate;  // for a max_lr of 1
@@ -183,18 +184,18 @@ class OneCycleLr final : public LrSchedule {
   OneCycleLrOptions options_;
 };
 
-enum class MetricMode : std::uint8_t { kMin, kMax };  // which is better
+enum class MetricMode : std::uint8_t { kMin, kMax };  // which values of the metric are better
 enum class ThresholdMode : std::uint8_t { kRelative, kAbsolute };
 
 struct ReduceLrOnPlateauOptions {
   MetricMode mode = MetricMode::kMin;
   double factor = 0.1;
-  std::int64_t patience = 10;  // steps without improvement that are accepted
-  double threshold = 1e-4;     // a smaller improvement does not count
+  std::int64_t patience = 10;  // this many steps without improvement are accepted
+  double threshold = 1e-4;     // a smaller improvement does not count as one
   ThresholdMode threshold_mode = ThresholdMode::kRelative;
-  std::int64_t cooldown = 0;  // steps after a reduction that are not counted
+  std::int64_t cooldown = 0;  // steps after a reduction that do not count as bad
   double min_lr = 0;
-  double eps = 1e-8;  // a smaller change of a rate is not made
+  double eps = 1e-8;  // a change of a rate that is smaller than this is skipped
 };
 
 // Lowers the rates when a metric has stopped improving, as
@@ -205,8 +206,8 @@ class ReduceLrOnPlateau final : public Schedule {
   ReduceLrOnPlateau(Optimizer& optimizer, const ReduceLrOnPlateauOptions& options);
   const char* name() const override { return "reduce_on_plateau"; }
 
-  // Takes the metric into account; call it after each evaluation. All ranks must pass the same
-  // metric, as train::evaluate() returns it.
+  // Takes the metric of an evaluation into account; call it after each evaluation. All ranks must
+  // pass the same metric, as train::evaluate() returns it.
   void step(double metric);
 
  private:
@@ -218,7 +219,7 @@ class ReduceLrOnPlateau final : public Schedule {
 
   const ReduceLrOnPlateauOptions options_;
   double best_;
-  std::int64_t num_bad_ = 0;  // steps in a row
+  std::int64_t num_bad_ = 0;  // consecutive steps without improvement
   std::int64_t cooldown_left_ = 0;
 };
 

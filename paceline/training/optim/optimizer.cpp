@@ -22,8 +22,8 @@ namespace paceline::optim {
 namespace {
 
 constexpr const char* kCure =
-    "tell the optimizer of the other ranks, optimizer.set_model_parts({.model = ...}), and give it "
-    "the optimizer instead of parameters (docs/model_parallelism.md)";
+    "describe the other ranks with optimizer.set_model_parts({.model = ...}), and pass the "
+    "optimizer instead of its parameters (docs/model_parallelism.md)";
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void require_rate(double learning_rate) {
         "the learning rate {} is not a number of at least 0", learning_rate);
 }
 
-// Returns the sums of `work(begin, end)` over [first, last), computed in parallel.
+// Returns the checksums of `work(begin, end)` over [first, last), computed in parallel.
 template <class Work>
 GuardedState::Sums sums_over(std::int64_t first, std::int64_t last, std::int64_t grain,
                              const Work& work) {
@@ -102,11 +102,11 @@ void Optimizer::add_group(const GroupTensors& group) {
   std::vector<at::Tensor> all = parameters();
   add_to_group(group, all);
   rows_.add({all.begin() + static_cast<std::ptrdiff_t>(num_before), all.end()});
-  begin_rows(num_before);  // a word that has changed since the last step is still found
+  begin_rows(num_before);  // earlier parameters are still compared with the last step
 }
 
-// Appends to `all` each tensor that is not there yet: LibTorch's parameters() lists a shared one
-// under each of its names. Nothing of the optimizer has changed when this throws.
+// Appends to `all` each tensor that it does not contain yet: LibTorch's parameters() lists a shared
+// tensor under each of its names. If this function throws, the optimizer has not changed.
 void Optimizer::add_to_group(const GroupTensors& group, std::vector<at::Tensor>& all) {
   require_rate(group.learning_rate);
   const std::size_t number = num_groups();
@@ -125,7 +125,8 @@ void Optimizer::add_to_group(const GroupTensors& group, std::vector<at::Tensor>&
   learning_rates_.push_back(group.learning_rate);
 }
 
-// Call it after rows were made. Only the first `num_kept` parameters are as a step has left them.
+// Call it after rows were made. Only the first `num_kept` parameters have the values that a step
+// wrote.
 void Optimizer::begin_rows(std::size_t num_kept) {
   num_steps_.resize(parameters().size());
   is_copy_.resize(parameters().size());
@@ -155,7 +156,7 @@ void Optimizer::shard(std::shared_ptr<ProcessGroup> group, const ShardOptions& o
   rows_.make(plan, {group->world_size(), group->rank(), divides_gradients});
   home_ = make_shared_home(rows_, std::move(group), options);
   begin_rows(0);
-  SymmetricTensors::release_unused();  // frees the memory that the parameters lay in
+  SymmetricTensors::release_unused();  // frees the memory in which the parameters were before
 }
 
 std::shared_ptr<void> Optimizer::writable_parameters() const {
@@ -228,8 +229,8 @@ void Optimizer::step() try {
     ++num_steps_[gradient.parameter];
   }
   expose([&] { home_->after_update(); });
-  // LibTorch does not see the writes of the kernels, so this counts them: autograd then refuses a
-  // backward pass that needs the old values.
+  // LibTorch does not detect that the kernels write, so the writes are counted here: autograd then
+  // rejects a backward pass that needs the old values.
   for (const OrderedGradient& gradient : gradients)
     torch::autograd::impl::bump_version(parameters()[gradient.parameter]);
   guard_.remember(gradients);

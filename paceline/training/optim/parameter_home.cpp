@@ -45,7 +45,7 @@ void move_to(const Row& row, const at::Tensor& flat, bool copies) {
   }
 }
 
-// Symmetric memory: every rank has all parameters, and gets the parts that the others update.
+// In symmetric memory: every rank has all parameters, and gets the parts that other ranks update.
 class SymmetricHome : public ParameterHome {
  public:
   SymmetricHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group)
@@ -74,11 +74,11 @@ class SymmetricHome : public ParameterHome {
   std::vector<at::Tensor> flats_;  // [row]
 };
 
-// How the group's ranks are placed on hosts.
+// How the ranks of the group are distributed over hosts.
 struct HostSplit {
   std::shared_ptr<ProcessGroup> host;   // the ranks that share a copy
-  std::shared_ptr<ProcessGroup> peers;  // the ranks with this rank's local index; null: one host
-  std::vector<int> peer_ranks;          // in the whole group, by host
+  std::shared_ptr<ProcessGroup> peers;  // the ranks with this rank's local rank; null: one host
+  std::vector<int> peer_ranks;  // ranks of the peers in the whole group, in the order of hosts
 };
 
 HostSplit split_by_host(const std::shared_ptr<ProcessGroup>& group) {
@@ -107,8 +107,8 @@ std::string name_of(const std::vector<std::string>& names, std::size_t parameter
   return "parameter " + (names.empty() ? std::to_string(parameter) : names[parameter]);
 }
 
-// One copy a host: all ranks of a host read the same memory, and each writes its part there. A rank
-// also writes the parts that its peers on the other hosts update.
+// One copy per host: all ranks of a host read the same memory, and each writes its part there. A
+// rank also writes the parts that its peers on the other hosts update.
 class OneCopyHome : public ParameterHome {
  public:
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
@@ -123,15 +123,15 @@ class OneCopyHome : public ParameterHome {
            static_cast<std::size_t>(rows_.offset(parameter)) * flat.itemsize();
   }
 
-  // Every rank of the host has read the old values before any rank writes, and has written before
-  // any rank reads the new ones.
+  // The barriers ensure that every rank of the host has read the old values before any rank writes,
+  // and that every rank has written before any rank reads the new values.
   void before_update() override { split_.host->barrier(); }
   void after_update() override {
     if (kept_parts_.size() > 1) exchange_hosts();
     split_.host->barrier();
   }
 
-  // The sum over the parts that this rank brought from other hosts.
+  // Returns the checksum over the parts that this rank gets from other hosts.
   std::uint32_t sum_of_other_parts(std::size_t parameter) const override {
     std::uint32_t sum = 0;
     for (const int part : kept_parts_) {
@@ -150,7 +150,7 @@ class OneCopyHome : public ParameterHome {
     return runs;
   }
 
-  // The writing ends before the units are dropped, and the memory outlives both.
+  // The permission to write ends before the units are dropped, and the memory outlives both.
   std::shared_ptr<void> writable() const override {
     auto whole = this->whole();
     auto writing = std::make_shared<OneCopy::Writing>(*copy_);
@@ -161,8 +161,8 @@ class OneCopyHome : public ParameterHome {
   }
 
  protected:
-  // `kept_parts`: the parts that this rank fills in, here and in each step, so that their pages are
-  // on its own NUMA node.
+  // `kept_parts`: the parts that this rank fills, here and in each step, so that their pages are on
+  // its own NUMA node.
   OneCopyHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
               std::vector<int> kept_parts, const std::vector<std::string>& names)
       : ParameterHome(rows, std::move(group)),
@@ -200,8 +200,8 @@ class OneCopyHome : public ParameterHome {
 
   HostSplit split_;
   const std::vector<int> kept_parts_;
-  std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters
-  std::vector<std::size_t> begins_;      // [row], in bytes
+  std::shared_ptr<const OneCopy> copy_;  // shared with the parameters
+  std::vector<std::size_t> begins_;      // [row]: its first byte in the copy
 
  private:
   void fill(std::size_t parameter) const {
@@ -229,11 +229,11 @@ class OneCopyHome : public ParameterHome {
     }
   }
 
-  std::vector<at::Tensor> flats_;  // [row], as steps write them
+  std::vector<at::Tensor> flats_;  // [row]: the tensor to which steps write
 };
 
-// A part of the copy a host: each host keeps the parts of its ranks, and has a unit whole while
-// operations read it.
+// A part of the copy on each host: a host keeps the parts of its ranks, and a unit is whole there
+// only while operations read it.
 class HostPartsHome : public OneCopyHome {
  public:
   HostPartsHome(const ParameterRows& rows, std::shared_ptr<ProcessGroup> group, HostSplit split,
@@ -260,7 +260,7 @@ class HostPartsHome : public OneCopyHome {
   double take_fetch_seconds() override { return parts_->take_exposed_seconds(); }
 
  private:
-  std::shared_ptr<DividedParameters> parts_;  // owners: this and what whole() returns
+  std::shared_ptr<DividedParameters> parts_;  // shared with the results of whole()
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 #pragma once
 
-// Where the parameters of an optimizer lie: in memory of their own (ParameterHome itself), in
-// symmetric memory of the ranks that divide a step, or in one copy a host, of which each host may
-// keep only a part. This decides what a step has to communicate.
+// Where the parameters of an optimizer are stored: in memory of their own (ParameterHome itself),
+// in symmetric memory of the ranks that divide a step, or in one copy per host, of which each host
+// may keep only a part. The storage decides what a step has to communicate.
 //
 // Thread safety: none.
 
@@ -21,7 +21,7 @@ class ParameterHome {
  public:
   using Run = ParameterRows::Run;
 
-  // Requires: `rows` outlives this.
+  // Requires: `rows` outlives this object.
   explicit ParameterHome(const ParameterRows& rows) : ParameterHome(rows, nullptr) {}
   virtual ~ParameterHome() = default;
   ParameterHome(const ParameterHome&) = delete;
@@ -32,26 +32,27 @@ class ParameterHome {
   virtual bool has_one_copy() const { return false; }
   virtual bool divides_hosts() const { return false; }
 
-  // The address of element 0 of a parameter, in the order of its memory, where it may be written.
+  // The address of element 0 of a parameter, in the order of its memory, at which the parameter may
+  // be written.
   virtual std::byte* to_write(std::size_t parameter) const;
-  // Called before and after the updates of this rank's part in a step; collective.
+  // Called before and after a step's updates of this rank's part; collective.
   virtual void before_update() {}
   virtual void after_update() {}
 
-  // Sums of a parameter's words: over elements [first, last), and over the parts that other ranks
-  // update and this rank has between steps.
+  // Checksums of a parameter's words: over the given elements, and over the parts that other ranks
+  // update and that this rank has between steps.
   std::uint32_t sum_of_elements(std::size_t parameter, Run elements) const;
   virtual std::uint32_t sum_of_other_parts(std::size_t) const { return 0; }
 
-  // As Optimizer::elements_to_save() and Optimizer::elements_to_load().
+  // See Optimizer::elements_to_save() and Optimizer::elements_to_load().
   virtual std::vector<Run> to_save(std::size_t parameter) const { return all_of(parameter); }
   virtual std::vector<Run> to_load(std::size_t parameter) const { return all_of(parameter); }
 
-  // As Optimizer::writable_parameters(), whole_parameters() and require_parameters().
+  // See Optimizer::writable_parameters(), whole_parameters() and require_parameters().
   virtual std::shared_ptr<void> writable() const { return nullptr; }
   virtual std::shared_ptr<void> whole() const { return nullptr; }
   virtual void require() const {}
-  // Drops the parts of other hosts that this host has, because they are about to change.
+  // Drops the parts of other hosts that this host holds, because they are about to change.
   virtual void forget_other_hosts() {}
   // Seconds that operations have waited for other hosts' parts since the last call.
   virtual double take_fetch_seconds() { return 0; }
@@ -62,11 +63,11 @@ class ParameterHome {
   std::vector<Run> all_of(std::size_t parameter) const;
 
   const ParameterRows& rows_;
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
 };
 
-// Moves the parameters of rows that are divided among the group's ranks, and returns their new
-// home. Collective; errors as in ShardOptions.
+// Moves the parameters of rows that are divided among the group's ranks into shared memory, and
+// returns their new home. Collective; errors as in ShardOptions.
 std::unique_ptr<ParameterHome> make_shared_home(const ParameterRows& rows,
                                                 std::shared_ptr<ProcessGroup> group,
                                                 const ShardOptions& options);

@@ -1,10 +1,11 @@
 #pragma once
 
-// The norms of whole parameters that LAMB and LARS need, even if a rank has only parts of them. A
-// norm adds up the blocks of the parameter's row in the order of the row, so its bits are the same
+// The norms of whole parameters that LAMB and LARS need, even if a rank has only parts of the
+// parameters. A norm adds up the blocks of the parameter's row in order, so its bits are the same
 // for any number of threads, and for any number of ranks that divide the row.
 //
-// Thread safety: set() may run in several threads, for different pieces; otherwise none.
+// Thread safety: several threads may call set() at the same time, for different pieces; none for
+// the other functions.
 
 #include <array>
 #include <cstddef>
@@ -25,27 +26,27 @@ using NormPair = std::array<double, 2>;
 
 class ParameterNorms {
  public:
-  // A run of a parameter's elements within one block of its row; `slot` is where its partial norms
-  // are stored.
+  // A range of a parameter's elements within one block of its row; `slot` is the index at which its
+  // partial sums are stored.
   struct Piece {
     std::int64_t begin = 0;
     std::int64_t end = 0;
     std::size_t slot = 0;
   };
 
-  // Requires: `rows` outlives this.
+  // Requires: `rows` outlives this object.
   explicit ParameterNorms(const ParameterRows& rows) : rows_(rows) {}
-  // Call it after rows were made. Collective; a null group stands for one rank.
+  // Call it after rows were made. Collective over `group`; null: this rank alone.
   void lay_out(ProcessGroup* group);
   // `parameters`: the numbers of the parameters that are divided among the ranks of `layers`, in
-  // order.
+  // ascending order.
   void divide(std::vector<std::size_t> parameters, std::shared_ptr<ProcessGroup> layers);
 
-  // The pieces of a parameter that this rank has.
+  // The pieces of a parameter that belong to this rank.
   std::span<const Piece> own_pieces(std::size_t parameter) const;
   void set(const Piece& piece, const NormPair& squares);
-  // Collective: gets the other ranks' sums. A parameter without a gradient here has none on the
-  // other ranks either, and its norms are not read.
+  // Collective: gets the sums of the other ranks. A parameter that has no gradient on this rank has
+  // none on the other ranks either, and its norms are not read.
   void exchange();
   NormPair of(std::size_t parameter) const;
 
@@ -55,9 +56,9 @@ class ParameterNorms {
   const ParameterRows& rows_;
   ProcessGroup* group_ = nullptr;
   std::vector<std::vector<Piece>> pieces_;  // [parameter], in order
-  at::Tensor sums_;                         // [slot, 2], the slots of one rank after another's
-  std::vector<std::size_t> divided_;        // parameters, in order
-  std::vector<double> divided_sums_;        // two for each, over all its parts
+  at::Tensor sums_;  // [slot, 2]; the slots of rank 0 come first, then those of rank 1, ...
+  std::vector<std::size_t> divided_;  // parameters, in order
+  std::vector<double> divided_sums_;  // two for each parameter of divided_, over all its parts
   std::shared_ptr<ProcessGroup> layers_;
 };
 

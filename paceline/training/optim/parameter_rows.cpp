@@ -18,7 +18,7 @@ using Plan = std::vector<std::vector<std::size_t>>;
 
 constexpr std::size_t kNotChosen = std::numeric_limits<std::size_t>::max();
 
-// Returns for each parameter the unit that it was chosen for.
+// Returns for each parameter the unit for which it was chosen.
 std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
                                       const std::vector<std::vector<at::Tensor>>& chosen) {
   const auto numbers = numbers_by_tensor(parameters);
@@ -36,8 +36,8 @@ std::vector<std::size_t> chosen_units(const std::vector<at::Tensor>& parameters,
   return units;
 }
 
-// Returns zeros that take no memory until they are written, because an optimizer is made for a
-// whole model before shard() leaves it a part.
+// Returns zeros that take no memory until they are written, because an optimizer is constructed for
+// a whole model before shard() reduces it to a part.
 at::Tensor untouched_zeros(std::int64_t count) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   if (bytes == 0) return at::empty({0}, at::kFloat);
@@ -71,7 +71,7 @@ Plan plan_units(const std::vector<at::Tensor>& parameters, std::size_t unit_byte
   const std::vector<std::size_t> units = chosen_units(parameters, chosen);
   Plan rows;
   std::map<std::pair<std::size_t, at::ScalarType>, Open>
-      open;  // rows that more parameters fit into
+      open;  // rows to which more parameters can be added
   for (std::size_t i = parameters.size(); i-- > 0;) {
     const std::size_t bytes = parameters[i].nbytes();
     if (units[i] == kNotChosen && bytes >= kAloneBytes) {
@@ -88,7 +88,7 @@ Plan plan_units(const std::vector<at::Tensor>& parameters, std::size_t unit_byte
   return rows;
 }
 
-// The rows have another layout afterwards, so the state moves.
+// Afterwards the rows have another layout, so the state is copied.
 void ParameterRows::add(const std::vector<at::Tensor>& parameters) {
   std::vector<std::vector<at::Tensor>> states(parameters_.size());
   for (std::size_t i = 0; i < states.size(); ++i) {
@@ -128,7 +128,7 @@ std::int64_t ParameterRows::offset(std::size_t parameter) const {
   return row_of(parameter).layout.offset(places_[parameter].index);
 }
 
-// As offset(), but in this rank's part of the row.
+// As offset(), but within this rank's part of the row.
 std::int64_t ParameterRows::own_offset(std::size_t parameter) const {
   return offset(parameter) - row_of(parameter).layout.part_count() * division_.own_part;
 }

@@ -1,8 +1,9 @@
 #pragma once
 
 // The parameters of an optimizer in rows: one row for each element type or, if gradients are
-// divided, one for each unit of parameters. A row is cut into equal parts, one a rank. A rank keeps
-// the state of its part, and its gradients if they are divided. Nothing here communicates.
+// divided, one row for each unit of parameters. A row is cut into equal parts, one for each rank. A
+// rank keeps the state of its part and, if gradients are divided, its gradients. Nothing here
+// communicates.
 //
 // Thread safety: none.
 
@@ -20,14 +21,15 @@
 
 namespace paceline::optim {
 
-// Plans rows, as numbers of `parameters`: one row for each element type, in order.
+// Plans one row for each element type, in order. A row is a list of indices into `parameters`.
 std::vector<std::vector<std::size_t>> rows_by_type(const std::vector<at::Tensor>& parameters);
 
-// Plans units whose gradients travel together: those of `chosen`, whatever their size, and for the
-// other parameters units of about `unit_bytes`, in which large parameters stay alone. A unit has
-// one element type, so a chosen one of several types becomes several units. Their order is from the
-// last parameter to the first, as gradients arrive. Error(kInvalid) for a chosen parameter that is
-// not one of `parameters` or is chosen twice.
+// Plans units of parameters whose gradients are sent together: the units of `chosen`, whatever
+// their size, and for the other parameters units of about `unit_bytes`, in which a large parameter
+// has a unit of its own. A unit has one element type, so a chosen unit with several types is split
+// by type. The units are ordered from the last parameter to the first, because gradients are
+// computed in that order. Error(kInvalid) for a chosen parameter that is not in `parameters` or is
+// chosen twice.
 std::vector<std::vector<std::size_t>> plan_units(
     const std::vector<at::Tensor>& parameters, std::size_t unit_bytes,
     const std::vector<std::vector<at::Tensor>>& chosen);
@@ -36,24 +38,25 @@ class ParameterRows {
  public:
   struct Row {
     at::ScalarType type;
-    std::vector<std::size_t> parameters;  // their numbers
+    std::vector<std::size_t> parameters;  // numbers of the parameters
     std::vector<at::Tensor> tensors;
     FlatLayout layout;
-    std::vector<at::Tensor> state;  // [name]: the own part; in a 16-bit row the last is the master
-    at::Tensor gradients;  // the own part, if gradients are divided, until drop_gradients()
+    std::vector<at::Tensor> state;  // [name]: own part; the last one of a 16-bit row is the master
+    at::Tensor gradients;  // if gradients are divided: this rank's part, until drop_gradients()
   };
   struct Division {
     int num_parts = 1;
     int own_part = 0;
     bool divides_gradients = false;
   };
-  // Elements [first, last) of a parameter, in the order of its memory; none when last <= first.
+  // Elements [first, last) of a parameter, in the order of its memory; empty if last <= first.
   using Run = std::pair<std::int64_t, std::int64_t>;
 
-  // For each of `state_names`, a float32 tensor like each parameter is kept.
+  // For each of `state_names`, one float32 tensor is kept for each parameter.
   explicit ParameterRows(std::vector<std::string> state_names)
       : state_names_(std::move(state_names)) {}
-  // Adds parameters to rows by type; earlier parameters keep their state. Requires: undivided.
+  // Adds parameters to the rows of their types; earlier parameters keep their state. Requires: the
+  // rows are not divided.
   void add(const std::vector<at::Tensor>& parameters);
   // Makes new rows, with a state of zeros.
   void make(const std::vector<std::vector<std::size_t>>& plan, const Division& division);
@@ -75,16 +78,17 @@ class ParameterRows {
   bool has_master(std::size_t parameter) const;
   std::size_t num_states(std::size_t parameter) const { return row_of(parameter).state.size(); }
   std::string state_name(std::size_t state, std::size_t parameter) const;
-  // The address of element 0 of the parameter in the own part of a state, even if the part lacks
-  // it.
+  // The address at which element 0 of the parameter is, or would be, in this rank's part of a
+  // state.
   float* state_begin(std::size_t parameter, std::size_t state) const;
   at::Tensor own_state(std::size_t parameter, std::size_t state) const;
   std::vector<StatePart> state_parts() const;
-  // Returns a parameter's tensor of a state, from a row of that state with the parts of all ranks.
+  // Returns a parameter's tensor of a state. `row`: a row of that state with the parts of all
+  // ranks.
   at::Tensor whole_state(std::size_t parameter, const at::Tensor& row) const;
   std::size_t num_state_bytes() const;
 
-  // As Optimizer's functions of the same names.
+  // See Optimizer's functions of the same names.
   std::vector<OrderedGradient> gradients() const;
   std::vector<at::Tensor> gradient_memory() const;
   std::vector<GradientUnit> gradient_units() const;
@@ -106,7 +110,7 @@ class ParameterRows {
   std::vector<Row> rows_;
   std::vector<Place> places_;  // [parameter]
   Division division_;
-  std::vector<bool> has_gradient_;  // [parameter], where gradients are divided
+  std::vector<bool> has_gradient_;  // [parameter], if gradients are divided
 };
 
 }  // namespace paceline::optim

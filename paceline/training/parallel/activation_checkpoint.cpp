@@ -13,8 +13,8 @@
 namespace paceline {
 namespace {
 
-// A backward pass within another one. LibTorch runs queued callbacks when the inner pass ends, so
-// callbacks for the end of the outer pass are kept here until then.
+// Marks a backward pass that runs within another one. LibTorch runs queued callbacks when the inner
+// pass ends, so callbacks for the end of the outer pass are kept here until then.
 class InnerPass {
  public:
   InnerPass() { ++depth_; }
@@ -50,7 +50,7 @@ thread_local int RunningPart::depth_ = 0;
 
 struct Part : torch::CustomClassHolder {
   std::function<TensorList(const TensorList&)> run;
-  RandomState state;  // when the part began
+  RandomState state;  // the random state at the beginning of the part
   bool is_autocast = CpuAutocast::is_enabled();
   at::ScalarType autocast_type = CpuAutocast::dtype();
 };
@@ -59,7 +59,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
-  // `anchor` requires a gradient, so the outputs require one too, even if only parameters do.
+  // `anchor` requires a gradient, so the outputs require one too, even if no input does.
   static variable_list forward(AutogradContext* context, const at::Tensor& anchor,
                                at::TensorList inputs, c10::intrusive_ptr<Part> part) {
     (void)anchor;
@@ -104,7 +104,7 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
     variable_list result = {at::Tensor()};
     for (const at::Tensor& input : inputs)
       result.push_back(input.defined() ? input.grad() : at::Tensor());
-    result.emplace_back();  // the part itself has no gradient
+    result.emplace_back();  // for the argument `part`, which has no gradient
     return result;
   }
 };

@@ -24,13 +24,14 @@ void require_float(const std::vector<GradientBucket>& buckets, const std::string
   }
 }
 
-// The gradient as a matrix with a row for each index of dim 0; a copy if its memory has another
-// order.
+// Returns the gradient as a matrix with a row for each index of dim 0; a copy if its memory has
+// another order.
 at::Tensor as_matrix(const at::Tensor& gradient) {
   return gradient.reshape({gradient.size(0), -1});
 }
 
-// The part of `like_flat`, which is laid out as the bucket, that belongs to `gradient`.
+// Returns the part of `like_flat` at the position that `gradient` has in the bucket. `like_flat`
+// has the bucket's layout.
 at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
                       const at::Tensor& gradient) {
   const auto offset = gradient.data_ptr<float>() - bucket.flat.data_ptr<float>();
@@ -38,7 +39,7 @@ at::Tensor same_place(const at::Tensor& like_flat, const GradientBucket& bucket,
                               like_flat.storage_offset() + offset);
 }
 
-// The residuals of a hook with error feedback: the part of each gradient that it has not sent.
+// Adds the residuals of a hook with error feedback: the part of each gradient that it has not sent.
 void add_errors(const at::Tensor& errors, const GradientBucket& bucket,
                 std::vector<KeptTensor>& kept) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
@@ -147,7 +148,7 @@ void PowerSgdHook::prepare(ProcessGroup& group, const std::vector<GradientBucket
   }
 }
 
-// Draws new factors, different in each step and the same on all ranks.
+// Draws new factors, which are different in each step and the same on all ranks.
 void PowerSgdHook::start_from_random(State& state) const {
   auto generator =
       at::detail::createCPUGenerator(options_.seed + static_cast<std::uint64_t>(num_steps_));
@@ -167,7 +168,7 @@ WorkPtr PowerSgdHook::start_round(ProcessGroup& group, const GradientBucket& buc
   return nullptr;
 }
 
-// Sends the mean of the P instead of their sum: orthogonalising removes any factor.
+// Sends the mean of the factors P, not their sum: orthogonalising removes any constant factor.
 WorkPtr PowerSgdHook::send_p(ProcessGroup& group, const GradientBucket& bucket,
                              State& state) const {
   if (options_.use_error_feedback) {

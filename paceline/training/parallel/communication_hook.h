@@ -1,7 +1,7 @@
 #pragma once
 
 // Communication hooks, as in PyTorch's DDP. A hook replaces the plain all-reduce of a gradient
-// bucket: it averages compressed gradients, or averages over some of the ranks only. The hooks are
+// bucket: it averages compressed gradients, or averages over only some of the ranks. The hooks are
 // CompressHook, PowerSgdHook, TopKHook and PostLocalSgdHook.
 //
 // Thread safety: none; the thread of the backward pass uses a hook.
@@ -23,16 +23,16 @@ namespace paceline {
 struct GradientBucket {
   std::size_t index = 0;
   bool is_last = false;
-  at::Tensor flat;                    // the gradients one after another, with padding
-  std::vector<at::Tensor> gradients;  // each one's place in `flat`, with its parameter's shape
+  at::Tensor flat;                    // all gradients in sequence, with padding
+  std::vector<at::Tensor> gradients;  // views of `flat`, each with its parameter's shape
 };
 
 // A tensor that a hook keeps between passes for one gradient of a bucket.
 struct KeptTensor {
   std::string kind;          // "error"; a gradient has at most one tensor of a kind
-  std::size_t gradient = 0;  // its number in the bucket
+  std::size_t gradient = 0;  // number of the gradient in the bucket
   at::Tensor tensor;  // float32; a view of the hook's memory, into which restored values are copied
-  // True for residuals (error feedback): each rank has its own, a part of its gradients that has
+  // True for residuals (error feedback): each rank has its own, the part of its gradients that has
   // not been sent yet. False: the tensor is the same on every rank.
   bool is_owed = false;
 };
@@ -44,14 +44,14 @@ class CommunicationHook {
   // The name contains every option that must be the same on all ranks: "bf16_compress", "power_sgd
   // rank 2".
   virtual std::string name() const = 0;
-  // Collective; called when buckets have been planned. Bucket indices and the places of gradients
-  // are valid until the next plan. Afterwards, for each parameter, the tensors that kept() returned
-  // before are copied into those that it returns now.
+  // Collective; called when buckets have been planned. Bucket indices and the positions of
+  // gradients are valid until the next plan. After the call, for each parameter, the tensors that
+  // kept() returned before it are copied into those that kept() returns now.
   virtual void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) {
     (void)group, (void)buckets;
   }
   // For checkpoints, between passes: the tensors that the hook keeps for a bucket of the last
-  // prepare(), and its progress, in words that are the same on every rank.
+  // prepare(), and the hook's progress, in words that are the same on every rank.
   virtual std::vector<KeptTensor> kept(const GradientBucket& bucket) {
     (void)bucket;
     return {};
@@ -60,37 +60,36 @@ class CommunicationHook {
   virtual void set_progress(const optim::Words& words) { (void)words; }
   // Whether all ranks have the same gradients after a pass.
   virtual bool keeps_replicas_equal() const { return true; }
-  // Starts a round of communication and returns its Work; null when no round is left and
+  // Starts a round of communication and returns its Work; null when there are no more rounds and
   // `bucket.flat` has the result. Round 0 starts as soon as the bucket has all its gradients, while
-  // the backward pass goes on. Each later round starts at the end of the pass, once the round
-  // before it has ended. Every rank starts the rounds of a pass in the same order. An exception
+  // the backward pass continues. Each later round starts at the end of the pass, once the previous
+  // round has ended. Every rank must start the rounds of a pass in the same order. An exception
   // aborts the group.
   virtual WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) = 0;
 };
 
 // The tensors that a communication hook keeps between passes, by parameter, so that they outlive
-// the buckets: checkpoints save them, and the next plan of buckets takes them over after parameters
-// were frozen or thawed.
+// the buckets: checkpoints save them, and when buckets are planned again after parameters were
+// frozen or unfrozen, the tensors are copied into the new plan.
 //
 // `owed` has the gradients that a rank's hook has not sent yet, so it differs between ranks. When a
 // run resumes with another number of ranks, each rank begins with the mean of all `owed`, so that
-// the amount that the average of the gradients still lacks stays the same. A job of one rank sends
-// nothing and keeps `owed` for later runs with more ranks.
-// keeps `owed` for the next number of ranks.
+// the amount that is still missing in the average of the gradients stays the same. A job of one
+// rank sends nothing and keeps `owed` for later runs with more ranks.
 struct HookState {
-  // The hook's name and progress, and the order of the gradients in buckets: a resumed run plans
-  // the same buckets. The same on every rank; empty without a hook.
+  // The hook's name and progress, and the order of the gradients in buckets, so that a resumed run
+  // plans the same buckets. The same on every rank; empty without a hook.
   optim::Words words;
   optim::NamedTensors shared;  // "factor.PARAMETER": the same on every rank
   optim::NamedTensors owed;    // "error.PARAMETER": this rank's residuals
 };
 
-// The hooks below send gradients in fewer bytes: as 16-bit floats, as low-rank factors, or as their
-// largest elements only. Their residuals and factors go into checkpoints (HookState).
+// The hooks below send gradients in fewer bytes: as 16-bit floats, as low-rank factors, or only
+// their largest elements. Their residuals and factors are saved in checkpoints (HookState).
 
-// Halves the bytes of float32: elements travel as float16 or bfloat16, sums are float32. The same
-// as PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 of more than 65504 becomes
-// infinite.
+// Halves the bytes of float32: elements are sent as float16 or bfloat16, sums are computed in
+// float32. Equivalent to PyTorch's fp16_compress_hook and bf16_compress_hook. A float16 element
+// above 65504 becomes infinite.
 class CompressHook : public CommunicationHook {
  public:
   // Error(kInvalid) unless `type` is at::kHalf or at::kBFloat16.
@@ -106,24 +105,25 @@ class CompressHook : public CommunicationHook {
 
 struct PowerSgdOptions {
   std::int64_t rank = 1;
-  // Gradients travel uncompressed until this many passes have been averaged.
+  // Gradients are sent uncompressed until this many passes have been averaged.
   std::int64_t start_step = 1000;
-  // A matrix is compressed if that takes less than its bytes divided by this.
+  // A matrix is compressed if that takes fewer bytes than its own bytes divided by this.
   double min_compression_rate = 2;
   bool use_error_feedback = true;  // adds what a pass does not send to the next pass's gradients
-  bool warm_start = true;          // a pass begins with the factors of the last one
+  bool warm_start = true;          // a pass begins with the factors of the previous one
   double orthogonalization_epsilon = 0;
-  std::uint64_t seed = 0;  // for the first factors; the same on every rank
+  std::uint64_t seed = 0;  // for the initial factors; the same on every rank
 };
 
-// PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is taken as a matrix of n x m, dim 0
-// by the rest, and travels as factors of n x rank and m x rank. Options and their defaults are
-// PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not change after the
-// first pass. Gradients are float32 on the CPU. All ranks get the same bits, even if their
-// processors differ (vectorised_loops.h).
+// PowerSGD (Vogels, Karimireddy and Jaggi, 2019): a gradient is treated as an n x m matrix (dim 0
+// by all other dimensions), and sent as factors of n x rank and m x rank. Options and their
+// defaults are PyTorch's. PyTorch's limits on start_step do not apply, because buckets do not
+// change after the first pass. Gradients are float32 on the CPU. All ranks get the same bits, even
+// if their processors differ (vectorised_loops.h).
 class PowerSgdHook : public CommunicationHook {
  public:
-  // Error(kInvalid) for a rank below 1, or a rate or epsilon below 0.
+  // Error(kInvalid) unless rank is at least 1, min_compression_rate above 0, and the epsilon at
+  // least 0.
   explicit PowerSgdHook(const PowerSgdOptions& options);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
@@ -134,15 +134,15 @@ class PowerSgdHook : public CommunicationHook {
 
  private:
   struct Matrix {
-    std::size_t gradient;  // its number in the bucket
+    std::size_t gradient;  // number of the gradient in the bucket
     at::Tensor p, q;       // n x rank and m x rank, in State's memory
   };
   struct State {
     std::vector<Matrix> matrices;
-    std::vector<std::size_t> whole;  // gradients that travel as they are
+    std::vector<std::size_t> whole;  // gradients that are sent uncompressed
     at::Tensor whole_and_p, qs;      // sent in round 0, and in round 1
     std::vector<at::Tensor> whole_places;
-    at::Tensor input, error;  // each for the whole bucket
+    at::Tensor input, error;  // each as large as the whole bucket
     bool compresses = false;  // in this pass
   };
 
@@ -156,12 +156,12 @@ class PowerSgdHook : public CommunicationHook {
   std::vector<State> states_;  // [bucket]
 };
 
-// Sends the largest elements of each bucket, by magnitude, with their indices; the others are added
-// to the next pass's gradients (Aji and Heafield, 2017; Stich, Cordonnier and Jaggi, 2018).
-// Gradients are float32. Each element sent takes 8 bytes from every rank to every rank.
+// Sends the elements of each bucket with the largest magnitudes, with their indices; the other
+// elements are added to the next pass's gradients (Aji and Heafield, 2017; Stich, Cordonnier and
+// Jaggi, 2018). Gradients are float32. Each rank sends 8 bytes per element to every other rank.
 class TopKHook : public CommunicationHook {
  public:
-  // `density`: the share of elements to send. Error(kInvalid) unless 0 < density <= 1.
+  // `density`: the share of the elements to send. Error(kInvalid) unless 0 < density <= 1.
   explicit TopKHook(double density = 0.01);
   std::string name() const override;
   void prepare(ProcessGroup& group, const std::vector<GradientBucket>& buckets) override;
@@ -177,26 +177,26 @@ class TopKHook : public CommunicationHook {
   std::vector<State> states_;  // [bucket]
 };
 
-// Returns a group of those ranks of `group` that are on this rank's host, in their order.
+// Returns a group of the ranks of `group` that are on this rank's host, in the same order.
 // Collective.
 std::shared_ptr<ProcessGroup> host_group(ProcessGroup& group);
 
 // Post-local SGD (Lin, Stich, Patel and Jaggi, 2018): at first all ranks average their gradients;
 // later each rank averages them only with the ranks of its host, and all ranks average their
-// parameters from time to time.
+// parameters periodically.
 //
 //   model.register_comm_hook(std::make_shared<PostLocalSgdHook>(host_group(*group), 1000));
 //   PeriodicAverager averager(group, model->parameters(), {.period = 4, .warmup_steps = 1000});
 //   ... optimizer.step(); averager.average();
 //
-// Between two averages the hosts' parameters differ, and their momenta always differ. A checkpoint
-// has rank 0's values, so save when averaged() is true. A resumed run then continues from the
-// parameters of all ranks, with the same bits if the optimizer keeps no momenta. The optimizer must
-// not be sharded.
+// Between two averages the parameters differ between hosts, and the momenta differ even after an
+// average. A checkpoint has rank 0's values, so save only when averaged() is true. A resumed run
+// then continues with the parameters of all ranks; its bits are the same if the optimizer keeps no
+// momenta. The optimizer must not be sharded.
 class PostLocalSgdHook : public CommunicationHook {
  public:
-  // `subgroup`: a part of the model's group that has this rank. Gradients are averaged in it after
-  // `start_step` passes.
+  // `subgroup`: a part of the model's group that contains this rank. After `start_step` passes,
+  // gradients are averaged only within it.
   PostLocalSgdHook(std::shared_ptr<ProcessGroup> subgroup, std::int64_t start_step);
   std::string name() const override;
   bool keeps_replicas_equal() const override { return false; }
@@ -205,7 +205,7 @@ class PostLocalSgdHook : public CommunicationHook {
   WorkPtr start_round(ProcessGroup& group, const GradientBucket& bucket, int round) override;
 
  private:
-  const std::shared_ptr<ProcessGroup> subgroup_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> subgroup_;  // shared with the user
   const std::int64_t start_step_;
   std::int64_t num_steps_ = 0;
 };
@@ -221,16 +221,16 @@ class PeriodicAverager {
   // Error(kInvalid) for a period below 1 or a negative warm-up.
   PeriodicAverager(std::shared_ptr<ProcessGroup> group, std::vector<at::Tensor> parameters,
                    const PeriodicAveragerOptions& options);
-  // Averages the parameters when it is time; call it after each step of the optimizer. The first
-  // call after `warmup_steps` calls makes every parameter the mean over all ranks, and so does
+  // Averages the parameters if they are due; call it after each step of the optimizer. The first
+  // call after `warmup_steps` calls sets every parameter to its mean over all ranks, and so does
   // every `period`-th call after that one. These calls are collective.
   void average();
-  // Whether the last average() averaged, so that all replicas are equal.
+  // Whether the last average() averaged the parameters, so that all replicas are equal.
   bool averaged() const { return averaged_; }
 
   // For a checkpoint: the averager's options and the number of average() calls. require_own()
-  // throws Error(kInvalid) that lists the differences when `state` is from an averager with other
-  // options.
+  // throws Error(kInvalid), which lists the differences, when `state` is from an averager with
+  // other options.
   optim::Words state() const;
   void require_own(const optim::Words& state) const;
   void set_state(const optim::Words& state);
@@ -238,7 +238,7 @@ class PeriodicAverager {
  private:
   optim::Words options() const;
 
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   const std::vector<at::Tensor> parameters_;
   const PeriodicAveragerOptions options_;
   std::int64_t num_steps_ = 0;

@@ -21,8 +21,8 @@ namespace paceline {
 
 namespace {
 
-// Sets the number of OpenMP threads that this thread computes with, until the end of the scope.
-// at::set_num_threads() would also set the number for threads that start later.
+// Sets the number of OpenMP threads with which the calling thread computes, until the end of the
+// scope. at::set_num_threads() would also set the number for threads that start later.
 class ComputingThreads {
  public:
   explicit ComputingThreads(int count) : before_(at::get_num_threads()) { set(count); }
@@ -115,7 +115,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// One forward pass of all replicas, with everything that its backward pass needs.
+// One forward pass of all replicas, with all data for its backward pass.
 struct Pass : torch::CustomClassHolder {
   std::shared_ptr<ReplicaThreads> threads;
   std::shared_ptr<ReplicaSet> set;
@@ -123,8 +123,8 @@ struct Pass : torch::CustomClassHolder {
   std::vector<ReplicaTensors> inputs;   // [replica]
   std::vector<ReplicaTensors> outputs;  // [replica], with their graphs
   ReplicaTensors module_parameters;
-  std::vector<std::int64_t> versions;  // of the module's parameters, in the forward pass
-  // The numbers of the inputs and parameters that the node of the graph has, in order.
+  std::vector<std::int64_t> versions;  // versions of the module's parameters in the forward pass
+  // Indices of the inputs and parameters that the node of the graph has as inputs, in order.
   std::vector<std::size_t> tracked_inputs, tracked_parameters;
 
   int count() const { return static_cast<int>(inputs.size()); }
@@ -184,7 +184,7 @@ void run_forward(Pass& pass) {
   });
 }
 
-// Runs the replica's own backward pass, from its rows of the gradients.
+// Runs the replica's own backward pass, starting from its rows of the gradients.
 void run_backward(Pass& pass, std::size_t replica, const variable_list& gradients) {
   for (auto& parameter : pass.set->parameters[replica]) parameter.mutable_grad() = at::Tensor();
   for (auto& input : pass.inputs[replica]) {
@@ -260,7 +260,7 @@ struct ReplicasFunction : torch::autograd::Function<ReplicasFunction> {
       result.push_back(gradient_of_input(pass, index));
     for (const std::size_t index : pass.tracked_parameters)
       result.push_back(gradient_of_parameter(pass, index));
-    result.emplace_back();  // the pass itself has no gradient
+    result.emplace_back();  // for the argument `pass`, which has no gradient
     return result;
   }
 };
@@ -312,8 +312,8 @@ std::shared_ptr<ReplicaSet> ModuleReplicas::take_set() {
   return sets_.back();
 }
 
-// Brings the replicas up to date with the module. Parameters, and the first replica's buffers,
-// share the module's memory; other buffers are copies.
+// Updates the replicas from the module. Parameters, and the first replica's buffers, share the
+// module's memory; other buffers are copies.
 void ModuleReplicas::follow_module(ReplicaSet& set) const {
   const at::NoGradGuard no_grad;
   const auto modules = module_->modules();
@@ -322,7 +322,7 @@ void ModuleReplicas::follow_module(ReplicaSet& set) const {
   for (std::size_t replica = 0; replica < set.modules.size(); ++replica) {
     const auto own = set.modules[replica]->modules();
     for (std::size_t i = 0; i < modules.size() && i < own.size(); ++i)
-      own[i]->train(modules[i]->is_training());  // parents come before their children
+      own[i]->train(modules[i]->is_training());  // parents are listed before their children
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       at::Tensor& parameter = set.parameters[replica][i];
       parameter.set_data(parameters[i].detach());

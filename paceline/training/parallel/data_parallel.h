@@ -1,8 +1,8 @@
 #pragma once
 
 // DataParallel: replicas of a module in threads of one process, as if each thread were a device.
-// ModuleReplicas has the replicas and ReplicaThreads the threads; neither depends on the module's
-// type.
+// ModuleReplicas manages the replicas and ReplicaThreads the threads; neither depends on the type
+// of the module.
 
 #include <condition_variable>
 #include <cstddef>
@@ -25,10 +25,10 @@
 namespace paceline {
 
 // The threads that work on the replicas of a module: the caller's thread works on the first
-// replica, and every other replica has a thread. They divide LibTorch's computing threads among
-// themselves.
+// replica, and every other replica has a thread of its own. The threads share LibTorch's intra-op
+// threads equally.
 //
-// Thread safety: run() may be called from any thread; calls come one after another.
+// Thread safety: any thread may call run(); only one call runs at a time.
 class ReplicaThreads {
  public:
   explicit ReplicaThreads(int num_replicas);
@@ -37,8 +37,9 @@ class ReplicaThreads {
   ReplicaThreads& operator=(const ReplicaThreads&) = delete;
 
   // Calls body(0) to body(count - 1) at the same time, each replica always on the same thread, with
-  // the caller's grad mode and autocast, and waits for all of them. The exception of the lowest
-  // replica is thrown, as an Error that names the replica and `what` it was doing.
+  // the caller's grad mode and autocast, and waits for all of them. If replicas throw, the
+  // exception of the first of them is thrown, as an Error that names the replica and `what` it was
+  // doing.
   void run(int count, const char* what, const std::function<void(int replica)>& body);
 
  private:
@@ -46,20 +47,20 @@ class ReplicaThreads {
     int count = 0;
     int threads_of_each = 1;
     const std::function<void(int)>* body = nullptr;
-    at::ThreadLocalState state;  // the caller's
+    at::ThreadLocalState state;  // the caller's thread-local state
   };
   void work(int replica);
   void attempt(int replica, const Job& job);
 
-  std::mutex one_run_;  // held by the run under way
+  std::mutex one_run_;  // held while a run is under way
   std::mutex mutex_;    // guards the members below
   std::condition_variable begun_, ended_;
   const Job* job_ = nullptr;
   std::uint64_t num_runs_ = 0;
   int num_working_ = 0;
   bool stopped_ = false;
-  std::vector<std::exception_ptr> errors_;  // of a run; each is written by its replica's thread
-  std::vector<std::jthread> threads_;       // the last member, because the threads use the others
+  std::vector<std::exception_ptr> errors_;  // [replica]; written by its thread in a run
+  std::vector<std::jthread> threads_;  // declared last, because the threads use the other members
 };
 
 using ReplicaTensors = std::vector<at::Tensor>;
@@ -67,30 +68,31 @@ using ReplicaTensors = std::vector<at::Tensor>;
 using ReplicaForward =
     std::function<ReplicaTensors(torch::nn::Module& replica, const ReplicaTensors& inputs)>;
 
-// Clones of a module, one for each replica, kept for the next passes.
+// Clones of a module, one for each replica, kept for later passes.
 struct ReplicaSet {
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
-  std::vector<ReplicaTensors> parameters, buffers;  // of each module, in order
+  std::vector<ReplicaTensors> parameters, buffers;  // [module], in order
 };
 
-// Copies of a module that share its parameters' memory, and run on parts of a batch at the same
+// Copies of a module that share its parameters' memory and process parts of a batch at the same
 // time, in threads of this process.
 //
-// The forward passes of all replicas are one node of the graph. Its backward pass runs the
-// replicas' backward passes, also at the same time, and adds up each parameter's gradients in one
+// The forward passes of all replicas are one node of the autograd graph. Its backward pass runs the
+// replicas' backward passes, also at the same time, and adds up each parameter's gradients in a
 // fixed order: a balanced tree over the replicas, split at the largest power of two, as the engine
-// adds up ranks.
+// does for sums over ranks.
 //
-// Thread safety: none; one thread uses it. Graphs that it made may outlive it.
+// Thread safety: none; one thread uses the object. Graphs that were made by it may outlive it.
 class ModuleReplicas {
  public:
-  // Error(kInvalid) for fewer than one replica, or a module whose clone() does not give one like
-  // it.
+  // Error(kInvalid) for fewer than one replica, or for a module whose clone() is not a module with
+  // the same parameters and buffers.
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module, int num_replicas);
 
   // Cuts each input along dim 0 as at::chunk() does, gives each replica its parts, and concatenates
-  // the replicas' outputs along dim 0; outputs without dimensions become a vector. Undefined inputs
-  // go to every replica. With one part the module itself runs.
+  // the replicas' outputs along dim 0; outputs without dimensions are combined into a vector.
+  // Undefined inputs are passed to every replica. If there is only one part, the module itself
+  // runs.
   ReplicaTensors forward(const ReplicaTensors& inputs, const ReplicaForward& forward);
   int num_replicas() const { return num_replicas_; }
 
@@ -99,11 +101,11 @@ class ModuleReplicas {
   std::shared_ptr<ReplicaSet> take_set();
   void follow_module(ReplicaSet& set) const;
 
-  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
+  const std::shared_ptr<torch::nn::Module> module_;  // shared with the user
   const int num_replicas_;
-  const std::shared_ptr<ReplicaThreads> threads_;  // owners: this and its graphs
-  // Each set is owned by this and by the graph that uses it; a set that no graph uses serves the
-  // next pass.
+  const std::shared_ptr<ReplicaThreads> threads_;  // shared with the graphs
+  // Each set is shared with the graph that uses it; a set that no graph uses is taken for the next
+  // pass.
   std::vector<std::shared_ptr<ReplicaSet>> sets_;
 };
 
@@ -112,7 +114,7 @@ namespace detail {
 template <class T>
 inline constexpr bool is_tensor = std::is_base_of_v<at::TensorBase, std::decay_t<T>>;
 
-// An argument of a replica: its next tensor, or a value that all replicas get.
+// Returns an argument for a replica: the replica's next tensor, or a value that all replicas get.
 template <class Argument>
 std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of_replica(
     const Argument& argument, const ReplicaTensors& tensors, std::size_t& next) {
@@ -123,8 +125,8 @@ std::conditional_t<is_tensor<Argument>, at::Tensor, const Argument&> argument_of
   }
 }
 
-// Converts the result of a module's forward(), a tensor or a vector or tuple of tensors, to a list
-// and back.
+// Converts the result of a module's forward(), which is a tensor or a vector or tuple of tensors,
+// to a list and back.
 template <class Result>
 struct ReplicaResult {
   static ReplicaTensors to_list(const Result& result) {
@@ -160,24 +162,24 @@ struct ReplicaResult<ReplicaTensors> {
 //   auto output = model(input);       // two replicas, each with half of the samples
 //   loss(output).backward();          // the gradients are in the module's own parameters
 //
-// Each forward pass cuts every tensor among the arguments along dim 0 into equal parts
-// (torch::chunk: the last one may be smaller, and few samples make fewer parts), gives all other
-// arguments to every replica, and concatenates the outputs along dim 0. Replicas share the module's
-// parameters. They begin with its buffers; the first replica's changes of buffers are kept, and the
-// changes of other replicas are dropped. In the backward pass each parameter gets the sum over all
-// replicas, in a fixed order.
+// Each forward pass cuts every tensor among the arguments along dim 0 into equal parts (as
+// torch::chunk: the last part may be smaller, and few samples result in fewer parts), passes all
+// other arguments to every replica, and concatenates the outputs along dim 0. Replicas share the
+// module's parameters. At the beginning of a pass they have the module's buffers; afterwards the
+// first replica's changes of buffers are kept, and those of other replicas are dropped. In the
+// backward pass each parameter gets the sum of its gradients over all replicas, in a fixed order.
 //
-// The module must have a clone(): derive it from torch::nn::Cloneable. Replicas follow the
-// registered parameters and buffers from pass to pass; other members stay as they were cloned.
-// Replicas draw random numbers from one generator, in an order that changes from run to run, so two
-// runs with dropout differ. There is no second derivative, and graphs are kept until the output is
-// destroyed.
+// The module must have a clone(): derive it from torch::nn::Cloneable. In each pass the replicas
+// follow the module's registered parameters and buffers; other members keep the values that they
+// had when they were cloned. All replicas draw random numbers from one generator, in an order that
+// changes from run to run, so two runs with dropout differ. Second derivatives are not supported. A
+// graph is kept until the output is destroyed.
 //
-// One process can use all cores without this, because LibTorch's operations have threads of their
-// own: prefer DistributedDataParallel for speed.
+// One process can use all cores without this class, because LibTorch's operations have threads of
+// their own. For speed, prefer DistributedDataParallel.
 //
-// Thread safety: none; one thread trains. forward() of the module runs in several threads, each
-// with its own replica.
+// Thread safety: none; one thread trains. The module's forward() runs in several threads, each with
+// its own replica.
 template <class Module>
 class DataParallel {
  public:
@@ -188,10 +190,10 @@ class DataParallel {
   DataParallel(const torch::nn::ModuleHolder<Module>& holder, int num_replicas)
       : DataParallel(holder.ptr(), num_replicas) {}
 
-  // Runs the module's forward() on all replicas. At least one argument is a tensor; all tensors
-  // have the same number of samples (dim 0). The result is a tensor, or a vector or tuple of
-  // tensors. An exception in a replica is thrown as an Error with the replica's number, after all
-  // replicas have ended.
+  // Runs the module's forward() on all replicas. At least one argument must be a tensor, and all
+  // tensors must have the same number of samples (dim 0). The result is a tensor, or a vector or
+  // tuple of tensors. An exception in a replica is thrown as an Error with the replica's number,
+  // after all replicas have ended.
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Result = std::decay_t<decltype(std::declval<Module&>().forward(arguments...))>;
@@ -202,7 +204,7 @@ class DataParallel {
     (collect(arguments), ...);
     const auto run = [&](torch::nn::Module& replica, const ReplicaTensors& own) {
       std::size_t next = 0;
-      // Braces make the arguments from left to right.
+      // The braces guarantee that the elements are evaluated from left to right.
       const std::tuple<decltype(detail::argument_of_replica(arguments, own, next))...> mine{
           detail::argument_of_replica(arguments, own, next)...};
       auto& module = dynamic_cast<Module&>(replica);
@@ -216,7 +218,7 @@ class DataParallel {
     return forward(arguments...);
   }
 
-  // These call the module's own functions.
+  // Call the module's functions of the same names.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<at::Tensor> buffers() const { return module_->buffers(); }
@@ -233,7 +235,7 @@ class DataParallel {
   DataParallel* operator->() { return this; }
 
  private:
-  const std::shared_ptr<Module> module_;  // owners: the user and this
+  const std::shared_ptr<Module> module_;  // shared with the user
   ModuleReplicas replicas_;
 };
 

@@ -40,8 +40,8 @@ std::vector<at::Tensor> ShardBuffers::copy() const {
   return values;
 }
 
-// Writes the bytes without telling autograd, which keeps BatchNorm's statistics for a backward pass
-// that does not read them, and would refuse that pass after a change that it saw.
+// Writes the bytes without LibTorch's operations. Autograd keeps BatchNorm's statistics for a
+// backward pass that does not read them, and would reject that pass if it detected the change.
 void ShardBuffers::restore(const std::vector<at::Tensor>& values) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -133,7 +133,7 @@ void DataParallelState::shard_optimizer(const std::vector<NamedParameter>& param
   options_.optimizer->shard(group_, shard);
 }
 
-// Without a divided step, each rank would take its own step in the same memory.
+// Without a sharded optimizer, each rank would take its own step in the same memory.
 void DataParallelState::require_one_copy(const std::vector<NamedParameter>& parameters) const {
   if (options_.optimizer != nullptr && options_.shard.one_copy) return;
   for (const auto& parameter : parameters) {
@@ -157,7 +157,7 @@ void DataParallelState::require_shards_apart() const {
   }
 }
 
-// Where hosts divide the parameters there are no replicas to compare.
+// If hosts divide the parameters, there are no replicas to compare.
 std::int64_t DataParallelState::guard_passes() const {
   const bool has_replicas = options_.optimizer == nullptr || !options_.optimizer->divides_hosts();
   return has_replicas ? options_.guard_passes : 0;
@@ -185,7 +185,7 @@ void DataParallelState::broadcast_parameters(int root) {
 void DataParallelState::broadcast_buffers(int root) {
   if (group_->world_size() == 1) return;
   const at::NoGradGuard no_grad;
-  std::vector<Buffer> bytes;  // buffers in host memory travel in one message, whatever their types
+  std::vector<Buffer> bytes;  // buffers in host memory, of any types: sent in one message
   std::vector<std::uint32_t> shapes;
   GivenTensors given;
   for (const auto& buffer : buffers_) {
@@ -253,8 +253,8 @@ void DataParallelState::before_forward(std::int64_t samples) {
   buffers_may_differ_ = trains;
 }
 
-// Within join(), buffers are sent at the beginning of passes instead, where ranks without inputs
-// take part too.
+// Within join(), buffers are sent at the beginning of passes instead, because ranks without inputs
+// take part there.
 void DataParallelState::end_step() {
   kept_buffers_.verify_before_pass(kBuffer, *group_, reducer_->num_steps());
   if (reducer_->steps().has_shards()) shard_buffers_.end_step();

@@ -1,8 +1,8 @@
 #pragma once
 
-// DistributedDataParallel makes a LibTorch module a replica that trains together with the replicas
-// of the other ranks. DataParallelState is the part of it that does not depend on the module's
-// type.
+// DistributedDataParallel turns a LibTorch module into a replica that trains together with the
+// replicas on the other ranks. DataParallelState is the part of it that does not depend on the type
+// of the module.
 
 #include <cstdint>
 #include <memory>
@@ -20,19 +20,19 @@
 
 namespace paceline {
 
-// A module's buffers (BatchNorm's statistics) in a step of logical shards. The forward pass of
-// every shard begins with the buffers that the step began with, and the step ends with the buffers
-// that the first shard's pass left. So rank 0 ends with those of shard 0, and all ranks get them,
-// for every number of ranks, even if parts of the model run again in the backward pass
-// (checkpoint()). A step has one forward pass for each shard.
+// A module's buffers (BatchNorm's statistics) in a step with logical shards. The forward pass of
+// every shard begins with the buffers from the beginning of the step, and the step ends with the
+// buffers that the rank's first shard has produced. So rank 0 ends with the buffers of shard 0, and
+// all ranks get them, for every number of ranks, even if parts of the model run again in the
+// backward pass (checkpoint()). A step has one forward pass for each shard.
 //
 // Thread safety: none.
 class ShardBuffers {
  public:
   explicit ShardBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {}
 
-  // Call these around the forward pass of this rank's shard `index`, and after the last backward
-  // pass.
+  // Call begin_forward() and end_forward() around the forward pass of this rank's shard `index`,
+  // and end_step() after the last backward pass.
   void begin_forward(std::int64_t index);
   void end_forward(std::int64_t index);
   void end_step();
@@ -55,7 +55,7 @@ class DataParallelState {
   DataParallelState(const DataParallelState&) = delete;  // the reducer refers to it
   DataParallelState& operator=(const DataParallelState&) = delete;
 
-  // Marks one forward pass: constructed before it, destroyed after it.
+  // Marks a forward pass: constructed before it, destroyed after it.
   class Pass {
    public:
     Pass(DataParallelState& state, std::int64_t samples);
@@ -71,13 +71,14 @@ class DataParallelState {
   ProcessGroup& group() { return *group_; }
   const std::shared_ptr<ProcessGroup>& shared_group() const { return group_; }
 
-  // For join(): from now on each forward pass is announced through `inputs`; null: no pass is.
+  // For join(): from now on each forward pass is announced through `inputs`; null: no pass is
+  // announced.
   void set_uneven_inputs(UnevenInputs* inputs);
-  // Collective: takes part in a pass for which this rank has no inputs.
+  // Collective: takes part in a pass of the other ranks for which this rank has no inputs.
   void pass_without_inputs(const UnevenInputs::Others& others);
-  // Collective: gives every rank the parameters and buffers of `rank`.
+  // Collective: copies the parameters and buffers of `rank` to every rank.
   void take_model_of(int rank);
-  // Drops the gradients that were given to the optimizer.
+  // Drops the gradients that the optimizer has received.
   void forget_gradients();
 
  private:
@@ -91,20 +92,20 @@ class DataParallelState {
   void broadcast_buffers(int root);
   void note_buffers();
 
-  const std::shared_ptr<torch::nn::Module> module_;  // owners: the user and this
-  const std::shared_ptr<ProcessGroup> group_;        // owners: the user and this
+  const std::shared_ptr<torch::nn::Module> module_;  // shared with the user
+  const std::shared_ptr<ProcessGroup> group_;        // shared with the user
   const DistributedDataParallelOptions options_;
-  std::vector<at::Tensor> parameters_;  // each once
+  std::vector<at::Tensor> parameters_;  // without duplicates
   std::vector<at::Tensor> buffers_;
   KeptTensors::Named named_buffers_;
-  KeptTensors kept_buffers_;  // as the last pass left them
+  KeptTensors kept_buffers_;  // with hashes of the values that the last pass left
   UnevenInputs* uneven_inputs_ = nullptr;
   ShardBuffers shard_buffers_;
-  bool buffers_may_differ_ = false;  // a pass has trained since the last broadcast, on all ranks
+  bool buffers_may_differ_ = false;  // all ranks have trained since the last broadcast
   std::unique_ptr<Reducer> reducer_;
 };
 
-// The first dimension of the first tensor among a forward pass's arguments: usually its number of
+// The first dimension of the first tensor among a forward pass's arguments; usually the number of
 // samples.
 template <class... Args>
 std::int64_t batch_size_of(const Args&... arguments) {
@@ -120,7 +121,7 @@ std::int64_t batch_size_of(const Args&... arguments) {
 
 // Data parallelism for any torch::nn::Module, with the semantics of PyTorch's
 // DistributedDataParallel: every rank has a replica, works on its own part of the batch, and takes
-// the same step because gradients are averaged over the ranks.
+// the same step, because gradients are averaged over the ranks.
 //
 //   auto group = paceline::init_process_group();
 //   paceline::DistributedDataParallel model(std::make_shared<Net>(), group);
@@ -129,29 +130,30 @@ std::int64_t batch_size_of(const Args&... arguments) {
 //   loss.backward();       // gradients are averaged in here
 //   optimizer.step();
 //
-// It is used like a module of LibTorch: `model->forward(x)`, `model.forward(x)` and `model(x)` are
-// the same call. `->` returns this wrapper, which also has the functions that loops call on a
+// It is used like a LibTorch module: `model->forward(x)`, `model.forward(x)` and `model(x)` are the
+// same call. `->` returns this wrapper, which also has the functions that training loops call on a
 // module (parameters(), train(), zero_grad(), ...). module() returns the module itself, whose own
 // forward() does not involve the other ranks.
 //
-// The constructor checks that all ranks have the same parameters, and gives every rank the
-// parameters and buffers of rank 0. Set memory formats, devices and frozen parameters before it. In
-// a group of one nothing is communicated.
+// The constructor checks that all ranks have the same parameters, and copies the parameters and
+// buffers of rank 0 to every rank. Set memory formats and devices, and freeze parameters, before
+// you construct it. In a group of one rank nothing is communicated.
 //
-// A module in CUDA memory needs a group with a backend for it (cpu:paceline,cuda:nccl).
+// A module in CUDA memory requires a group with a CUDA backend (cpu:paceline,cuda:nccl).
 //
-// An exception in a backward pass leaves gradients that are partly averaged; the next forward()
-// drops them all. If every rank had the exception and caught it, training can go on. If only one
-// rank had it, the others wait in their pass, so let it end the process. A rank that goes on alone
-// gets an Error at its next forward(), and so do the others (Reducer::before_forward()).
+// After an exception in a backward pass, some gradients are averages and others are not; the next
+// forward() drops them all. If every rank had the exception and caught it, training can continue.
+// If only one rank had it, the other ranks are blocked in their backward pass, so do not catch the
+// exception: let it end the process. If such a rank continues, it gets an Error at its next
+// forward(), and so do the other ranks (Reducer::before_forward()).
 //
 // Thread safety: none; one thread trains.
 template <class Module>
 class DistributedDataParallel {
  public:
-  // Collective. Error(kInvalid) when the ranks' models differ, no parameter requires a gradient or
-  // the parameters are on several devices; kUnsupported when the group has no backend for their
-  // device.
+  // Collective. Error(kInvalid) when the models of the ranks differ, when no parameter requires a
+  // gradient, or when the parameters are on several devices; kUnsupported when the group has no
+  // backend for their device.
   DistributedDataParallel(std::shared_ptr<Module> module, std::shared_ptr<ProcessGroup> group,
                           const DistributedDataParallelOptions& options = {})
       : module_(std::move(module)), state_(module_, std::move(group), options) {}
@@ -161,7 +163,7 @@ class DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
-  // The module's forward(), with any arguments and any result. Error(kInvalid) in a part of
+  // The module's forward(), with any arguments and any result. Error(kInvalid) inside a
   // checkpoint(), which would run its communication twice.
   template <class... Args>
   decltype(auto) forward(Args&&... args) {
@@ -173,7 +175,7 @@ class DistributedDataParallel {
     return forward(std::forward<Args>(args)...);
   }
 
-  // These call the module's own functions.
+  // Call the module's functions of the same names.
   std::vector<at::Tensor> parameters() const { return module_->parameters(); }
   auto named_parameters() const { return module_->named_parameters(); }
   std::vector<at::Tensor> buffers() const { return module_->buffers(); }
@@ -181,28 +183,28 @@ class DistributedDataParallel {
   void train(bool on = true) { module_->train(on); }
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
-  // Drops the gradients, including those in an optimizer of fully_shard(), which the module's
-  // zero_grad() does not reach.
+  // Drops the gradients, including those that an optimizer of fully_shard() has received; the
+  // module's own zero_grad() does not reach these.
   void zero_grad() {
     module_->zero_grad();
     state_.forget_gradients();
   }
 
-  // Collective, between passes (Reducer::set_hook()).
+  // Collective; call it between passes (Reducer::set_hook()).
   void register_comm_hook(std::shared_ptr<CommunicationHook> hook) {
     state_.reducer().set_hook(std::move(hook));
   }
   [[nodiscard]] NoSync no_sync() { return NoSync(state_.reducer()); }
   Module& module() { return *module_; }
-  // For torch::save(model.module_ptr(), path), which writes the same as torch::save(model, path).
-  // One rank is enough, because all ranks have the same values.
+  // For torch::save(model.module_ptr(), path), which writes the same file as torch::save(model,
+  // path). It is enough that one rank saves, because all ranks have the same values.
   const std::shared_ptr<Module>& module_ptr() const { return module_; }
   DistributedDataParallel* operator->() { return this; }
   Reducer& reducer() { return state_.reducer(); }
   DataParallelState& state() { return state_; }
 
  private:
-  const std::shared_ptr<Module> module_;  // owners: the user and this
+  const std::shared_ptr<Module> module_;  // shared with the user
   DataParallelState state_;
 };
 

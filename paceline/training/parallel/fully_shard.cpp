@@ -29,7 +29,7 @@ DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
   check(options.units.empty() || options.stage >= 2,
         "fully_shard: units divide gradients, which stage {} does not", options.stage);
   check(!options.divide_hosts || options.stage == 3,
-        "fully_shard: stage {} leaves the parameters to each rank; hosts divide them in stage 3",
+        "fully_shard: divide_hosts needs stage 3; in stage {} each rank has all parameters",
         options.stage);
   DistributedDataParallelOptions all = options.data_parallel;
   all.optimizer = &optimizer;
@@ -50,7 +50,7 @@ struct Place {
   std::size_t offset = 0;
 };
 
-// Places each parameter once, one after another.
+// Assigns an offset to each parameter, once, in order.
 std::vector<Place> place_parameters(const torch::nn::Module& module) {
   std::vector<Place> places;
   std::size_t offset = 0;
@@ -67,8 +67,8 @@ std::vector<Place> place_parameters(const torch::nn::Module& module) {
   return places;
 }
 
-// Returns a line for each parameter, which must be the same on every rank, and the total number of
-// bytes.
+// Returns a line for each parameter, followed by the total number of bytes. The text must be the
+// same on every rank.
 std::string describe(const std::vector<Place>& places) {
   std::string text;
   for (const auto& [name, tensor, offset] : places) {
@@ -130,7 +130,7 @@ class Builder {
       agree({});
     }
     for (int turn = 1; turn < host().world_size(); ++turn) {
-      host().barrier();  // the previous rank has dropped its own copy
+      host().barrier();  // until the previous rank has dropped its own copy
       if (turn != host().rank()) continue;
       take_turn([&] {
         auto places = place_parameters(*make());
@@ -138,7 +138,7 @@ class Builder {
         move(places);
       });
     }
-    group_.barrier();  // all hosts are done
+    group_.barrier();  // until all hosts are done
   }
 
  private:
@@ -152,7 +152,7 @@ class Builder {
     fail(ErrorCode::kInvalid, "{}: {}", group_.self(), reason);
   }
 
-  // Sends rank 0's description of the parameters to all ranks, and makes the copy of each host.
+  // Sends rank 0's description of the parameters to all ranks, and allocates the copy of each host.
   void agree(const std::string& own) {
     if (firsts_ && host().rank() == 0) require_same(own, broadcast_object(*firsts_, own, 0));
     description_ = broadcast_object(host(), own, 0);
@@ -179,7 +179,7 @@ class Builder {
   std::shared_ptr<ProcessGroup> own_host_;  // null: the group is on one host
   std::shared_ptr<ProcessGroup> firsts_;    // the first rank of each host
   std::string description_;
-  std::shared_ptr<const OneCopy> copy_;  // owners: this and the parameters
+  std::shared_ptr<const OneCopy> copy_;  // shared with the parameters
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-// Data parallelism in which the ranks divide everything that a model needs besides its activations,
+// Data parallelism in which the ranks divide everything that a model needs except its activations,
 // in the stages of ZeRO (Rajbhandari et al., 2020), for an ordinary module and loop:
 //
 //   optim::Adam optimizer(net->parameters(), {.lr = 1e-3});
@@ -13,22 +13,23 @@
 //
 // Stage 1 divides the optimizer's state and its step. Stage 2 also divides gradients: while the
 // backward pass runs, each rank gets the gradients of the part that it updates, and `.grad` stays
-// undefined; reading it is Error(kInvalid), also for LibTorch's own functions. Stage 3 keeps the
-// parameters once a host, in memory that its ranks share: nothing is gathered within a host, the
-// updates of other hosts arrive once a host after each step, and a write to a parameter outside of
-// a step ends the process after a line that names the parameter. With `divide_hosts` each host
-// keeps only a part of the parameters: before an operation reads a parameter, its unit arrives from
-// the other hosts, while the model computes with the previous unit. All stages give the same bits
-// as DistributedDataParallel with the whole step on every rank.
+// undefined; reading it is Error(kInvalid), even in LibTorch's own functions. Stage 3 keeps one
+// copy of the parameters per host, in memory that the host's ranks share: nothing is gathered
+// within a host, and after each step the updates of other hosts are sent once to each host. A write
+// to a parameter outside of a step prints the parameter's name and ends the process. With
+// `divide_hosts` each host keeps only a part of the parameters: before an operation reads a
+// parameter, the parameter's unit arrives from the other hosts, while the model computes with the
+// previous unit. All stages give the same bits as DistributedDataParallel with the whole step on
+// every rank.
 //
-// fully_shard() returns a DistributedDataParallel: accumulation, unused and frozen parameters, tied
-// weights, logical shards, join() and the replica guard work as usual. Communication hooks need
-// stage 1.
+// fully_shard() returns a DistributedDataParallel: gradient accumulation, unused and frozen
+// parameters, tied weights, logical shards, join() and the replica guard work as usual.
+// Communication hooks require stage 1.
 //
-// Memory in bytes on each rank, besides activations, for P float32 parameters and Adam on W ranks:
-// 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; in stage 3 12 P / W, and
-// once a host 4 P or, with `divide_hosts` on H hosts, 4 P / H and four units. In stages 2 and 3 a
-// backward pass needs four more units.
+// Memory in bytes on each rank, without activations, for P float32 parameters and Adam on W ranks:
+// 16 P undivided; 8 P + 8 P / W in stage 1; 4 P + 12 P / W in stage 2; 12 P / W in stage 3, which
+// also needs 4 P for each host or, with `divide_hosts` on H hosts, 4 P / H and four units for each
+// host. In stages 2 and 3 a backward pass needs four more units.
 
 #include <cstddef>
 #include <functional>
@@ -46,27 +47,27 @@ namespace paceline {
 
 struct FullyShardOptions {
   int stage = 3;                       // 1, 2 or 3
-  std::size_t unit_bytes = 4U << 20U;  // of parameters whose gradients travel together; above 0
-  // Units of your choice instead, such as block->parameters() for each block; parameters in none of
-  // them get units by size. With stages 2 and 3.
+  std::size_t unit_bytes = 4U << 20U;  // parameter bytes per unit; above 0
+  // Units that you choose yourself, such as block->parameters() for each block; all other
+  // parameters get units by size. For stages 2 and 3.
   std::vector<std::vector<at::Tensor>> units = {};
-  // With stage 3, on several hosts: each host keeps a part of the parameters instead of a copy, and
-  // has units whole only around operations that read them (training/optim/divided_parameters.h).
+  // For stage 3 on several hosts: each host keeps a part of the parameters instead of a copy, and a
+  // unit is whole only while operations read it (training/optim/divided_parameters.h).
   bool divide_hosts = false;
   DistributedDataParallelOptions data_parallel = {};
 };
 
-// Returns `options.data_parallel` for a wrapper that divides as the stage says. Error(kInvalid) for
-// an unknown stage, for units of 0 bytes, and for chosen units in stage 1. The wrapper throws
+// Returns `options.data_parallel`, set up for a wrapper of this stage. Error(kInvalid) for an
+// unknown stage, for units of 0 bytes, and for chosen units in stage 1. The wrapper throws
 // Error(kInvalid) for a chosen tensor that is not a parameter of the optimizer or is in two units.
 DistributedDataParallelOptions sharded_options(optim::Optimizer& optimizer,
                                                const FullyShardOptions& options);
 
-// Collective; before the optimizer's first step. `optimizer` must outlive the result, and have all
-// parameters of `module` that require gradients and no parameters of other modules. Errors are
-// those of DistributedDataParallel; also kUnsupported in stage 3 if the ranks of a host share no
-// memory or hosts have different numbers of ranks, and kSystem, on every rank, if there is no room
-// for the copy.
+// Collective; call it before the optimizer's first step. `optimizer` must outlive the result, and
+// must have all parameters of `module` that require gradients and no parameters of other modules.
+// Errors: those of DistributedDataParallel; in stage 3 also kUnsupported if the ranks of a host
+// share no memory or hosts have different numbers of ranks, and kSystem, on every rank, if there is
+// not enough memory for the copy.
 template <class Module>
 DistributedDataParallel<Module> fully_shard(std::shared_ptr<Module> module,
                                             std::shared_ptr<ProcessGroup> group,
@@ -83,11 +84,11 @@ DistributedDataParallel<Module> fully_shard(const torch::nn::ModuleHolder<Module
   return {holder.ptr(), std::move(group), sharded_options(optimizer, options)};
 }
 
-// Calls `build` on each rank in turn, and moves the parameters of the module that it returns to the
-// copy of the host, as build_once() explains. Collective; `build` must not communicate. In a group
-// of one nothing moves. If `build` throws on one rank, the group is aborted with its reason.
-// Error(kInvalid) when ranks build different parameters, or parameters that are not dense tensors
-// on the CPU; errors of OneCopy.
+// Calls `build` on each rank in turn, and moves the parameters of the module that it returns into
+// the host's copy, as build_once() explains. Collective; `build` must not communicate. In a group
+// of one rank the parameters stay where they are. If `build` throws on one rank, the group is
+// aborted, and the reason is reported. Error(kInvalid) when ranks build different parameters, or
+// parameters that are not dense tensors on the CPU; errors of OneCopy.
 void build_in_turns(ProcessGroup& group,
                     const std::function<std::shared_ptr<torch::nn::Module>()>& build);
 
@@ -100,9 +101,9 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
   return holder.ptr();
 }
 
-// Builds a module whose parameters each host has only once, from their construction on: for models
-// so large that a host has no room for a copy on every rank. Returns the result of `make`, a
-// std::shared_ptr to a module or a holder (TORCH_MODULE). Rules and errors are those of
+// Builds a module of whose parameters each host has only one copy, from their construction on: for
+// models that are so large that a host has no room for a copy on every rank. Returns the result of
+// `make`, a std::shared_ptr to a module or a holder (TORCH_MODULE). Rules and errors are those of
 // build_in_turns().
 //
 //   auto net = build_once(group, [] { return std::make_shared<Net>(); });
@@ -110,13 +111,13 @@ std::shared_ptr<torch::nn::Module> module_of(const torch::nn::ModuleHolder<Modul
 //   auto model = fully_shard(net, group, optimizer);  // stage 3
 //
 // The ranks of a host build one after another, each with its own random numbers as usual, so every
-// rank's generator ends in the usual state. The first rank's values are kept in memory that all
-// ranks of the host read; every other rank drops its own at once. All hosts get rank 0's values, as
-// in DistributedDataParallel. So a host never has more than two copies: the shared one, and one
-// more while a rank builds or fully_shard() moves the parameters.
+// rank's generator ends in the usual state. The values of a host's first rank are kept in memory
+// that all ranks of the host read; every other rank drops its own values immediately. All hosts get
+// rank 0's values, as in DistributedDataParallel. So a host never has more than two copies: the
+// shared one, and one more while a rank builds or fully_shard() moves the parameters.
 //
-// Until fully_shard() has divided the parameters, they can only be read: a write ends the process
-// after a line that names the parameter (OneCopy). Each rank has its own buffers.
+// Until fully_shard() has divided the parameters, they can only be read: a write prints the name of
+// the parameter and ends the process (OneCopy). Each rank has its own buffers.
 template <class Make>
 auto build_once(const std::shared_ptr<ProcessGroup>& group, const Make& make) {
   std::invoke_result_t<const Make&> module{nullptr};

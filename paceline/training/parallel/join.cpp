@@ -8,13 +8,13 @@ namespace {
 
 using Doing = UnevenInputs::Doing;
 
-// A step of the loop: how to take it, and how to set a call that comes before it.
+// A step of the loop: `take` takes it, and `set_before` sets a function that is called before it.
 struct Stepping {
   std::function<void()> take;
   std::function<void(std::function<void()> before)> set_before;
 };
 
-// Has the model's passes and the loop's steps announced until the end of the scope.
+// Announces the model's passes and the loop's steps until the end of the scope.
 class Joining {
  public:
   Joining(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs)
@@ -34,8 +34,8 @@ class Joining {
   const Stepping& stepping_;
 };
 
-// Takes part in the actions of the ranks with inputs, until no rank has inputs. Returns the last
-// rank that had some.
+// Takes part in the actions of the ranks with inputs, until no rank has inputs. Returns the rank
+// whose inputs ended last.
 int follow(DataParallelState& model, const Stepping& stepping, UnevenInputs& inputs) {
   constexpr int kManyPasses = 1000;
   for (int num_passes = 0;;) {

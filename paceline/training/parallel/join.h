@@ -1,6 +1,6 @@
 #pragma once
 
-// Training where ranks have different numbers of inputs, with the semantics of PyTorch's join():
+// Training in which ranks have different numbers of inputs, with the semantics of PyTorch's join():
 //
 //   paceline::join(model, &optimizer, [&] {
 //     while (auto batch = next_batch()) {
@@ -10,13 +10,14 @@
 //     }
 //   });
 //
-// A rank whose inputs have ended keeps taking part in the other ranks' passes and steps, with
-// gradients of zero, until the last rank's inputs have ended; then all ranks have the same model.
-// If the numbers of inputs are known in advance, as they are to DataLoader, batches without weight
-// are cheaper: they need no announcements.
+// A rank that has no more inputs keeps taking part in the other ranks' passes and steps, with
+// gradients of zero, until the inputs of the last rank have ended; then all ranks have the same
+// model. If the numbers of inputs are known in advance, as in DataLoader, batches with the weight 0
+// cost less, because they need no announcements.
 //
-// If a step is more than the optimizer's (clipping before it, a schedule or an average of the
-// weights after it, a GradScaler around it), ranks without inputs must do all of that too:
+// If a step consists of more than the optimizer's step (clipping before it, a schedule or an
+// average of the weights after it, a GradScaler around it), ranks without inputs must do all of
+// that too:
 //
 //   paceline::JoinedStep step([&] {
 //     optim::clip_grad_norm(model->parameters(), 1.0);
@@ -45,8 +46,8 @@ class Optimizer;
 
 namespace paceline {
 
-// A step of the loop that join() runs; ranks without inputs take it too. It may be collective,
-// because all ranks take it together. Outside of join() it just runs.
+// A step of the loop that join() runs. Ranks without inputs take it too, so it may be collective.
+// Outside of join() it simply calls `take`.
 class JoinedStep {
  public:
   explicit JoinedStep(std::function<void()> take) : take_(std::move(take)) {}
@@ -54,7 +55,7 @@ class JoinedStep {
     if (before_) before_();
     take_();
   }
-  // For join(): `before` is called before each step; an empty function ends this.
+  // For join(): `before` is called before each step; an empty function removes it.
   void set_before(std::function<void()> before) { before_ = std::move(before); }
 
  private:
@@ -62,17 +63,17 @@ class JoinedStep {
   std::function<void()> before_;
 };
 
-// Collective: runs `loop`. Every forward pass of `loop` that records gradients is followed by its
-// backward pass. A rank without inputs takes its steps with the averages as gradients. Other
-// collectives in `loop`, including SyncBatchNorm's, need throw_on_early_termination.
+// Collective: runs `loop`. Every forward pass of `loop` that records gradients must be followed by
+// its backward pass. A rank without inputs takes its steps with the averaged gradients. If `loop`
+// contains other collectives, including SyncBatchNorm's, set throw_on_early_termination.
 // Error(kInvalid) with logical shards, and when a communication hook is used with
 // divide_by_initial_world_size = false. Evaluate after join(): in `loop`, forward passes without
 // gradients do not get rank 0's buffers.
 void join(DataParallelState& model, JoinedStep& step, const std::function<void()>& loop,
           const JoinOptions& options = {});
-// As above, if a step is the optimizer's and nothing else; the optimizer may be sharded. Null: a
-// rank without inputs takes no steps, and only gets the parameters and buffers of the others in the
-// end.
+// As above, for steps that consist only of the optimizer's step; the optimizer may be sharded.
+// Null: a rank without inputs takes no steps, and only gets the parameters and buffers of the other
+// ranks at the end.
 void join(DataParallelState& model, optim::Optimizer* optimizer, const std::function<void()>& loop,
           const JoinOptions& options = {});
 
@@ -87,7 +88,7 @@ void join(DistributedDataParallel<Module>& model, optim::Optimizer* optimizer,
   join(model.state(), optimizer, loop, options);
 }
 // As above, for an optimizer of LibTorch, as in PyTorch, or null. A rank without inputs takes no
-// steps, so its optimizer's state, such as momenta, stays as it was. Use a JoinedStep to take steps
+// steps, so its optimizer's state, such as momenta, does not change. Use a JoinedStep to take steps
 // on every rank.
 template <class Module, class NoOptimizer>
   requires std::is_convertible_v<NoOptimizer, torch::optim::Optimizer*>

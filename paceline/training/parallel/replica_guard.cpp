@@ -113,15 +113,15 @@ void KeptTensors::verify_before_pass(const char* what, ProcessGroup& group, std:
 
 namespace {
 
-// A smaller part would take longer to find than to hash.
+// Finding a smaller part would take longer than hashing it.
 constexpr std::size_t kLeastPart = 16 << 10;
 
 std::int64_t hash_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(XXH3_64bits(tensor.data_ptr(), tensor.nbytes()));
 }
 
-// Returns for each rank whether its hash differs from the majority's; true for all without a
-// majority.
+// Returns for each rank whether its hash differs from the majority's; true for all ranks if there
+// is no majority.
 std::vector<bool> odd_ones(std::span<const std::int64_t> hashes) {
   std::map<std::int64_t, std::size_t> count;
   for (const std::int64_t hash : hashes) ++count[hash];

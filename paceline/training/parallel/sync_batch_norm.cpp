@@ -15,13 +15,13 @@
 namespace paceline {
 namespace {
 
-// The data besides tensors that a backward pass needs.
+// Data for a backward pass in addition to its tensors.
 struct Exchange : torch::CustomClassHolder {
   std::shared_ptr<ProcessGroup> group;
-  double count = 0;  // elements of a feature on all ranks
+  double count = 0;  // elements of a feature on all ranks together
 };
 
-// Calls `communicate`, and adds the layer's name and the rule for ranks to its error.
+// Calls `communicate`, and adds the layer's name and the rule for ranks to an error.
 template <class Communicate>
 auto in_step(const ProcessGroup& group, std::int64_t num_features, const char* pass,
              const Communicate& communicate) {
@@ -53,7 +53,7 @@ at::Tensor by_feature(const at::Tensor& values, const at::Tensor& input) {
 }
 
 struct Statistics {
-  at::Tensor mean, variance;  // float64; the variance divides by the count
+  at::Tensor mean, variance;  // float64; the variance is divided by `count`, not by `count` - 1
   double count = 0;
 };
 
@@ -69,7 +69,8 @@ at::Tensor own_statistics(const at::Tensor& input) {
   return row;
 }
 
-// Merges in rank order (Chan et al., 1979), so that the bits depend only on the values.
+// Merges the statistics in rank order (Chan et al., 1979), so that the bits depend only on the
+// values.
 Statistics merged(const at::Tensor& rows, std::int64_t features) {
   Statistics all{at::zeros({features}, at::kDouble), at::zeros({features}, at::kDouble)};
   auto* const mean = all.mean.data_ptr<double>();

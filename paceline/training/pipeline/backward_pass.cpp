@@ -27,7 +27,8 @@ edge_list edges_of(const std::vector<at::Tensor>& tensors) {
   return edges;
 }
 
-// Returns an edge to every node below `roots`, each after the nodes that it leads to.
+// Returns an edge to every node that is reachable from `roots`, each after the nodes to which it
+// leads.
 edge_list in_order(const edge_list& roots) {
   edge_list ended;
   std::unordered_set<Node*> seen;
@@ -50,7 +51,7 @@ edge_list in_order(const edge_list& roots) {
   return ended;
 }
 
-// Returns those of `numbers` that belong to nodes below `first`.
+// Returns the elements of `numbers` whose nodes are reachable from `first`.
 std::vector<std::size_t> reached_from(const Edge& first, const Numbers& numbers) {
   std::vector<std::size_t> reached;
   for (const Edge& edge : in_order({first})) {
@@ -175,8 +176,9 @@ BackwardPass::Tensors BackwardPass::run_branches() {
 
 namespace {
 
-// Does the same as autograd: the first gradient becomes .grad if nothing else holds its memory and
-// LibTorch allocated it. The memory of a borrowed tensor (stage_links.h) belongs to another rank.
+// Does the same as autograd: the first gradient becomes .grad if nothing else refers to its memory
+// and LibTorch allocated it. The memory of a borrowed tensor (stage_links.h) belongs to another
+// rank.
 void accumulate(const at::Tensor& parameter, at::Tensor gradient) {
   at::NoGradGuard no_gradients;
   at::Tensor& total = parameter.mutable_grad();

@@ -1,15 +1,15 @@
 #pragma once
 
 // The backward pass of one micro-batch through one stage, as a whole or in two halves: first the
-// gradients of the stage's inputs, later those of its parameters. Both ways run the formulas of the
-// same nodes, so the bits are the same.
+// gradients of the stage's inputs, later those of its parameters. Both variants apply the formulas
+// of the same nodes, so the bits are the same.
 //
 // A node that leads to an input and, by another edge, to parameters (a linear layer's) computes two
 // gradients. The first half runs everything that leads to inputs, and keeps the gradient that
-// arrives at each such node; the second half begins at these nodes and runs only what leads to
+// arrives at each such node; the second half begins at these nodes and runs only nodes that lead to
 // parameters. If that is impossible, because a parameter is reached from several nodes, the second
 // half runs from the outputs again, which is slower and gives the same result. The tensors that the
-// forward pass saved stay until the second half.
+// forward pass saved are kept until the second half.
 //
 // Thread safety: none.
 
@@ -27,15 +27,15 @@ class BackwardPass {
   using Tensors = std::vector<at::Tensor>;
 
   // Gradients flow from `outputs` (outputs without a graph are skipped) to `inputs` and
-  // `parameters`, which are leaves that require gradients.
+  // `parameters`; these must be leaves that require gradients.
   BackwardPass(const Tensors& outputs, Tensors inputs, Tensors parameters);
 
   struct Gradients {
-    Tensors of_inputs, of_parameters;  // undefined: none
+    Tensors of_inputs, of_parameters;  // undefined: there is no gradient
   };
-  // May be called once. `gradients` belong to the outputs; undefined: nothing used that output.
+  // May be called once. `gradients` belong to the outputs; undefined: the output was not used.
   Gradients whole(const Tensors& gradients);
-  // Each may be called once, in this order.
+  // Each half may be called once, in this order.
   Tensors input_half(const Tensors& gradients);
   Tensors weight_half();
 
@@ -43,11 +43,11 @@ class BackwardPass {
   bool repeats() const { return repeats_; }
 
  private:
-  // A node where gradients of parameters branch off from those of inputs.
+  // A node at which gradients of parameters branch off from those of inputs.
   struct Branch {
     std::vector<torch::autograd::Edge> entries;  // the node's inputs
     std::vector<std::size_t> parameters;
-    Tensors gradients;  // by entry, from the first half
+    Tensors gradients;  // by entry, kept by the first half
   };
 
   void take_roots(const Tensors& gradients);
@@ -62,16 +62,17 @@ class BackwardPass {
 };
 
 // Adds the gradients of micro-batches to the parameters' .grad in the order of micro-batches, in
-// whatever order they arrive: the same additions as in one process that takes one micro-batch after
-// another. Gradients that arrive early wait, which takes memory; in the named schedules none do.
-// Thread safety: none.
+// whatever order they arrive: the same additions as in a single process that takes the
+// micro-batches in order. Gradients that arrive early are kept until their turn, which takes
+// memory; in the named schedules none arrive early. Thread safety: none.
 class GradientOrder {
  public:
   explicit GradientOrder(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
 
-  // One gradient for each parameter; undefined: the micro-batch did not use it.
+  // `gradients` has one tensor for each parameter; undefined: the micro-batch did not use the
+  // parameter.
   void add(int micro_batch, std::vector<at::Tensor> gradients);
-  // The next step's first micro-batch is 0 again.
+  // Begins the next step, in which the first micro-batch is number 0 again.
   void begin_step();
 
  private:

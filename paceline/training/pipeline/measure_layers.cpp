@@ -60,7 +60,7 @@ Layer run_layer(const PipelineStage& layer, Tensors inputs, bool is_first) {
   return run;
 }
 
-// Returns tensors over the memory of a layer's parameters that have gradients of their own.
+// Returns tensors over the memory of a layer's parameters that have their own gradients.
 Tensors aliases_of(const Tensors& parameters) {
   Tensors aliases;
   for (const at::Tensor& parameter : parameters) {
@@ -88,7 +88,7 @@ class LayerTimer {
     }
   }
 
-  // Drops the times so far, because the first pass does not count.
+  // Drops the times so far, because the first passes are only a warm-up.
   void begin() { seconds_.assign(layers_.size(), {}); }
   const std::vector<Seconds>& seconds() const { return seconds_; }
 
@@ -110,7 +110,7 @@ class LayerTimer {
     }
   }
 
-  // Both return the gradients of each layer's parameters.
+  // Both functions return the gradients of each layer's parameters.
   std::vector<Tensors> run_whole() {
     std::vector<Tensors> of_layers(layers_.size());
     Tensors gradients{at::ones_like(runs_.back().outputs[0])};
@@ -155,7 +155,7 @@ std::vector<LayerTimes> measure_layers(ProcessGroup& group,
   const at::AutoGradMode with_gradients(true);
   LayerTimer timer(layers, inputs, loss);
   for (int i = -1; i < repeats; ++i) {
-    if (i == 0) timer.begin();  // the first passes do not count
+    if (i == 0) timer.begin();  // the first passes were a warm-up
     for (const bool in_halves : {false, true}) timer.pass_through(in_halves);
   }
   std::vector<double> all;
@@ -192,7 +192,7 @@ std::vector<LayerMemory> measure_layer_memory(ProcessGroup& group,
     if (i + 1 == layers.size()) runs[i].outputs = {loss(next, 0)};
     memory[i].activation_bytes = bytes_now() - before;
   }
-  std::vector<BackwardPass> passes;  // alive, because they keep tensors for their second halves
+  std::vector<BackwardPass> passes;  // kept alive: they hold tensors for their second halves
   passes.reserve(layers.size());
   Tensors gradients{at::ones_like(runs.back().outputs[0])};
   for (std::size_t i = layers.size(); i-- > 0;) {

@@ -43,7 +43,7 @@ bool carries_gradient(const at::Tensor& tensor) {
   return at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type());
 }
 
-// The number of changes in place of each tensor; 0 for tensors that do not count them.
+// Returns the number of in-place changes of each tensor; 0 for tensors that do not count them.
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
   for (const at::Tensor& tensor : tensors)
@@ -75,7 +75,7 @@ struct Pipeline::Run {
     const PipelineStage& function;
     const Tensors parameters;
     GradientOrder gradients;
-    std::map<int, OnItsWay> on_its_way;  // by micro-batch
+    std::map<int, OnItsWay> on_its_way;  // [micro-batch]
   };
 
   Run(const std::shared_ptr<ProcessGroup>& of, const pipeline::Plan& planned,
@@ -173,7 +173,8 @@ struct Pipeline::Run {
     }
   }
 
-  // A text for errors of other ranks: what this rank was doing, and where the stages are.
+  // Returns a text for errors of other ranks: what this rank was doing, and on which ranks the
+  // stages are.
   std::string where() const {
     std::vector<int> ranks;
     for (const int rank : plan.rank_of_stage)
@@ -243,7 +244,7 @@ struct Pipeline::Run {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // Call it when everything that the action waited for has arrived.
+  // Call it when all tensors for which the action has waited have arrived.
   void begin_work() { work_began = now(); }
 
   ProcessGroup& group;
@@ -306,7 +307,7 @@ void Pipeline::require_own_stages() const {
         group_->self(), fmt::join(given, ", "), plan_.name, fmt::join(wanted, ", "));
 }
 
-// Runs `body`; an error ends the group with its message.
+// Runs `body`; an error aborts the group with the error's message.
 void Pipeline::guarded(const std::function<void()>& body) {
   try {
     body();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Trains a model that is cut into stages: runs a plan (planning/schedules/plan.h) over the ranks of
-// a group.
+// Trains a model that is cut into stages: carries out a plan (planning/schedules/plan.h) on the
+// ranks of a group.
 //
 //   Pipeline pipeline(group, pipeline::make_plan("1f1b", {group->world_size(), 8}),
 //                     {make_stage(group->rank(), part_of_the_model)});
@@ -11,20 +11,21 @@
 //   optimizer.step();
 //
 // Every micro-batch's loss is divided by the number of micro-batches; gradients are added to .grad
-// in the order of micro-batches. So the gradients are, bit for bit, those of one process that takes
-// one micro-batch after another through all stages, whatever the plan. Autograd's hooks on
-// parameters are not called.
+// in the order of micro-batches. So for every plan the gradients are, bit for bit, those of a
+// single process that takes the micro-batches one after another through all stages. Autograd's
+// hooks on parameters are not called.
 //
 // Tensors between stages may differ in shape from one micro-batch to the next, but not in number.
-// Floating-point tensors carry gradients. Tensors are on the CPU. A parameter belongs to one stage.
+// Floating-point tensors carry gradients. All tensors are on the CPU. A parameter belongs to one
+// stage.
 //
-// Ranks of one host read each other's large tensors in place while there is a SymmetricTensors;
-// threads of one process read all tensors in place. No rank does so after step() or evaluate() has
-// returned.
+// While a SymmetricTensors exists, ranks on the same host read each other's large tensors in place;
+// ranks that are threads of one process read all tensors in place. After step() or evaluate() has
+// returned, no rank reads another rank's tensors.
 //
-// While a step runs, the group belongs to the pipeline, which uses its messages and all tags. After
-// an error the group is finished; every rank's error says which rank failed first, and in which
-// action.
+// While a step runs, only the pipeline may use the group; it uses the group's messages and all
+// tags. After an error the group can no longer be used; every rank's error reports which rank
+// failed first, and in which action.
 //
 // Thread safety: one thread at a time.
 
@@ -41,17 +42,17 @@
 
 namespace paceline {
 
-// A stage: any function from tensors to tensors. It must not change its inputs in place: that is
-// Error(kInvalid) on every rank.
+// A stage: any function from tensors to tensors. It must not change its inputs in place; doing so
+// is Error(kInvalid) on every rank.
 struct PipelineStage {
   using Tensors = std::vector<at::Tensor>;
   int index = 0;
   std::function<Tensors(const Tensors& inputs)> forward;
-  std::vector<at::Tensor> parameters;  // parameters without gradients are not used
+  std::vector<at::Tensor> parameters;  // parameters that require no gradient are left out
 };
 
-// The stage of a module holder whose forward() takes and returns one tensor, or a vector of tensors
-// (models::BertStage).
+// Makes a stage of a module holder whose forward() takes and returns one tensor, or a vector of
+// tensors (models::BertStage).
 template <class Module>
 PipelineStage make_stage(int index, Module module) {
   auto parameters = module->parameters();
@@ -69,14 +70,16 @@ PipelineStage make_stage(int index, Module module) {
       .parameters = std::move(parameters)};
 }
 
-// Cuts `batch` along dim 0. Error(kInvalid) when it does not divide evenly.
+// Cuts `batch` along dim 0 into equal parts. Error(kInvalid) if the number of micro-batches does
+// not divide the batch.
 std::vector<PipelineStage::Tensors> split_micro_batches(const at::Tensor& batch,
                                                         int num_micro_batches);
 
 struct PipelineStep {
-  // The loss of each micro-batch, undivided; empty on ranks without the last stage.
+  // The loss of each micro-batch, before the division by their number; empty on ranks without the
+  // last stage.
   std::vector<at::Tensor> losses;
-  // When this rank's actions began and ended, in seconds since its step began.
+  // When this rank's actions began and ended, in seconds from the beginning of its step.
   std::vector<pipeline::TimedAction> actions;
 };
 
@@ -86,29 +89,29 @@ class Pipeline {
   // Returns a scalar; called on the rank that has the last stage.
   using Loss = std::function<at::Tensor(const Tensors& outputs, int micro_batch)>;
 
-  // Collective. Error(kInvalid) for a plan that validate() refuses, that differs between ranks or
-  // is for another number of ranks, and for stages that are not this rank's.
+  // Collective. Error(kInvalid) for a plan that validate() rejects, that differs between ranks or
+  // that is for another number of ranks, and if `stages` are not the plan's stages of this rank.
   Pipeline(std::shared_ptr<ProcessGroup> group, pipeline::Plan plan,
            std::vector<PipelineStage> stages);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective: runs a step of the plan. `inputs`: those of the first stage for each micro-batch,
-  // empty on ranks without that stage. Error(kInvalid) for another number of micro-batches than the
-  // plan's; a stage's own error with the action and the shapes of its inputs, and kAborted on the
-  // other ranks.
+  // Collective: runs a step of the plan. `inputs`: for each micro-batch the inputs of the first
+  // stage; empty on ranks without that stage. Error(kInvalid) if the number of micro-batches is not
+  // the plan's. If a stage throws, its rank throws that error with the action and the shapes of the
+  // stage's inputs, and the other ranks throw kAborted.
   PipelineStep step(const std::vector<Tensors>& inputs, const Loss& loss);
 
-  // Collective. Runs the plan's forward passes without gradients. Returns each micro-batch's loss,
-  // empty on ranks without the last stage. Errors are those of step(). The caller sets modules to
+  // Collective. Runs the plan's forward passes without gradients. Returns each micro-batch's loss;
+  // empty on ranks without the last stage. Errors: those of step(). The caller must set modules to
   // eval().
   std::vector<at::Tensor> evaluate(const std::vector<Tensors>& inputs, const Loss& loss);
 
   const pipeline::Plan& plan() const { return plan_; }
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   bool has_first_stage() const { return plan_.rank_of_stage.front() == group_->rank(); }
-  // The rank that has the losses.
+  // The rank that gets the losses.
   int last_stage_rank() const { return plan_.rank_of_stage.back(); }
 
  private:
@@ -125,8 +128,8 @@ class Pipeline {
   const std::unique_ptr<Run> run_;
 };
 
-// Collective: returns the actions of all ranks in a step, on every rank, as one plan to draw
-// (planning/schedules/picture.h). Each rank's times begin when it called step().
+// Collective: returns the actions of all ranks in a step, on every rank, as one plan that can be
+// drawn (planning/schedules/picture.h). Each rank's times are relative to its own call of step().
 pipeline::TimedPlan measured(ProcessGroup& group, const PipelineStep& step);
 
 }  // namespace paceline

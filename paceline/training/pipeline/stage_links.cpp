@@ -23,7 +23,8 @@ namespace {
 
 using Slot = std::atomic_ref<std::uint64_t>;
 
-// The tag of the message that says that no borrowed tensor is in use any more; no stage has it.
+// The tag of the message that reports that no borrowed tensor is in use any more; no stage uses
+// this tag.
 constexpr std::uint32_t kAllReturned = ~std::uint32_t{0};
 
 std::uintptr_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -32,7 +33,7 @@ int in_world(const ProcessGroup& group, int rank) {
   return group.world_ranks()[static_cast<std::size_t>(rank)];
 }
 
-// Gives `storage` a copy of the bytes, and so returns the tensor that it has borrowed.
+// Replaces the memory of `storage` by a copy, and thereby returns the borrowed tensor.
 void become_a_copy(c10::StorageImpl& storage) {
   at::DataPtr copy = c10::GetCPUAllocator()->allocate(storage.nbytes());
   std::memcpy(copy.get(), std::as_const(storage).data(), storage.nbytes());
@@ -40,7 +41,7 @@ void become_a_copy(c10::StorageImpl& storage) {
 }
 
 void keep_for_ever(std::map<std::int64_t, at::Tensor> tensors) {
-  static std::mutex mutex;  // guards kept
+  static std::mutex mutex;  // guards `kept`
   static auto* const kept = new std::vector<std::map<std::int64_t, at::Tensor>>;
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(tensors));
@@ -64,8 +65,8 @@ std::uint64_t* Loans::slot_of(int rank, std::int64_t slot) const {
   return reinterpret_cast<std::uint64_t*>(slots_.of(rank)) + slot;
 }
 
-// A slot holds 1 + the tensor's offset in the lender's area (between threads its address); 0 means
-// that the tensor was returned.
+// A slot holds 1 + the offset of the tensor in the lender's area (between threads: the tensor's
+// address); 0 means that the tensor was returned.
 std::optional<Loans::Loan> Loans::lend(const at::Tensor& tensor, int peer) {
   collect();
   if (free_.empty() || tensor.numel() == 0 || !tensor.storage().resizable()) return {};
@@ -174,8 +175,8 @@ Row row_of(const Loans::Loan& loan, const at::Tensor& tensor) {
 StageLinks::StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan)
     : group_(std::move(group)), plan_(plan), loans_(group_) {}
 
-// Each micro-batch has a tag on each boundary in each direction, so that ranks may take
-// micro-batches in another order than they were sent in.
+// Each micro-batch has its own tag for each boundary and direction, so that a rank need not receive
+// micro-batches in the order in which they were sent.
 std::uint32_t StageLinks::tag(int from, int micro_batch, Direction direction) const {
   const auto way =
       2u * static_cast<std::uint32_t>(from) + (direction == Direction::kForward ? 0u : 1u);
@@ -248,7 +249,7 @@ StageLinks::Tensors StageLinks::receive(int stage, int micro_batch, Direction di
 void StageLinks::drop_finished_sends() {
   std::erase_if(sends_, [](const WorkPtr& work) {
     if (!work->is_completed()) return false;
-    work->wait();  // throws its error
+    work->wait();  // throws the error of the send, if any
     return true;
   });
 }

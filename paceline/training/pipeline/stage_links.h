@@ -1,7 +1,7 @@
 #pragma once
 
-// How tensors get from one stage of a pipeline to the next: StageLinks passes them on, and Loans
-// lets ranks of one host read them in place.
+// How tensors are passed between the stages of a pipeline: StageLinks sends and receives them, and
+// Loans lets ranks on the same host read them in place.
 
 #include <cstdint>
 #include <map>
@@ -18,16 +18,17 @@
 
 namespace paceline {
 
-// Tensors that ranks of one host lend each other instead of sending their bytes: the borrower gets
-// a tensor over the lender's memory. Ranks that are processes lend tensors in the SymmetricArena
-// (SymmetricTensors), threads of one process lend any tensor. Only memory that LibTorch allocated
-// is lent, so borrowed tensors never are.
+// Tensors that ranks on the same host lend each other instead of sending their bytes: the borrower
+// gets a tensor over the lender's memory. Ranks that are processes lend tensors in the
+// SymmetricArena (SymmetricTensors); threads of one process lend any tensor. Only memory that
+// LibTorch allocated is lent, so a borrowed tensor is never lent again.
 //
-// Each loan takes a slot, a word in the lender's symmetric memory that says where the tensor is.
-// The borrower clears it when its last use of the tensor has ended; the lender keeps the tensor
-// until then.
+// Each loan uses a slot, a word in the lender's symmetric memory that holds the position of the
+// tensor. The borrower clears the slot when its last use of the tensor has ended; the lender keeps
+// the tensor until then.
 //
-// Thread safety: none; but borrowed tensors may be dropped in any thread, also after this object.
+// Thread safety: none, except that any thread may drop borrowed tensors, even after the end of this
+// object.
 class Loans {
  public:
   // The most loans that a rank may have open at once.
@@ -41,20 +42,20 @@ class Loans {
 
   // Collective.
   explicit Loans(std::shared_ptr<ProcessGroup> group);
-  // After a failure of the group, tensors that are still lent are kept forever: a late rank may
-  // still read them.
+  // After a failure of the group, tensors that are still lent are never freed, because a slow rank
+  // may still read them.
   ~Loans();
   Loans(const Loans&) = delete;
   Loans& operator=(const Loans&) = delete;
 
-  // Returns nothing if the tensor has to be sent. Requires: `tensor` is contiguous.
+  // Returns nullopt if the tensor must be sent instead. Requires: `tensor` is contiguous.
   std::optional<Loan> lend(const at::Tensor& tensor, int peer);
   // The result must not be written to. Error(kInvalid) when this rank does not use the lender's
   // arena.
   at::Tensor borrow(const Loan& loan, int peer, at::IntArrayRef sizes, at::ScalarType type);
-  // All ranks call it once each has borrowed the tensors that were lent to it. Borrowed tensors
-  // that this rank still uses become its own copies; then it waits until its own tensors are
-  // returned. Afterwards no rank reads another rank's memory. Errors as those of
+  // All ranks must call it, each once it has borrowed the tensors that were lent to it. Borrowed
+  // tensors that this rank still uses become copies; then the call waits until this rank's own
+  // tensors are returned. Afterwards no rank reads another rank's memory. Errors: those of
   // ProcessGroup::recv().
   void settle();
 
@@ -65,33 +66,35 @@ class Loans {
 
   const std::shared_ptr<ProcessGroup> group_;
   const bool are_threads_;
-  SymmetricBuffer slots_;                    // kMost words of every rank; empty if nothing is lent
-  std::vector<std::int64_t> free_;           // slots
-  std::map<std::int64_t, at::Tensor> lent_;  // by slot
+  SymmetricBuffer slots_;           // kMost words of every rank; empty if no tensor can be lent
+  std::vector<std::int64_t> free_;  // free slots
+  std::map<std::int64_t, at::Tensor> lent_;  // [slot]: the tensor that is lent
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> borrowed_;
-  std::set<int> lenders_, borrowers_;  // since settle()
+  std::set<int> lenders_, borrowers_;  // of the loans since settle()
 };
 
-// The tensors that stages pass to each other: forward the outputs of a micro-batch, backward their
-// gradients. A list is sent first that says how each tensor arrives: lent, if both ranks are on one
-// host (Loans), or as a message that brings its shape and type. Between stages of one rank tensors
-// stay where they are. Sends do not wait; finish() does. Thread safety: none.
+// The tensors that stages pass to each other: in the forward pass the outputs of a micro-batch, in
+// the backward pass their gradients. First a list is sent that describes how each tensor arrives:
+// as a loan, if both ranks are on the same host (Loans), or as a message that includes its shape
+// and type. Between stages of the same rank tensors are not moved. Sends return without waiting;
+// finish() waits. Thread safety: none.
 class StageLinks {
  public:
   using Tensors = std::vector<at::Tensor>;
   enum class Direction { kForward, kBackward };
 
-  // Collective. Requires: the plan outlives it.
+  // Collective. Requires: `plan` outlives this object.
   StageLinks(std::shared_ptr<ProcessGroup> group, const pipeline::Plan& plan);
 
   // Sends from `stage` to the next stage (kForward) or the previous one (kBackward). Undefined
-  // gradients arrive as such. Error(kInvalid) for another number of tensors than before.
+  // gradients arrive as undefined tensors. Error(kInvalid) if the number of tensors is not the same
+  // as before.
   void send(int stage, int micro_batch, Direction direction, const Tensors& tensors);
   // Returns the tensors that the previous stage (kForward) or the next one (kBackward) has sent to
   // `stage`. They must not be written to.
   Tensors receive(int stage, int micro_batch, Direction direction);
-  // All ranks call it when every tensor has been received: waits until this rank's tensors are its
-  // own again.
+  // All ranks must call it when every tensor has been received: waits until no other rank reads
+  // this rank's tensors.
   void finish();
 
  private:
@@ -102,7 +105,7 @@ class StageLinks {
   const std::shared_ptr<ProcessGroup> group_;
   const pipeline::Plan& plan_;
   Loans loans_;
-  std::map<int, std::size_t> counts_;  // the number of tensors, by the stage that sends them
+  std::map<int, std::size_t> counts_;  // [sending stage]: the number of tensors
   std::map<std::tuple<int, int, Direction>, Tensors> own_;
   std::vector<WorkPtr> sends_;
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// Weights that several ranks of a pipeline have: tied weights, and the gathered weights of the
-// whole model.
+// Weights of a pipeline's ranks: tied weights, of which several ranks have a copy, and a function
+// that gathers the weights of the whole model.
 //
 // Thread safety: one thread at a time.
 
@@ -16,10 +16,10 @@
 
 namespace paceline {
 
-// Parameters that several stages share, as GPT's embedding and its last layer do: every rank whose
-// stages use them has a copy. The copies begin with the values of the first such rank. In each step
-// their gradients are added up in rank order before the optimizer's step, so the copies stay the
-// same.
+// Parameters that several stages share, for instance GPT's embedding and its last layer: every rank
+// whose stages use them has a copy. The copies begin with the values of the first of these ranks.
+// In each step their gradients are added up in rank order before the optimizer's step, so the
+// copies stay equal.
 //
 //   TiedWeights tied(*group, stage->tied_weights());
 //   ...
@@ -27,26 +27,27 @@ namespace paceline {
 //   tied.add_gradients();
 //   optimizer.step();
 //
-// Costs an all-reduce of the tied gradients between the ranks that have them. Bits are not those of
-// one process, which adds the gradients of both uses in another order.
+// Cost: an all-reduce of the tied gradients between the ranks that have copies. The bits are not
+// those of a single process, which adds the gradients of both uses in another order.
 class TiedWeights {
  public:
-  // Collective over `group`, the pipeline's. `own`: this rank's copies, in the same order on all
-  // ranks that have any; empty: it has none. Error(kInvalid) when the numbers of copies differ.
+  // Collective over `group`, the group of the pipeline. `own`: this rank's copies, in the same
+  // order on all ranks that have copies; empty: this rank has none. Error(kInvalid) when the
+  // numbers of copies differ.
   TiedWeights(ProcessGroup& group, std::vector<at::Tensor> own);
 
   // Adds up the gradients of the copies. Collective over the ranks that have copies; does nothing
-  // elsewhere. A copy without a gradient counts as zeros, and gets a gradient.
+  // on other ranks. A copy without a gradient counts as zeros, and gets a gradient.
   void add_gradients();
 
  private:
-  std::shared_ptr<ProcessGroup> holders_;  // owners: this
+  std::shared_ptr<ProcessGroup> holders_;  // the ranks that have copies
   const std::vector<at::Tensor> own_;
 };
 
 // Collective over the pipeline's ranks: returns the weights of all ranks, on every rank. If several
-// ranks have a name (a tied weight), the first one's tensor is returned. Every rank needs memory
-// for the whole model.
+// ranks have a weight of the same name (a tied weight), the tensor of the first of them is
+// returned. Every rank needs memory for the whole model.
 std::map<std::string, at::Tensor> gather_stages(ProcessGroup& group,
                                                 const std::map<std::string, at::Tensor>& own);
 

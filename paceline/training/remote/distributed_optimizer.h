@@ -1,7 +1,7 @@
 #pragma once
 
-// An optimizer of modules on several workers: its options, its end at the owner of the modules, and
-// the caller's end, DistributedOptimizer.
+// An optimizer of modules on several workers: its options, the part at the owner of the modules
+// (ModulesOptimizer), and the part at the caller (DistributedOptimizer).
 
 #include <concepts>
 #include <cstddef>
@@ -26,9 +26,10 @@ namespace paceline::remote {
 
 using OptimizerPointer = std::unique_ptr<torch::optim::Optimizer>;
 
-// The type of the options chooses the optimizer. The options are sent as a message, and each owner
-// makes the optimizer itself. Below are the options of torch::optim's optimizers; a program's own
-// optimizer has a type like this one, which the owners serve (serve_optimizer()):
+// The type of the options selects the optimizer. The options are sent as a message, and each owner
+// constructs the optimizer itself. Options for torch::optim's optimizers are below. For an
+// optimizer of its own, a program defines a type like this one, and the owners serve it
+// (serve_optimizer()):
 //
 //   struct Lion {
 //     static constexpr std::string_view kName = "lion";
@@ -93,28 +94,30 @@ struct RMSprop {
 };
 
 struct StepRequest {
-  std::vector<rpc::ObjectNumber> passes;  // gradients are added up in this order
-  std::optional<double> learning_rate;    // from now on
+  std::vector<rpc::ObjectNumber> passes;  // the passes whose gradients are added up, in this order
+  std::optional<double> learning_rate;    // set from this step on
   static auto fields(auto& m) { return std::tie(m.passes, m.learning_rate); }
 };
 
-// The owner's end of a DistributedOptimizer: an optimizer for the modules of that owner, which
-// takes the gradients of the passes that a step names.
+// The part of a DistributedOptimizer at an owner: an optimizer for the modules of that owner, which
+// takes the gradients from the passes that a step lists.
 //
-// Thread safety: step() one at a time, as rpc does for an object.
+// Thread safety: one call of step() at a time; rpc never runs two calls of one object at once.
 class ModulesOptimizer {
  public:
   using Make = std::function<OptimizerPointer(std::vector<at::Tensor> parameters)>;
-  // Error(kInvalid) if a module does not exist here, or none has parameters that require gradients.
+  // Error(kInvalid) if a module does not exist on this worker, or if none has parameters that
+  // require gradients.
   ModulesOptimizer(const std::vector<rpc::ObjectNumber>& modules, const rpc::Context& context,
                    const Make& make);
-  // Error(kInvalid) if a pass does not exist here or no pass has a gradient; nothing has changed
-  // then.
+  // Error(kInvalid) if a pass does not exist on this worker or no pass has a gradient; in that case
+  // nothing has changed.
   void step(const StepRequest& request, rpc::Context& context);
 
  private:
-  // The optimizer steps a second tensor in the memory of each parameter. So its steps do not count
-  // as writes for the graphs of other workers' passes, and the module's own .grad does not change.
+  // The optimizer updates `stepped`, a second tensor over the memory of the parameter `own`. So its
+  // steps do not count as writes in the graphs of other workers' passes, and the module's own .grad
+  // does not change.
   struct Parameter {
     at::Tensor own, stepped;
   };
@@ -158,7 +161,7 @@ class StepError : public Error {
  public:
   struct Outcome {
     std::string owner;
-    rpc::Executed executed = rpc::Executed::kYes;  // kYes, without a text: the step was taken
+    rpc::Executed executed = rpc::Executed::kYes;  // kYes with an empty text: the step was taken
     std::string text;
   };
   StepError(ErrorCode code, const std::string& message, std::vector<Outcome> outcomes)
@@ -169,8 +172,8 @@ class StepError : public Error {
   std::vector<Outcome> outcomes_;
 };
 
-// An optimizer whose parameters are on several workers: makes an optimizer at each owner of the
-// modules, and one here for local parameters.
+// An optimizer whose parameters are on several workers: constructs an optimizer at each owner of
+// the modules, and one in this process for local parameters.
 //
 //   remote::DistributedOptimizer optimizer(*workers, {encoder, decoder}, remote::Adam{.lr = 1e-3},
 //                                          head->parameters());
@@ -178,20 +181,22 @@ class StepError : public Error {
 //   loss.backward();
 //   optimizer.step(loss);
 //
-// step() applies the gradients of the passes through these modules in the graph of the loss, and of
-// no other pass, so workers that share a module and have separate optimizers do not mix their
-// gradients. It makes one call to each owner, all at the same time. Modules of third workers, which
-// the owners call, take part if they are among the optimizer's modules. Several losses, of
-// micro-batches, are one step: their gradients are added up in the order of the list.
+// step() applies gradients only from passes that go through these modules and belong to the graph
+// of the loss. So workers that share a module and have separate optimizers do not mix their
+// gradients. It makes one call to each owner, all at the same time. Modules on other workers, which
+// the owners call themselves, take part if they are among the optimizer's modules. Several losses,
+// for instance of micro-batches, can be one step: their gradients are added up in the order of the
+// list.
 //
 // A step clears the gradients that it has applied, on every worker: there is no zero_grad(). The
 // gradients of a loss that is dropped without a step are freed with its graph. The gradients of
-// local parameters are in their .grad, as always.
+// local parameters are in their .grad, as usual.
 //
 // Thread safety: none.
 class DistributedOptimizer {
  public:
-  // Waits until all owners have made their optimizers. rpc::CallError if one could not.
+  // Waits until all owners have constructed their optimizers. Throws rpc::CallError if an owner
+  // failed to do so.
   template <OptimizerOptions Options>
   DistributedOptimizer(rpc::Workers& workers, const std::vector<RemoteModule>& modules,
                        const Options& options, std::vector<at::Tensor> local = {})
@@ -209,9 +214,9 @@ class DistributedOptimizer {
     for (auto& future : made) future.get();
   }
 
-  // Takes a step, after backward(). StepError if an owner failed; its outcomes tell which owners
-  // have taken the step. Local parameters are stepped last, only if no owner failed; otherwise
-  // their .grad stays. Error(kInvalid) if there is no gradient to apply.
+  // Takes a step; call it after backward(). StepError if an owner failed; its outcomes show which
+  // owners have taken the step. Local parameters are updated last, and only if no owner failed;
+  // otherwise their .grad is kept. Error(kInvalid) if there is no gradient to apply.
   void step(const at::Tensor& loss) { step(std::vector<at::Tensor>{loss}); }
   void step(const std::vector<at::Tensor>& losses);
   // Sets the learning rate on every worker, from the next step on.
@@ -235,7 +240,7 @@ class DistributedOptimizer {
   std::optional<double> learning_rate_;
 };
 
-// Lets other workers make optimizers of a program's own type here.
+// Lets other workers construct optimizers of a program's own type on this worker.
 template <OptimizerOptions Options>
 void serve_optimizer(rpc::Workers& workers) {
   workers.serve<ServedOptimizer<Options>>();

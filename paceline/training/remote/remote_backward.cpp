@@ -22,7 +22,7 @@ edge_list with_anchor(edge_list edges, const at::Tensor& anchor) {
   return edges;
 }
 
-// Appends the passes of one graph, without nodes that have been seen.
+// Appends the passes of one graph, skipping nodes that have been seen.
 void append_passes_of(const at::Tensor& root, std::unordered_set<Node*>& seen,
                       std::vector<RemoteBackward*>& passes) {
   if (!root.defined() || !root.grad_fn()) return;
@@ -86,7 +86,7 @@ variable_list RemoteBackward::apply(variable_list&& gradients) {
          token_->owner());
   }
   variable_list result = token_->backward(std::move(gradients), retains_);
-  result.resize(num_outputs());  // the anchor's is undefined
+  result.resize(num_outputs());  // the gradient of the anchor is undefined
   return result;
 }
 

@@ -12,7 +12,7 @@ namespace paceline::remote {
 
 struct RunningForward::Impl {
   rpc::Future<ForwardReply> reply;
-  // Set if gradients are wanted.
+  // Set if gradients are needed.
   std::shared_ptr<Token> token{};
   torch::autograd::edge_list edges{};
 };
@@ -28,7 +28,7 @@ Tensors RunningForward::get() {
     const WeightsLent lent;
     reply = impl_->reply.get();
   }
-  // If the caller is the owner itself, the pass has the same tensors: detach them from its graph.
+  // If the caller is also the owner, these are the tensors of the pass: detach them from its graph.
   for (at::Tensor& output : reply.outputs) output = output.defined() ? output.detach() : output;
   if (!reply.require_grad.empty() && impl_->token) {
     set_remote_history(reply.outputs, reply.require_grad, std::move(impl_->token),

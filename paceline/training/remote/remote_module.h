@@ -22,24 +22,25 @@
 //   loss.backward();
 //   optimizer.step(loss);
 //
-// forward() is a call to the owner, which computes and, if gradients are wanted, keeps the graph: a
-// *pass*. The caller's graph gets a node that refers to the pass; backward() calls the owner, which
-// computes the gradients of the inputs and keeps those of the weights. The owner drops the pass
-// once the caller's graph is destroyed, or the caller has not been heard of for a lease. Passes are
-// independent: several of one or of many workers may be open at once, each with its gradients. If a
-// worker has a remote module within its own modules, a backward pass through it calls that module's
-// owner in turn.
+// forward() is a call to the owner, which computes the outputs and, if gradients are needed, keeps
+// the graph: a *pass*. The caller's graph gets a node that refers to the pass; backward() calls the
+// owner, which computes the gradients of the inputs and keeps those of the weights. The owner drops
+// the pass once the caller's graph is destroyed, or when the caller has not been heard from for the
+// duration of a lease. Passes are independent: several passes on one or more workers may be open at
+// once, each with its own gradients. If a worker's module contains a remote module, a backward pass
+// through it calls that module's owner in turn.
 //
-// A pass computes with the current weights. If another worker's optimizer steps between a forward
-// and its backward pass, the backward pass sees the new weights, as in Hogwild; a step never
-// happens within a computation. Otherwise gradients have the bits of one process.
+// A pass computes with the current weights. If another worker's optimizer takes a step between a
+// forward and its backward pass, the backward pass uses the new weights, as in Hogwild; a step
+// never takes place during a computation. Apart from that, gradients are bitwise equal to those of
+// a single process.
 //
 // RemoteModule is a torch::nn::Module without parameters of its own; train() and eval() set the
-// mode of the passes through it. It can be a field of a message (the receiver's begins in training
-// mode); copies refer to the same object. tensor_field.h describes how tensors are sent.
+// mode of the passes through it. It can be a field of a message (the received one begins in
+// training mode); copies refer to the same object. tensor_field.h describes how tensors are sent.
 //
 // Errors: rpc::CallError and rpc::ReferenceError of the calls, also from backward();
-// Error(kInvalid) for a second backward pass over a graph that was not retained;
+// Error(kInvalid) for a second backward pass through a graph that was not retained;
 // Error(kUnsupported) for create_graph.
 //
 // Thread safety: several threads may run forward and backward passes, as with LibTorch's own
@@ -62,7 +63,7 @@
 
 namespace paceline::remote {
 
-// A forward pass under way.
+// A forward pass that has been started.
 class RunningForward {
  public:
   ~RunningForward();
@@ -80,22 +81,23 @@ class RunningForward {
 
 class RemoteModuleImpl : public torch::nn::Module {
  public:
-  RemoteModuleImpl() = default;  // refers to nothing
+  RemoteModuleImpl() = default;  // does not refer to a module yet
   explicit RemoteModuleImpl(rpc::RemoteRef<ServedModule> reference);
 
-  // The worker that has the module. Requires: it refers to one.
+  // The worker that has the module. Requires: this object refers to a module.
   const std::string& owner() const { return reference_.owner(); }
-  // Sets the deadline of later calls; JoinOptions::deadline if not set.
+  // Sets the deadline of later calls; without a call, JoinOptions::deadline applies.
   void set_deadline(std::chrono::milliseconds deadline) { options_.deadline = deadline; }
 
   // For modules that take and return one tensor.
   at::Tensor forward(const at::Tensor& input);  // not const, for torch::nn::Sequential
-  // For any module: takes and returns the tensors of its forward(), tuples as lists.
+  // For any module: takes the tensors of its forward() and returns the resulting tensors; tuples
+  // are returned as lists.
   Tensors forward_all(Tensors inputs) const;
-  // As forward_all(), without waiting. Passes of one worker begin in the order of these calls.
+  // As forward_all(), without waiting. Passes on the same worker begin in the order of these calls.
   RunningForward start(Tensors inputs) const;
 
-  // Copies of parameters and buffers; load_state() sets the named ones.
+  // state() returns copies of parameters and buffers; load_state() sets those with the given names.
   std::vector<NamedTensor> state() const;
   void load_state(std::vector<NamedTensor> tensors) const;
 
@@ -106,7 +108,7 @@ class RemoteModuleImpl : public torch::nn::Module {
   rpc::CallOptions options_;
 };
 
-// Refers to a RemoteModuleImpl. As with a pointer, `const` applies to the reference only.
+// A reference to a RemoteModuleImpl. As with a pointer, `const` applies only to the reference.
 class RemoteModule : public torch::nn::ModuleHolder<RemoteModuleImpl> {
  public:
   using Impl = RemoteModuleImpl;
@@ -114,12 +116,12 @@ class RemoteModule : public torch::nn::ModuleHolder<RemoteModuleImpl> {
   RemoteModuleImpl* operator->() const { return ptr().get(); }
 };
 
-// Lets other workers use modules of this worker, and make optimizers of the types in
+// Lets other workers use modules of this worker, and construct optimizers of the types in
 // distributed_optimizer.h for them. Call it once on each worker that has modules.
 void serve_modules(rpc::Workers& workers);
 
-// Returns a reference to a module of this worker (a ModuleHolder or a shared_ptr), to be sent to
-// other workers. References keep the module alive. Its parameters must not be replaced.
+// Returns a reference to a module of this worker (a ModuleHolder or a shared_ptr), which can be
+// sent to other workers. References keep the module alive. Its parameters must not be replaced.
 RemoteModule share(rpc::Workers& workers, TypelessModule module);
 template <class M>
 RemoteModule share(rpc::Workers& workers, const torch::nn::ModuleHolder<M>& module) {
@@ -143,7 +145,7 @@ struct MakeModule {
   };
 };
 
-// Lets other workers create modules of a type. `workers` must outlive the calls.
+// Lets other workers create modules of a type on this worker. `workers` must outlive the calls.
 template <class T>
 void serve(rpc::Workers& workers) {
   workers.serve<MakeModule<T>>([&workers](const typename T::Arguments& arguments, rpc::Context&) {
@@ -151,7 +153,7 @@ void serve(rpc::Workers& workers) {
   });
 }
 
-// Makes a module on a worker that serves its type.
+// Creates a module on a worker that serves its type.
 template <class T>
 RemoteModule create(rpc::Workers& workers, const std::string& worker,
                     typename T::Arguments arguments = {}) {

@@ -14,7 +14,7 @@ namespace paceline::remote {
 
 namespace {
 
-thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by the pass that it computes
+thread_local WeightsLock* lock_of_this_thread = nullptr;  // held by the pass that runs in it
 
 }  // namespace
 
@@ -75,7 +75,7 @@ WeightsLent::WeightsLent() : lock_(std::exchange(lock_of_this_thread, nullptr)) 
 
 WeightsLent::~WeightsLent() {
   if (lock_ == nullptr) return;
-  lock_->begin_pass(Deadline::never());  // a step only computes
+  lock_->begin_pass(Deadline::never());  // needs no deadline, because a step only computes
   lock_of_this_thread = lock_;
 }
 
@@ -135,7 +135,7 @@ BackwardReply Pass::backward(const BackwardRequest& request, rpc::Context& conte
   return reply;
 }
 
-// The gradients of the inputs, then those of the parameters.
+// Returns the gradients of the inputs, then those of the parameters.
 Tensors Pass::run_backward(const BackwardRequest& request, const Tensors& anchors) {
   Tensors roots, gradients, variables = inputs_;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -160,7 +160,7 @@ at::Tensor Pass::take_gradient(const at::Tensor& parameter) {
 
 namespace {
 
-// Parameters and buffers.
+// Returns the parameters and buffers of a module.
 std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> all;
   for (const auto& each : module.named_parameters()) all.push_back({each.key(), each.value()});
@@ -194,7 +194,7 @@ ForwardReply ServedModule::forward(const ForwardRequest& request, rpc::Context& 
   const at::AutoGradMode with_graph(request.kept != 0);
   Tensors inputs, leaves, roots;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    // Detached from other graphs, because the caller may be this worker itself.
+    // Inputs are detached from other graphs, because the caller may be this worker itself.
     const at::Tensor& input = request.inputs[i];
     inputs.push_back(input.defined() ? input.detach() : input);
     if (request.kept == 0 || request.require_grad[i] == 0) continue;
@@ -217,7 +217,8 @@ ForwardReply ServedModule::forward(const ForwardRequest& request, rpc::Context& 
   return reply;
 }
 
-// Copies an output that shares the memory of a weight, which may change before the output is sent.
+// Copies an output that shares the memory of a weight, because the weight may change before the
+// output is sent.
 at::Tensor ServedModule::to_send(const at::Tensor& output) const {
   if (!output.defined()) return output;
   const at::Tensor plain = output.detach();

@@ -1,9 +1,9 @@
 #pragma once
 
-// The owner's end of a remote module: the module as it is served, its passes with their messages,
-// and the lock of its weights.
+// The owner's end of a remote module: the served module, its passes with their messages, and the
+// lock of its weights.
 //
-// Thread safety: any thread, except as noted below.
+// Thread safety: any thread may call the functions, except as noted below.
 
 #include <condition_variable>
 #include <cstddef>
@@ -29,13 +29,14 @@
 
 namespace paceline::remote {
 
-// Keeps optimizer steps apart from the passes of a shared module: passes read its weights at the
-// same time; a step waits for them and then has the weights alone. While a pass waits for another
-// worker, it gives up its read lock (WeightsLent). So passes and steps of several workers never
-// deadlock, and a step happens between computations, never within one.
+// Separates optimizer steps from the passes of a shared module: passes may read its weights at the
+// same time; a step waits for them and then has exclusive access to the weights. While a pass waits
+// for another worker, it releases its read lock (WeightsLent). So passes and steps of several
+// workers never deadlock, and a step takes place between computations, never during one.
 class WeightsLock {
  public:
-  // False if the deadline passed first. A waiting step goes before passes that come later.
+  // Return false if the deadline passed first. A waiting step takes precedence over passes that
+  // arrive later.
   bool begin_pass(Deadline deadline);
   void end_pass();
   bool begin_step(Deadline deadline);
@@ -48,8 +49,8 @@ class WeightsLock {
   bool is_stepping_ = false;
 };
 
-// Held while this thread computes with the weights. Error(kTimeout) if a step still runs at the
-// deadline.
+// Held while this thread computes with the weights. Error(kTimeout) if a step is still running at
+// the deadline.
 class WeightsInUse {
  public:
   WeightsInUse(WeightsLock& lock, Deadline deadline);
@@ -62,8 +63,8 @@ class WeightsInUse {
   WeightsLock* const outer_;
 };
 
-// Held while this thread changes the weights. Error(kTimeout) if passes still compute with them at
-// the deadline.
+// Held while this thread changes the weights. Error(kTimeout) if passes are still computing with
+// them at the deadline.
 class WeightsInStep {
  public:
   WeightsInStep(WeightsLock& lock, Deadline deadline);
@@ -75,7 +76,8 @@ class WeightsInStep {
   WeightsLock& lock_;
 };
 
-// Held while this thread waits for another worker: gives up its WeightsInUse, if it has one.
+// Held while this thread waits for another worker: temporarily releases this thread's WeightsInUse,
+// if it has one.
 class WeightsLent {
  public:
   WeightsLent();
@@ -91,7 +93,7 @@ class ServedModule;
 class Token;
 using Tensors = std::vector<at::Tensor>;
 
-// Throws LibTorch's errors as Paceline's, without the backtrace, which means nothing to another
+// Converts LibTorch's errors to Paceline's, without the backtrace, which is of no use to another
 // worker.
 template <class Body>
 auto plain_errors(Body body) {
@@ -104,14 +106,14 @@ auto plain_errors(Body body) {
 
 struct ForwardRequest {
   Tensors inputs;
-  std::vector<std::uint8_t> require_grad;  // for each input
+  std::vector<std::uint8_t> require_grad;  // [input]
   bool is_training = true;
-  rpc::ObjectNumber kept = 0;  // the pass to keep; 0: no gradients are wanted
+  rpc::ObjectNumber kept = 0;  // the pass to keep; 0: no gradients are needed
   static auto fields(auto& m) { return std::tie(m.inputs, m.require_grad, m.is_training, m.kept); }
 };
 struct ForwardReply {
   Tensors outputs;
-  std::vector<std::uint8_t> require_grad;  // for each output; empty if no pass was kept
+  std::vector<std::uint8_t> require_grad;  // [output]; empty if no pass was kept
   static auto fields(auto& m) { return std::tie(m.outputs, m.require_grad); }
 };
 
@@ -120,7 +122,7 @@ struct BackwardRequest {
   bool retains = false;
   static auto fields(auto& m) { return std::tie(m.gradients, m.retains); }
 };
-// A pass through a module of a third worker that was part of this pass.
+// A pass through a module of another worker, made as part of this pass.
 struct PassAt {
   std::string owner;
   rpc::ObjectNumber number = 0;
@@ -128,21 +130,21 @@ struct PassAt {
 };
 struct BackwardReply {
   Tensors gradients;           // for the inputs that require them
-  std::vector<PassAt> nested;  // in the order in which one process would add up their gradients
+  std::vector<PassAt> nested;  // in the order in which one process would add their gradients
   static auto fields(auto& m) { return std::tie(m.gradients, m.nested); }
 };
 
 // The owner's end of a pass through a remote module: the graph of one forward pass, kept for the
 // backward pass, and then the gradients of the weights, kept until an optimizer takes them. It is
 // an object of the worker that called forward() (engine/rpc/remote_ref.h), and is destroyed when
-// that worker drops its graph or has not been heard of for a lease.
+// that worker drops its graph or has not been heard from for the duration of a lease.
 //
-// Thread safety: any thread. Calls to one pass run one at a time, in parallel with other passes of
-// the same module.
+// Thread safety: any thread may call the functions. Calls to one pass run one at a time, in
+// parallel with other passes of the same module.
 class Pass {
  public:
   static constexpr std::string_view kName = "paceline.pass";
-  // Takes only the inputs and outputs that require a gradient.
+  // `inputs` and `outputs` are only those that require a gradient.
   Pass(std::shared_ptr<ServedModule> module, Tensors inputs, Tensors outputs);
   ~Pass();
   Pass(const Pass&) = delete;
@@ -155,7 +157,7 @@ class Pass {
     return std::tuple(rpc::method<&Pass::backward>("backward", rpc::Effect::kOnce));
   }
 
-  // Takes the gradient of a parameter out of the pass; undefined if the parameter took no part.
+  // Moves the gradient of a parameter out of the pass; undefined if the parameter was not used.
   at::Tensor take_gradient(const at::Tensor& parameter);
 
  private:
@@ -163,14 +165,14 @@ class Pass {
 
   const std::shared_ptr<ServedModule> module_;
   const Tensors parameters_;
-  Tensors inputs_, outputs_;                    // of the graph; empty once it was released
+  Tensors inputs_, outputs_;                    // of the graph; empty once the graph was released
   std::vector<std::shared_ptr<Token>> nested_;  // found by the first backward pass
 
   std::mutex mutex_;  // guards the gradients
   std::unordered_map<const at::TensorImpl*, at::Tensor> gradients_;
 };
 
-// How many passes the workers of this process keep for others.
+// The number of passes that the workers of this process keep for other workers.
 std::size_t num_kept_passes();
 
 // A tensor and its name in the module ("layer1.0.conv1.weight").
@@ -184,21 +186,21 @@ struct ModuleState {
   static auto fields(auto& m) { return std::tie(m.tensors); }
 };
 
-// A module with its forward() for lists of tensors, without its type.
+// A module whose type has been erased, with its forward() as a function of lists of tensors.
 struct TypelessModule {
   std::shared_ptr<torch::nn::Module> module{};
   std::function<Tensors(const Tensors& inputs)> forward{};
-  // Arguments of ServedModule's constructor. Only the worker that has the module can make one: the
-  // message of another worker has no fields, and so no module.
+  // These are the arguments of ServedModule's constructor. Only the worker that has the module can
+  // make them: in a message from another worker they have no fields, and so no module.
   static auto fields(auto& /*self*/) { return std::tie(); }
 };
 
-// A module as its worker serves it to others. Forward passes run one at a time, in the order in
+// A module that its worker serves to others. Forward passes run one at a time, in the order in
 // which they arrive, because a module has buffers, a mode and members; backward passes (Pass) run
 // in parallel with them.
 //
-// Thread safety: forward(), state() and load_state() one at a time, as rpc does for an object; the
-// other methods in any thread.
+// Thread safety: one call of forward(), state() or load_state() at a time; rpc never runs two calls
+// of one object at once. Any thread may call the other methods.
 class ServedModule : public std::enable_shared_from_this<ServedModule> {
  public:
   static constexpr std::string_view kName = "paceline.module";
@@ -206,7 +208,7 @@ class ServedModule : public std::enable_shared_from_this<ServedModule> {
   explicit ServedModule(const TypelessModule& module);
 
   ForwardReply forward(const ForwardRequest& request, rpc::Context& context);
-  // Returns copies of parameters and buffers; load_state() sets the named ones.
+  // state() returns copies of parameters and buffers; load_state() sets those with the given names.
   ModuleState state(const rpc::Nothing& nothing, rpc::Context& context);
   rpc::Nothing load_state(const ModuleState& state, rpc::Context& context);
   // Returns once the constructor has ended.
@@ -231,7 +233,7 @@ class ServedModule : public std::enable_shared_from_this<ServedModule> {
   WeightsLock weights_;
 };
 
-// ---- how forward() is called ----
+// ---- calling forward() ----
 
 inline void append_outputs(Tensors& all, const at::Tensor& output) { all.push_back(output); }
 inline void append_outputs(Tensors& all, const Tensors& outputs) {
@@ -244,7 +246,7 @@ void append_outputs(Tensors& all, const std::tuple<Outputs...>& outputs) {
 
 [[noreturn]] void refuse_inputs(const torch::nn::Module& module, std::size_t num_inputs);
 
-// Calls forward() of a module that takes one to four tensors, or a list of them, and returns a
+// Calls forward() of a module that takes one to four tensors, or a list of tensors, and returns a
 // tensor, a list or a tuple.
 template <class M>
 Tensors call_forward(M& module, const Tensors& in) {

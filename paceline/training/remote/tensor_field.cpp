@@ -13,7 +13,7 @@
 namespace paceline::rpc {
 namespace {
 
-// The place of a type, from 1, is its number in messages. Never renumber.
+// The position of a type in this list, from 1, is its number in messages. Never renumber.
 constexpr std::array kTypes = {at::kFloat, at::kDouble, at::kHalf,         at::kBFloat16,
                                at::kChar,  at::kShort,  at::kInt,          at::kLong,
                                at::kByte,  at::kBool,   at::kComplexFloat, at::kComplexDouble};
@@ -41,7 +41,7 @@ void check_place(const at::Tensor& tensor) {
   }
 }
 
-// The number of bytes of a tensor with these sizes; nothing if no tensor can have them.
+// Returns the number of bytes of a tensor with these sizes; nullopt if no tensor can have them.
 std::optional<std::size_t> bytes_of(std::span<const std::int64_t> sizes, std::size_t element) {
   // LibTorch computes strides from sizes of at least 1, which must not overflow either.
   std::int64_t count = 1, stride = static_cast<std::int64_t>(element);

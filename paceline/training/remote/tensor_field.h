@@ -1,22 +1,22 @@
 #pragma once
 
-// A tensor as a field of a message, also in vectors and optional fields:
+// Makes a tensor a field of a message, also in vectors and optional fields:
 //
 //   struct Batch {
 //     at::Tensor images, labels;
 //     static auto fields(auto& m) { return std::tie(m.images, m.labels); }
 //   };
 //
-// Its element type, sizes and elements are sent, but not whether it requires a gradient. Large
-// tensors are sent without a copy, so their elements must not change until the call has ended;
-// strided ones are made contiguous first. The receiver gets a contiguous tensor of its own, or an
-// undefined tensor for an undefined one.
+// The tensor's element type, sizes and elements are sent, but not whether it requires a gradient.
+// Large tensors are sent without a copy, so their elements must not change until the call has
+// ended; strided tensors are made contiguous first. The receiver gets its own contiguous tensor; an
+// undefined tensor arrives undefined.
 //
 // Element types: bool, 8- to 64-bit integers, float16, bfloat16, float32, float64, complex64 and
-// complex128. Error(kUnsupported) for others, for tensors that are not dense and for tensors that
-// are not on the CPU.
+// complex128. Error(kUnsupported) for other types, for tensors that are not dense and for tensors
+// that are not on the CPU.
 //
-// Its bytes are those of the message TensorFields, which programs without LibTorch can read and
+// The bytes are those of the message TensorFields, which programs without LibTorch can read and
 // write.
 
 #include <cstddef>
@@ -33,7 +33,7 @@ namespace paceline::rpc {
 inline constexpr std::size_t kMaxTensorDimensions = 64;
 
 struct TensorFields {
-  std::uint8_t type = 0;  // 0: undefined; the others are in docs/formats/calls.md
+  std::uint8_t type = 0;  // 0: undefined; docs/formats/calls.md lists the other types
   std::span<const std::int64_t> sizes{};
   std::span<const std::uint8_t> elements{};  // in row-major order
   static auto fields(auto& self) { return std::tie(self.type, self.sizes, self.elements); }

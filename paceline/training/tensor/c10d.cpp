@@ -20,13 +20,13 @@ using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-// Paceline's store as c10d's. A wait ends early when a peer dies.
+// Paceline's store with the interface of c10d's. A wait ends early when a peer dies.
 class StoreOfC10d : public PortableStore {
  public:
   StoreOfC10d(std::shared_ptr<paceline::Store> store, Mesh& mesh, Deadline deadline)
       : store_(std::move(store)), mesh_(mesh), deadline_(deadline) {}
 
-  // A store for another thread: Paceline's may be shared by all of them.
+  // Returns a store for another thread; several threads may share Paceline's store.
   c10::intrusive_ptr<c10d::Store> clone() override {
     return c10::make_intrusive<StoreOfC10d>(store_, mesh_, deadline_);
   }
@@ -49,7 +49,8 @@ class StoreOfC10d : public PortableStore {
   void wait(const std::vector<std::string>& keys) override {
     wait_for_keys(*store_, keys, mesh_, deadline_, "c10d");
   }
-  // Ignores c10d's limit, which starts again with each wait: the group's deadline holds.
+  // Ignores c10d's timeout, which starts again with each wait; the group's deadline applies
+  // instead.
   void wait(const std::vector<std::string>& keys, const milliseconds& /*timeout*/) override {
     wait(keys);
   }
@@ -60,8 +61,8 @@ class StoreOfC10d : public PortableStore {
   const Deadline deadline_;
 };
 
-// The reduction of c10d; nothing if its Gloo lacks it, or does not pass NaN on. A mean becomes a
-// sum, which the caller divides.
+// Returns c10d's reduction; nullopt if c10d's Gloo does not support it, or does not propagate NaN.
+// A mean becomes a sum, which the caller divides.
 std::optional<c10d::ReduceOp> reduction_of(ReduceOp op, Dtype dtype) {
   if (dtype == Dtype::kBfloat16 || dtype == Dtype::kBool || dtype == Dtype::kInt16) return {};
   const bool compares = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -102,7 +103,7 @@ class C10dLibrary : public Library {
           "rank {}: backend {} made no process group, or one with another rank or size", rank_,
           name_);
   }
-  // An abandoned operation may still use its group and buffers, so these are leaked.
+  // An abandoned operation may still use its group and buffers, so they are leaked on purpose.
   ~C10dLibrary() override {
     if (abandoned_) {
       new Remains{std::move(process_group_), std::move(work_), std::move(scratch_)};
@@ -125,7 +126,7 @@ class C10dLibrary : public Library {
     }
   }
 
-  // run() polls for failures itself; c10d cannot cancel an operation.
+  // Does nothing: run() polls for failures itself, and c10d cannot cancel an operation.
   void abort() override {}
 
  private:
@@ -233,7 +234,7 @@ class C10dLibrary : public Library {
     });
   }
 
-  // c10d takes inputs that are not const, but does not write to them.
+  // c10d takes inputs as non-const, but does not write to them.
   static at::Tensor view(const std::byte* data, std::size_t bytes) {
     return at::from_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)},
                          at::kByte);

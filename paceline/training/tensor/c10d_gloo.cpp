@@ -1,4 +1,5 @@
-// The Gloo that LibTorch carries, as backend "c10d", or the reason why this build lacks it.
+// Registers the Gloo that is part of LibTorch as backend "c10d", or the reason why this build does
+// not have it.
 
 #ifndef PACELINE_NO_C10D
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -23,7 +24,7 @@ bool register_libtorch_gloo() {
 #else
 bool register_libtorch_gloo() {
   register_c10d_backend("c10d", [](const C10dMember& me) {
-    const BrokenPipeGuard guard;  // Gloo's threads inherit it
+    const BrokenPipeGuard guard;  // Gloo's threads inherit the blocked signal
     auto options = c10d::ProcessGroupGloo::Options::create(me.timeout);
     options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(me.address)};
     return c10::intrusive_ptr<C10dProcessGroup>(

@@ -18,13 +18,13 @@
 namespace paceline {
 namespace {
 
-// Whether a rank has blocks of several ranks, so that the order of elements is dim 0 first.
+// Whether a rank has blocks of several ranks, so that elements are ordered by dim 0 first.
 bool has_blocks(Op op) {
   return traits_of(op).input > Extent::kCount || traits_of(op).output > Extent::kCount;
 }
 
-// The hash of a call's tensor that ranks compare; if they may have different numbers of rows, the
-// hash of one row.
+// Returns the hash of a call's tensor, which ranks compare; if ranks may have different numbers of
+// rows, the hash of one row.
 std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   if (!has_blocks(op)) return shape_of(tensor);
   auto sizes = tensor.sizes().vec();
@@ -32,8 +32,8 @@ std::uint32_t compared_shape(Op op, const at::Tensor& tensor) {
   return shape_of(sizes);
 }
 
-// Options for a call on these dense tensors: it keeps them alive, and on a device it is ordered
-// with the current stream.
+// Returns options for a call on these dense tensors: the call keeps them alive, and on a device it
+// is ordered with the current stream.
 CallOptions options_for(const ProcessGroup& group, const std::shared_ptr<GivenTensors>& tensors) {
   CallOptions options{.keep_alive = tensors};
   if (tensors->all.empty()) return options;
@@ -66,7 +66,8 @@ std::vector<std::size_t> to_elements(const std::vector<std::int64_t>& rows,
   return elements;
 }
 
-// Whether an operation keeps the order of elements, so that input and output must have one layout.
+// Whether an operation keeps the order of elements, so that input and output must have the same
+// layout.
 bool keeps_order(Op op) { return !has_blocks(op) && !traits_of(op).has(kIsMessage); }
 
 // Whether an operation changes its output on this rank. A broadcast does not change the root's
@@ -75,7 +76,7 @@ bool writes_output(Op op, bool is_root) {
   return is_root ? op != Op::kBroadcast : !traits_of(op).has(kOnlyRootGets);
 }
 
-// The call as the engine takes it, with everything that it points to.
+// The call in the engine's form, with all data to which it points.
 struct Prepared {
   Call call;
   CallOptions options;
@@ -157,8 +158,8 @@ struct Prepared {
   }
 };
 
-// A version of `call` on tensors that the engine can use, copied where necessary; copy_back() then
-// fills the original outputs.
+// The same call on tensors that the engine can use, which are copies where necessary; copy_back()
+// then fills the original outputs.
 class Fitted {
  public:
   Fitted(const ProcessGroup& group, const TensorCall& call) : group_(group), call_(call) {
@@ -218,7 +219,8 @@ at::Tensor with_first_dim(const at::Tensor& like, std::int64_t first) {
 
 std::int64_t first_dim(const at::Tensor& tensor) { return tensor.dim() > 0 ? tensor.size(0) : 1; }
 
-// Dim 0 of `input`, which must divide by the number of ranks.
+// Returns dim 0 of `input` divided by the number of ranks. Error(kInvalid) if that is not a whole
+// number.
 std::int64_t part_size(ProcessGroup& group, const at::Tensor& input, const char* what) {
   check(input.dim() > 0 && input.size(0) % group.world_size() == 0,
         "{}: {}: dim 0 of the input ({}) does not divide by {} ranks", group.self(), what,
@@ -454,7 +456,7 @@ WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 
 std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
                                        const std::vector<TensorCall>& messages) {
-  std::deque<Prepared> prepared;  // each points to its own members
+  std::deque<Prepared> prepared;  // a deque, because each element points to its own members
   std::vector<Call> calls;
   const auto keep_alive = std::make_shared<std::vector<std::shared_ptr<void>>>();
   for (const TensorCall& message : messages) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// Collectives on tensors: the names and semantics of torch.distributed. Tensors need not be
-// contiguous: dense ones (channels_last, transposed) are communicated in place, others through a
-// contiguous copy. All ranks must pass the same shape, type and memory layout: otherwise every rank
+// Collectives on tensors, with the names and semantics of torch.distributed. Tensors need not be
+// contiguous: dense tensors (channels_last, transposed) are communicated in place, others through a
+// contiguous copy. All ranks must pass the same shape, type and memory layout; otherwise every rank
 // gets Error(kInvalid). Other errors and thread safety are those of ProcessGroup.
 //
 //   tensors                                 all_reduce, broadcast, ...  gather, scatter, all_to_all
@@ -11,20 +11,21 @@
 //   not dense: sliced, or expanded inputs   used through a copy         used through a copy
 //   another shape on one rank               error on every rank         error on every rank
 //
-// The operations of the last column, in which a rank has blocks of several ranks, use contiguous
-// tensors in place. A tensor of one dimension is like a buffer of ProcessGroup.
+// In the operations of the last column a rank has blocks of several ranks; they use contiguous
+// tensors in place. A tensor of one dimension is treated like a buffer of ProcessGroup.
 //
-// Roots and peers are ranks of `group`, not of the world.
+// `root` and `peer` are ranks of `group`, not of the world.
 //
-// CUDA tensors need a group with a backend for them (cpu:paceline,cuda:nccl; Error(kUnsupported)
-// otherwise), on the device that was current when it formed. Calls are ordered with streams, as in
-// torch.distributed: a call starts after the work that is queued in the current stream, and work
-// that is queued there after the call or its Work::wait() has returned starts after the call;
-// GroupOptions::blocking_wait makes the host wait for the results. send and recv, and tensors on
-// other devices, are Error(kUnsupported).
+// CUDA tensors need a group with a CUDA backend (cpu:paceline,cuda:nccl; otherwise
+// Error(kUnsupported)), and must be on the device that was current when the group formed. Calls are
+// ordered with streams, as in torch.distributed: a call starts after the work that is already
+// queued on the current stream. Work that is queued on it after the call or its Work::wait() has
+// returned starts after the call has ended. GroupOptions::blocking_wait makes the host wait for the
+// results. send and recv, and tensors on other devices, are Error(kUnsupported).
 //
-// The asynchronous forms write to tensors of the caller, which must be dense, and contiguous for
-// the operations of the last column; they keep all tensors alive until the work has completed.
+// The asynchronous forms write to tensors of the caller, which must be dense, and for the
+// operations of the last column contiguous; they keep all tensors alive until the work has
+// completed.
 
 #include <cstdint>
 #include <optional>
@@ -37,25 +38,25 @@
 namespace paceline {
 
 struct TensorLists {
-  std::vector<at::Tensor> inputs = {};  // none: in place
+  std::vector<at::Tensor> inputs = {};  // empty: the call is in place
   std::vector<at::Tensor> outputs = {};
 };
 
-// A Call (engine/collectives/call.h) on tensors; each function below fills one in.
+// A Call (engine/collectives/call.h) on tensors; each function below fills in one of these.
 struct TensorCall {
   Op op = Op::kBarrier;
   at::Tensor input = {};
-  at::Tensor output = {};  // in place: `input`
+  at::Tensor output = {};  // equal to `input`: the call is in place
   ReduceOp reduce_op = ReduceOp::kSum;
   std::optional<std::uint32_t> divisor = {};
   int root = 0;
   int peer = 0;
   std::uint32_t tag = 0;
-  // As the fields of Call, in rows: elements along dim 0.
+  // As the fields of Call, but counted in rows: elements along dim 0.
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
-  bool with_shape = false;                // a send: the message carries the input's sizes
-  std::optional<TensorLists> lists = {};  // a coalesced call: instead of input and output
+  bool with_shape = false;                // for a send: the message contains the input's sizes
+  std::optional<TensorLists> lists = {};  // for a coalesced call: replaces input and output
 };
 void run(ProcessGroup& group, const TensorCall& call);
 WorkPtr start(ProcessGroup& group, const TensorCall& call);
@@ -70,47 +71,48 @@ void reduce(ProcessGroup& group, const at::Tensor& tensor, int root, ReduceOp op
 WorkPtr reduce_async(ProcessGroup& group, const at::Tensor& tensor, int root,
                      ReduceOp op = ReduceOp::kSum);
 
-// The tensors of all ranks, in rank order.
+// Returns the tensors of all ranks, in rank order.
 std::vector<at::Tensor> all_gather(ProcessGroup& group, const at::Tensor& tensor);
-// All ranks' tensors concatenated along dim 0.
+// Returns all ranks' tensors concatenated along dim 0.
 at::Tensor all_gather_into_tensor(ProcessGroup& group, const at::Tensor& tensor);
 WorkPtr all_gather_into_tensor_async(ProcessGroup& group, const at::Tensor& output,
                                      const at::Tensor& input);
-// As all_gather_into_tensor(), with rows[r] rows from rank r; all ranks pass the same numbers.
+// As all_gather_into_tensor(), but rank r has rows[r] rows; all ranks must pass the same `rows`.
 at::Tensor all_gather_v(ProcessGroup& group, const at::Tensor& tensor,
                         const std::vector<std::int64_t>& rows);
 WorkPtr all_gather_v_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                            const std::vector<std::int64_t>& rows);
-// Returns the tensors of all ranks at root, as all_gather(), and none on other ranks. The
-// asynchronous form's `output` is one tensor, and undefined on other ranks.
+// Returns the tensors of all ranks at root, as all_gather() does, and an empty list on other ranks.
+// In the asynchronous form, `output` is a single tensor; on other ranks it is undefined.
 std::vector<at::Tensor> gather(ProcessGroup& group, const at::Tensor& tensor, int root);
 WorkPtr gather_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                      int root);
-// Root passes one tensor per rank, each with the sizes of `output`; other ranks pass none. The
-// asynchronous form's `input` is one tensor, and undefined on other ranks.
+// Root passes one tensor for each rank, with the sizes of `output`; other ranks pass an empty list.
+// In the asynchronous form, `input` is a single tensor; on other ranks it is undefined.
 void scatter(ProcessGroup& group, const std::vector<at::Tensor>& inputs, const at::Tensor& output,
              int root);
 WorkPtr scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                       int root);
 
-// `input` is cut along dim 0 into world_size equal parts; the result is this rank's part of the
-// reduction. Error(kInvalid) when dim 0 does not divide.
+// Cuts `input` along dim 0 into world_size equal parts and returns this rank's part of the
+// reduction. Error(kInvalid) when world_size does not divide dim 0.
 at::Tensor reduce_scatter(ProcessGroup& group, const at::Tensor& input,
                           ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_async(ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                              ReduceOp op = ReduceOp::kSum);
-// As reduce_scatter(), with rows[r] rows for rank r.
+// As reduce_scatter(), but the part of rank r has rows[r] rows.
 at::Tensor reduce_scatter_v(ProcessGroup& group, const at::Tensor& input,
                             const std::vector<std::int64_t>& rows, ReduceOp op = ReduceOp::kSum);
 WorkPtr reduce_scatter_v_async(ProcessGroup& group, const at::Tensor& output,
                                const at::Tensor& input, const std::vector<std::int64_t>& rows,
                                ReduceOp op = ReduceOp::kSum);
-// `input` is cut along dim 0; part r goes to rank r. The result has the parts of all ranks for this
-// one, in rank order.
+// Cuts `input` along dim 0 into equal parts and sends part r to rank r. The result has the parts
+// that all ranks sent to this one, in rank order.
 at::Tensor all_to_all_single(ProcessGroup& group, const at::Tensor& input);
 WorkPtr all_to_all_single_async(ProcessGroup& group, const at::Tensor& output,
                                 const at::Tensor& input);
-// As all_to_all_single(), with send_rows[r] rows to rank r and receive_rows[r] from it.
+// As all_to_all_single(), with send_rows[r] rows sent to rank r and receive_rows[r] rows received
+// from it.
 at::Tensor all_to_all_v(ProcessGroup& group, const at::Tensor& input,
                         const std::vector<std::int64_t>& send_rows,
                         const std::vector<std::int64_t>& receive_rows);
@@ -118,7 +120,7 @@ WorkPtr all_to_all_v_async(ProcessGroup& group, const at::Tensor& output, const 
                            const std::vector<std::int64_t>& send_rows,
                            const std::vector<std::int64_t>& receive_rows);
 
-// One operation on many dense tensors of one type on the CPU, at the cost of one call
+// One operation on many dense CPU tensors of the same type, at the cost of a single call
 // (ProcessGroup::all_reduce_coalesced). In place.
 void all_reduce_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                           ReduceOp op = ReduceOp::kSum);
@@ -127,8 +129,8 @@ WorkPtr all_reduce_coalesced_async(ProcessGroup& group, const std::vector<at::Te
 void broadcast_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& tensors, int root);
 WorkPtr broadcast_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& tensors,
                                   int root);
-// outputs[i] gets inputs[i] of all ranks; in reduce_scatter_coalesced() this rank's part of their
-// reduction.
+// outputs[i] gets inputs[i] of all ranks; in reduce_scatter_coalesced() it gets this rank's part of
+// their reduction.
 void all_gather_coalesced(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
                           const std::vector<at::Tensor>& inputs);
 WorkPtr all_gather_coalesced_async(ProcessGroup& group, const std::vector<at::Tensor>& outputs,
@@ -141,12 +143,12 @@ WorkPtr reduce_scatter_coalesced_async(ProcessGroup& group, const std::vector<at
 
 void send(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr send_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
-// Returns the sender's rank; after the asynchronous form it is Work::source_rank().
+// Returns the sender's rank; the asynchronous form provides it as Work::source_rank().
 int recv(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std::uint32_t tag = 0);
 
-// Sends and receives that start together (ProcessGroup::batch_isend_irecv): calls of Op::kSend and
-// Op::kReceive with an input or an output, a peer and a tag.
+// Sends and receives that start together (ProcessGroup::batch_isend_irecv): calls with Op::kSend or
+// Op::kReceive, an input or an output, a peer and a tag.
 //
 //   for (const auto& work : batch_isend_irecv(
 //            group, {{.op = Op::kSend, .input = mine, .peer = next},
@@ -155,9 +157,9 @@ WorkPtr recv_async(ProcessGroup& group, const at::Tensor& tensor, int peer, std:
 std::vector<WorkPtr> batch_isend_irecv(ProcessGroup& group,
                                        const std::vector<TensorCall>& messages);
 
-// For tensors whose shape and type the receiver does not know: the message carries them. The tensor
-// is contiguous, on the CPU, and has at most 8 dimensions. recv() of the same shape also takes such
-// a message.
+// For tensors whose shape and type the receiver does not know: the message contains both. The
+// tensor must be contiguous, on the CPU, and have at most 8 dimensions. recv() with a tensor of the
+// same shape can also receive such a message.
 void send_with_shape(ProcessGroup& group, const at::Tensor& tensor, int peer,
                      std::uint32_t tag = 0);
 WorkPtr send_with_shape_async(ProcessGroup& group, const at::Tensor& tensor, int peer,
@@ -168,12 +170,12 @@ struct ReceivedTensor {
 };
 // `peer` may be kAnySource. Error(kInvalid) for a message without a shape.
 ReceivedTensor recv_with_shape(ProcessGroup& group, int peer, std::uint32_t tag = 0);
-// A recv_with_shape() under way.
+// A recv_with_shape() that has been started.
 class PendingTensor {
  public:
   PendingTensor(WorkPtr work, std::shared_ptr<const at::Tensor> tensor)
       : work_(std::move(work)), tensor_(std::move(tensor)) {}
-  // Waits for the tensor, as Work::wait() does.
+  // Waits for the tensor as Work::wait() does.
   ReceivedTensor wait() const {
     work_->wait();
     return {*tensor_, work_->source_rank()};
@@ -182,13 +184,13 @@ class PendingTensor {
 
  private:
   WorkPtr work_;
-  std::shared_ptr<const at::Tensor> tensor_;  // owners: this, and the receive until it has ended
+  std::shared_ptr<const at::Tensor> tensor_;  // shared with the receive until it has ended
 };
 PendingTensor recv_with_shape_async(ProcessGroup& group, int peer, std::uint32_t tag = 0);
 
-// Collective. A zeroed tensor in the group's symmetric memory: collectives on it need no copies,
-// except small and coalesced calls (docs/algorithms.md, section 4). The tensor keeps its memory
-// alive.
+// Collective. Returns a tensor of zeros in the group's symmetric memory: collectives on it need no
+// copies, except for small and coalesced calls (docs/algorithms.md, section 4). The tensor keeps
+// its memory alive.
 at::Tensor empty_symmetric(ProcessGroup& group, at::IntArrayRef sizes,
                            at::ScalarType type = at::kFloat);
 

@@ -44,7 +44,7 @@ namespace {
 
 bool was_chosen = false;  // by set_thread_count()
 
-// A function of a library that LibTorch loaded; null if there is none of this name.
+// Finds a function in the libraries that LibTorch has loaded; null if there is none of this name.
 template <class Function>
 Function* find_function(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
@@ -55,7 +55,7 @@ std::string_view variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// PACELINE_THREAD_SHARE is the OMP_NUM_THREADS that the launcher set, not the user.
+// If OMP_NUM_THREADS equals PACELINE_THREAD_SHARE, the launcher set it, not the user.
 bool is_chosen() {
   const std::string_view threads = variable("OMP_NUM_THREADS");
   const std::string_view share = variable("PACELINE_THREAD_SHARE");

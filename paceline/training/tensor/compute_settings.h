@@ -1,26 +1,28 @@
 #pragma once
 
-// How LibTorch computes on this rank: mixed precision, and the number of threads.
+// Settings for LibTorch's computations on this rank: mixed precision, and the number of threads.
 
 #include <c10/core/ScalarType.h>
 
 namespace paceline {
 
-// Mixed precision on the CPU, as torch.autocast("cpu"): while the object lives, the operators of
-// this thread that are safe and fast in 16 bits (matrix products, convolutions) compute in them,
-// and operators that need float32 get it. Parameters stay float32.
+// Mixed precision on the CPU, as torch.autocast("cpu"): while the object lives, operators of this
+// thread that are safe and fast in 16 bits (matrix products, convolutions) compute in 16 bits, and
+// operators that need float32 get float32. Parameters stay float32.
 //
 //   at::Tensor loss;
 //   { const Autocast autocast(at::kBFloat16); loss = loss_of(model.forward(batch)); }
 //   loss.backward();  // outside, in the types of the forward pass
 //
-// A 16-bit copy of a parameter is made once and kept until the outermost object ends.
+// The 16-bit copy of a parameter is made once and kept until the outermost object ends.
 //
-// Thread safety: belongs to the thread that made it, which destroys the innermost object first.
+// Thread safety: the object belongs to the thread that made it; nested objects must be destroyed in
+// reverse order.
 class Autocast {
  public:
-  // `enabled`: false computes in float32 inside of another Autocast. Error(kUnsupported) for types
-  // other than bfloat16 and float16, and for float16 before LibTorch 2.4, whose operators lack it.
+  // `enabled`: false switches to float32 within another Autocast. Error(kUnsupported) for types
+  // other than bfloat16 and float16, and for float16 before LibTorch 2.4, whose operators do not
+  // support it.
   explicit Autocast(at::ScalarType type = at::kBFloat16, bool enabled = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;
@@ -31,16 +33,16 @@ class Autocast {
   const at::ScalarType type_before_;
 };
 
-// Sets the intra-op threads of LibTorch and of OpenBLAS, which has a pool of its own. 0: the
-// launcher's OMP_NUM_THREADS, otherwise LibTorch's default. Returns the number in effect. The bits
-// of LibTorch's sums depend on it. Thread safety, also below: none; call it from the thread that
-// computes.
+// Sets the intra-op threads of LibTorch and of OpenBLAS, which has its own thread pool. 0: the
+// launcher's OMP_NUM_THREADS if it is set, otherwise LibTorch's default. Returns the number in
+// effect. The bits of LibTorch's sums depend on it. Thread safety, here and below: none; call it
+// from the thread that computes.
 int set_thread_count(int num_threads);
 
-// Sets the number for logical shards, whose bits must be the same for every number of ranks: 1
-// thread, unless a number was chosen by set_thread_count(), OMP_NUM_THREADS or --threads-per-rank.
-// A number that only follows from the cores (LibTorch's default, the launcher's share) does not
-// count as chosen. Returns the number in effect.
+// Sets the number of threads for logical shards, whose bits must be the same for every number of
+// ranks: 1 thread, unless a number was chosen with set_thread_count(), OMP_NUM_THREADS or
+// --threads-per-rank. A number that was only derived from the cores (LibTorch's default, the
+// launcher's share) does not count as chosen. Returns the number in effect.
 int settle_thread_count();
 
 }  // namespace paceline

@@ -1,6 +1,6 @@
 #pragma once
 
-// An exception of LibTorch, or of a program's own function, as Paceline's Error.
+// Converts an exception of LibTorch, or of a program's own function, to Paceline's Error.
 
 #include <c10/util/Exception.h>
 
@@ -8,8 +8,9 @@
 
 namespace paceline {
 
-// The exception that is being handled: an Error as it is (not its derived type), any other as
-// Error(kInvalid), LibTorch's without the backtrace. Requires: in a handler.
+// Returns the exception that is being handled: an Error unchanged (but not as its derived type),
+// any other exception as Error(kInvalid), without the backtrace if it is LibTorch's. Requires:
+// called in a handler.
 inline Error current_error() {
   try {
     throw;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything in which the supported versions of LibTorch differ, from Debian's 1.13.1 to the
-// current 2.x. Nothing else in the project asks for a version.
+// All code that depends on the version of LibTorch, from Debian's 1.13.1 to the current 2.x. No
+// other code in the project checks the version.
 
 #include <cstddef>
 #include <cstring>
@@ -24,7 +24,7 @@ namespace paceline {
 using GradientAccumulator =
     decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// A node for the autograd graph, held as the library holds its own.
+// Makes a node for the autograd graph, in the kind of pointer that LibTorch uses for nodes.
 template <class Node, class... Args>
 auto make_node(Args&&... args) {
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, Node>) {
@@ -35,22 +35,23 @@ auto make_node(Args&&... args) {
   }
 }
 
-// The class that carries out c10d's collectives; from 2.0 on a ProcessGroup is a set of these, one
-// a device.
+// The class that carries out c10d's collectives; from 2.0 on a ProcessGroup has several of these,
+// one for each device type.
 #if TORCH_VERSION_MAJOR >= 2
 using C10dProcessGroup = c10d::Backend;
 #else
 using C10dProcessGroup = c10d::ProcessGroup;
 #endif
 
-// c10d's store. Newer versions require clone(), which older ones do not have: it is declared here
-// without `override`, so that a store can override it in all versions.
+// c10d's store. Newer versions require clone(), which older ones do not have. It is declared here
+// without `override`, so that a derived store can override it in all versions.
 class PortableStore : public c10d::Store {
  public:
   virtual c10::intrusive_ptr<c10d::Store> clone() = 0;
 };
 
-// An allocator's one function is const before 2.3; from then on it also copies.
+// The one function of an allocator is const before 2.3; since then it is not, and there is also a
+// function that copies.
 class PortableAllocator : public c10::Allocator {
  public:
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
@@ -66,7 +67,7 @@ class PortableAllocator : public c10::Allocator {
   virtual c10::DataPtr allocate_block(std::size_t bytes) const = 0;
 };
 
-// Autocast on the CPU, of this thread. Before 2.4 its operators have no float16.
+// Autocast on the CPU, for this thread. Its operators support float16 only from 2.4 on.
 struct CpuAutocast {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
   static constexpr bool kHasHalf = true;

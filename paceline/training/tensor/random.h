@@ -1,9 +1,9 @@
 #pragma once
 
 // Random numbers that belong to a rank. LibTorch's generator belongs to the process, so ranks that
-// run as threads of one process draw from the same generator, in an order that differs from run to
-// run. A thread that has called seed_rank() has a generator of its own, which the functions below
-// use: call it first in every rank that is a thread and must draw the same numbers in every run. A
+// are threads of one process draw from the same generator, in an order that differs from run to
+// run. After seed_rank() a thread has its own generator, which the functions below use: call
+// seed_rank() first in every rank that is a thread and must draw the same numbers in every run. A
 // DataLoader with logical shards calls it for each shard.
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace paceline {
 
-// Seeds this thread's generator and LibTorch's, which torch::nn::Dropout draws from.
+// Seeds this thread's generator and LibTorch's, from which torch::nn::Dropout draws.
 void seed_rank(std::uint64_t seed);
 
-// This thread's generator; before seed_rank(), LibTorch's.
+// Returns this thread's generator; before seed_rank(), LibTorch's.
 at::Generator rank_generator();
 
 // The states of both generators.
@@ -27,8 +27,8 @@ struct RandomState {
 RandomState random_state();
 void set_random_state(const RandomState& state);
 
-// Sets both generators to a given state, or to a seed, and restores them at its end. Belongs to the
-// thread that made it.
+// Sets both generators to a given state, or to a seed, and restores their previous state when it is
+// destroyed. Belongs to the thread that made it.
 class RandomStateGuard {
  public:
   explicit RandomStateGuard(const RandomState& state) : before_(random_state()) {
@@ -43,7 +43,7 @@ class RandomStateGuard {
   const RandomState before_;
 };
 
-// torch::dropout on the CPU with numbers of rank_generator(): elements of `input` become 0 with
+// torch::dropout on the CPU with numbers from rank_generator(): elements of `input` become 0 with
 // probability `p`, the others are divided by 1 - p; outside of training it returns `input`. If
 // ranks are threads, two runs drop the same elements only after seed_rank(). Error(kInvalid) unless
 // 0 <= p < 1.

@@ -10,7 +10,7 @@ set(SOURCES
   tensor_view.cpp)
 set(LIBRARIES fmt::fmt)
 
-# The Gloo that LibTorch carries needs Gloo's headers, which LibTorch does not bring.
+# LibTorch's Gloo backend needs Gloo's headers, which are not part of LibTorch.
 find_path(PACELINE_C10D_GLOO_INCLUDE_DIR gloo/rendezvous/store.h)
 if(PACELINE_C10D_GLOO_INCLUDE_DIR)
   set_source_files_properties(paceline/training/tensor/c10d_gloo.cpp PROPERTIES COMPILE_DEFINITIONS USE_C10D_GLOO)

@@ -1,12 +1,12 @@
 #pragma once
 
 // Replaces LibTorch's CPU allocator once the first SymmetricTensors or TensorMemoryMeter of the
-// process is made. While an arena is in use, large tensors come from it; all others come from the
-// former allocator. While a meter lives, all of them are counted.
+// process is constructed. While an arena is in use, large tensors are allocated from it, and all
+// others by the previous allocator. While a meter lives, the memory of all of them is counted.
 //
 // LibTorch and its tensors keep plain pointers to the allocator, so there is only one, and it is
-// never destroyed. Memory is freed by its address alone (oneDNN does that), so the address must
-// tell which allocator it came from.
+// never destroyed. Memory may be freed by its address alone (oneDNN does that), so the address must
+// show by which allocator it was allocated.
 //
 // Thread safety: any thread may call every function.
 
@@ -26,16 +26,16 @@ class TensorAllocator : public PortableAllocator {
  public:
   static TensorAllocator& instance();
 
-  // Allocates large tensors from this arena; null: from the former allocator again.
+  // Allocates large tensors from this arena from now on; null: by the previous allocator again.
   void use(std::shared_ptr<SymmetricArena> arena);
-  // The arena that large tensors come from; null: none.
+  // The arena from which large tensors are allocated; null: there is none.
   std::shared_ptr<SymmetricArena> arena() const;
   void release_unused() const;
 
   c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
 
  private:
-  friend class TensorMemoryMeter;  // counts
+  friend class TensorMemoryMeter;  // reads and resets the counters
   TensorAllocator();
 
   static void free_block(void* block);
@@ -49,7 +49,7 @@ class TensorAllocator : public PortableAllocator {
   mutable std::mutex mutex_;          // guards everything below
   std::shared_ptr<SymmetricArena> current_;
   std::vector<std::shared_ptr<SymmetricArena>> arenas_;
-  mutable std::unordered_map<void*, std::size_t> counted_;  // live blocks
+  mutable std::unordered_map<void*, std::size_t> counted_;  // [block]: its bytes
   mutable std::int64_t counted_bytes_ = 0;
   mutable std::int64_t counted_peak_ = 0;
 };

@@ -14,7 +14,7 @@ namespace paceline {
 
 namespace {
 
-constexpr std::int64_t kMostDimensions = 64;  // as LibTorch has it
+constexpr std::int64_t kMostDimensions = 64;  // LibTorch's limit
 
 void put(std::string& bytes, std::int64_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -37,7 +37,7 @@ at::Tensor read_tensor(ByteReader& reader) {
   for (const std::int64_t size : sizes) {
     require(size >= 0);
     if (is_empty) continue;
-    // The product cannot overflow: it never exceeds the number of bytes that are left.
+    // The product cannot overflow: it never exceeds the number of remaining bytes.
     require(count <= reader.remaining() / static_cast<std::size_t>(size));
     count *= static_cast<std::size_t>(size);
   }

@@ -1,10 +1,10 @@
 #pragma once
 
-// Collectives of lists of tensors whose shapes and types the receiving ranks do not know, with the
+// Collectives on lists of tensors whose shapes and types the receiving ranks do not know, with the
 // options and errors of engine/collectives/group/object_collectives.h. The tensors are sent as
-// copies on the CPU, without gradients; for large tensors of known shape use the collectives.
+// copies on the CPU, without gradients; for large tensors of known shape use collectives.h.
 //
-// Thread safety: as ProcessGroup.
+// Thread safety: same as ProcessGroup.
 
 #include <string>
 #include <vector>
@@ -15,8 +15,8 @@
 
 namespace paceline {
 
-// Collective. Returns root's tensors on every rank. `root` is a rank of `group`, also below.
-// Error(kUnsupported) for element types that the engine lacks (engine/core/dtype.h).
+// Collective. Returns root's tensors on every rank. `root` is a rank of `group`, here and below.
+// Error(kUnsupported) for element types that the engine does not support (engine/core/dtype.h).
 std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
                                          const std::vector<at::Tensor>& tensors, int root,
                                          const ObjectOptions& options = {});
@@ -24,14 +24,14 @@ std::vector<at::Tensor> broadcast_object(ProcessGroup& group,
 std::vector<std::vector<at::Tensor>> all_gather_object(ProcessGroup& group,
                                                        const std::vector<at::Tensor>& tensors,
                                                        const ObjectOptions& options = {});
-// Collective. Returns every rank's tensors at root, as all_gather_object(), and none on other
-// ranks.
+// Collective. Returns every rank's tensors at root, as all_gather_object() does, and an empty list
+// on other ranks.
 std::vector<std::vector<at::Tensor>> gather_objects(ProcessGroup& group,
                                                     const std::vector<at::Tensor>& tensors,
                                                     int root, const ObjectOptions& options = {});
 
-// The tensors as bytes, and the reverse. A tensor is its type, its number of dimensions, its sizes
-// and its elements. Error(kCorrupt) for bytes that are not such a list.
+// Convert tensors to bytes and back. Each tensor is written as its type, its number of dimensions,
+// its sizes and its elements. Error(kCorrupt) for bytes that are not such a list.
 std::string to_bytes(const std::vector<at::Tensor>& tensors);
 std::vector<at::Tensor> tensors_from_bytes(const std::string& bytes);
 

@@ -12,7 +12,7 @@ namespace {
 
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
-// The weak pointer keeps the address from being used for another tensor.
+// The weak pointer keeps the address from being reused for another tensor.
 struct Noted {
   WeakTensor parameter;
   ModelShare share;
@@ -21,7 +21,7 @@ struct Noted {
 struct Shares {
   std::mutex mutex;  // guards the members below
   std::unordered_map<const c10::TensorImpl*, Noted> of;
-  std::size_t most = 64;  // beyond this many, entries of freed parameters are dropped
+  std::size_t most = 64;  // when there are more, entries of freed parameters are dropped
 };
 
 Shares& shares() {

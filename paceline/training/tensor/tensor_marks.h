@@ -1,7 +1,7 @@
 #pragma once
 
-// Facts that are noted about tensors: that a parameter is a share of a model, its name, and whether
-// a tensor was written to.
+// Facts that are recorded about tensors: that a parameter is a share of a model, its name, and
+// whether a tensor was written to.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,51 +16,54 @@
 
 namespace paceline {
 
-// Marks parameters that are only one rank's share of a model: those of a pipeline's stages, of
-// layers that are divided among ranks, of branches on different ranks. Without the mark, the norm
-// of all gradients of a rank, for instance, would be taken for that of the whole model. The code
-// that divides a model notes the shares; the process keeps them as long as the parameters live.
+// Marks parameters that are only one rank's share of a model: parameters of a pipeline's stages, of
+// layers that are divided among ranks, and of branches on different ranks. Without the mark, for
+// instance, the norm of all gradients of one rank would be taken for the norm of the whole model.
+// The code that divides a model records the shares; the process keeps them as long as the
+// parameters live.
 //
-// Thread safety: any thread.
+// Thread safety: any thread may call these functions.
 struct ModelShare {
-  std::string part;         // what the parameter belongs to: "a stage of a pipeline of 2 ranks"
+  std::string part;  // the part to which the parameter belongs: "a stage of a pipeline of 2 ranks"
   bool is_divided = false;  // the parameter itself is a part of a larger one
 };
 
 void note_model_share(const std::vector<at::Tensor>& parameters, const ModelShare& share);
-// These parameters have the gradients of a whole model from now on.
+// From now on these parameters are treated as having the gradients of a whole model.
 void forget_model_share(const std::vector<at::Tensor>& parameters);
 
 struct FoundShare {
-  std::size_t parameter = 0;  // its place in the list
+  std::size_t parameter = 0;  // index of the parameter in the list
   ModelShare share;
 };
-// The first parameter that is a share; with `divided_only` the first that is itself divided.
+// Returns the first parameter that is a share; with `divided_only`, the first that is itself
+// divided.
 std::optional<FoundShare> first_model_share(const std::vector<at::Tensor>& parameters,
                                             bool divided_only = false);
 
-// Gives each parameter that has none its name in the module, "fc1.weight", or the first of several.
-// The name stays with the tensor (at::Tensor::name()), so errors can name a parameter everywhere.
-// Thread safety: none.
+// Sets the name of each parameter that has no name yet to its name in the module, such as
+// "fc1.weight". A parameter with several names gets the first one. The name is stored in the tensor
+// (at::Tensor::name()), so that errors everywhere can name a parameter. Thread safety: none.
 void name_parameters(const torch::nn::Module& module);
 
-// Tells whether a tensor was written to since the mark was made: LibTorch counts the operations
+// Detects whether a tensor was written to since the mark was made: LibTorch counts the operations
 // that write to a tensor or to a view of it, and a tensor that was given other memory (set_data())
-// has another storage. The mark does not see writes through data() or data_ptr(), nor writes of
+// has another storage. The mark does not detect writes through data() or data_ptr(), nor writes by
 // another process.
 //
 // Thread safety: none.
 class WriteMark {
  public:
-  // Holds for no tensor.
+  // A mark that holds for no tensor.
   WriteMark() = default;
   explicit WriteMark(const at::Tensor& tensor);
 
-  // Whether the tensor is unchanged. Requires: the tensor of the constructor.
+  // Whether the tensor has not been written to. Requires: `tensor` is the one that was passed to
+  // the constructor.
   bool holds_for(const at::Tensor& tensor) const;
 
  private:
-  // Keeps the storage's address from being used again, not its memory.
+  // Keeps the storage's address from being reused; does not keep its memory.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
   const void* data_ = nullptr;
   std::int64_t version_ = 0;
@@ -69,7 +72,8 @@ class WriteMark {
 // Counts a write that bypassed LibTorch's operations: marks of the tensor no longer hold.
 void count_write(const at::Tensor& tensor);
 
-// The number of each tensor, by TensorImpl; a tensor that is listed twice has its first number.
+// Returns the index of each tensor, by TensorImpl; a tensor that is listed twice has its first
+// index.
 std::unordered_map<const c10::TensorImpl*, std::size_t> numbers_by_tensor(
     const std::vector<at::Tensor>& tensors);
 

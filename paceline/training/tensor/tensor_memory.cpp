@@ -83,7 +83,7 @@ void TensorAllocator::free(void* block) {
 
 void TensorAllocator::free_block(void* block) { instance().free(block); }
 
-// Drops the arenas that are no longer used and in which no tensor lies.
+// Drops the arenas that are no longer in use and contain no tensor.
 void TensorAllocator::drop_empty_arenas() {
   std::erase_if(arenas_, [&](const auto& arena) { return arena != current_ && arena->is_empty(); });
 }

@@ -16,7 +16,7 @@ namespace paceline {
 
 namespace {
 
-// Registered here, because every program that communicates tensors links this file.
+// Registered in this file, because every program that communicates tensors links it.
 [[maybe_unused]] const bool has_c10d = register_libtorch_gloo();
 
 Device to_device(c10::Device device) {

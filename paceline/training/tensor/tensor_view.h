@@ -1,7 +1,7 @@
 #pragma once
 
-// Tensors as the engine sees them, without a copy: types, buffers, layouts, the order in a device's
-// stream; and many tensors in one flat array.
+// Tensors as the engine's types, without a copy: element types, buffers, layouts, the order in a
+// device's stream; and many tensors in one flat array.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace paceline {
 
-// Error(kUnsupported) names a type that the engine lacks.
+// Error(kUnsupported), which names the type, if the engine does not support it.
 Dtype to_dtype(at::ScalarType type);
 at::ScalarType to_scalar_type(Dtype dtype);
 inline bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
@@ -27,49 +27,51 @@ inline bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type ==
 // channels_last, transposed).
 bool is_dense(const at::Tensor& tensor);
 
-// All elements in memory order, on the CPU or in CUDA memory. Error(kInvalid) unless the tensor is
-// dense, kUnsupported for other devices. The view is valid as long as the tensor's storage.
+// Returns all elements in memory order, on the CPU or in CUDA memory. Error(kInvalid) unless the
+// tensor is dense, kUnsupported for other devices. The view is valid as long as the tensor's
+// storage.
 Buffer dense_view(const at::Tensor& tensor);
-// As dense_view. Error(kUnsupported) for tensors that are not on the CPU.
+// As dense_view(), but with Error(kUnsupported) for tensors that are not on the CPU.
 Buffer dense_cpu_view(const at::Tensor& tensor);
 
-// The hash of a tensor's sizes and strides, which ranks compare when they communicate it in the
-// order of its memory (shape_of(), engine/collectives/collective.h). Requires: is_dense(tensor).
+// The hash of a tensor's sizes and strides, which ranks compare when they communicate the tensor in
+// the order of its memory (shape_of(), engine/collectives/collective.h). Requires:
+// is_dense(tensor).
 std::uint32_t shape_of(const at::Tensor& tensor);
 
-// For messages: "Float [2, 3], undefined".
+// Returns a text for messages, such as "Float [2, 3], undefined".
 std::string shapes_of(const std::vector<at::Tensor>& tensors);
 // As shapes_of(), with strides, for the first eight tensors: "Float [2, 3], strides [1, 2]; ...".
 std::string layouts_of(const std::vector<at::Tensor>& tensors);
 
-// The tensors of a call, which keeps them alive and describes them in errors.
+// The tensors of a call; this object keeps them alive and describes them in errors.
 struct GivenTensors : TensorShapes {
   std::vector<at::Tensor> all;
   std::string describe() const override { return layouts_of(all); }
 };
 
-// Error(kUnsupported), with advice which backend to choose, unless a group with this choice of
-// backends can communicate memory of `device`.
+// Error(kUnsupported), which suggests a backend, unless a group with this choice of backends can
+// communicate memory of `device`.
 void require_backend_for(c10::Device device, const BackendChoice& choice, const std::string& what);
 
 // Orders a call on CUDA tensors with LibTorch's streams, as c10d does with NCCL: the call starts
-// after the work that is queued now in the calling thread's current stream; work that a thread
-// queues after it waited for the call starts after the call. Uses LibTorch's generic interface to
-// devices, so nothing here is linked to CUDA. Error(kUnsupported) if this LibTorch has no such
-// devices. Thread safety: as DeviceOrder.
+// after the work that is already queued on the calling thread's current stream. Work that a thread
+// queues after waiting for the call will start after the call has ended. Uses LibTorch's generic
+// interface to devices, so nothing here is linked to CUDA. Error(kUnsupported) if this LibTorch
+// does not support such devices. Thread safety: same as DeviceOrder.
 std::shared_ptr<const DeviceOrder> order_in_current_stream(c10::Device device);
 
-// Offsets of many tensors in one flat array of one type (a gradient bucket, an optimizer's state).
-// A copyable value.
+// Offsets of many tensors in one flat array of one type (a gradient bucket, or an optimizer's
+// state). A copyable value.
 //
-// The tensors lie one after another, each from a cache line on, so that no two share one. The array
-// can be cut into equal parts, one a rank. A part is a whole number of blocks, so the blocks of an
-// array do not depend on the number of parts. The padding is at most 63 bytes a tensor, or a block
-// where that is larger.
+// The tensors are stored in sequence, each from the beginning of a cache line, so that no two of
+// them share a line. The array can be cut into equal parts, one for each rank. A part is a whole
+// number of blocks, so the blocks of an array do not depend on the number of parts. For each tensor
+// the padding is at most 63 bytes, or one block if that is larger.
 //
-// If a tensor is cut into blocks from its own beginning, each of them lies within a block of the
-// array, and so within a part: sums over the tensor's blocks have the same bits for any array and
-// any number of parts.
+// If a tensor is cut into blocks from its own beginning, each of these lies within a block of the
+// array, and therefore within a part: sums over the tensor's blocks have the same bits for any
+// array and any number of parts.
 class FlatLayout {
  public:
   FlatLayout() : FlatLayout(at::kFloat) {}
@@ -78,10 +80,10 @@ class FlatLayout {
 
   // Places all `tensors`; the count divides into `num_parts` equal parts of whole blocks. `block`
   // 0: kBlock, or kSmallBlock for less than 65,536 elements. Requires: dense tensors of one type.
-  // The type is float32 if there are none.
+  // If `tensors` is empty, the type is float32.
   FlatLayout(const std::vector<at::Tensor>& tensors, int num_parts, std::int64_t block = 0);
 
-  // Places a tensor of `count` elements behind the others; returns its offset.
+  // Places a tensor of `count` elements after the others and returns its offset.
   std::int64_t append(std::int64_t count);
 
   at::ScalarType type() const { return type_; }
@@ -90,27 +92,27 @@ class FlatLayout {
   std::int64_t part_count() const { return count_ / num_parts_; }
   // The number of elements of a block.
   std::int64_t block() const { return block_; }
-  // Counts elements from the beginning of the array.
+  // The index of the tensor's first element in the array.
   std::int64_t offset(std::size_t tensor) const { return offsets_[tensor]; }
 
-  // The elements of `flat` that belong to `tensor`, in the shape and memory format of `like`. Not a
-  // view in autograd's sense, because optimizers detach gradients in place, which views refuse.
-  // Keeps `flat` alive.
+  // Returns the elements of `flat` that belong to `tensor`, in the shape and memory format of
+  // `like`. Not a view in autograd's sense, because optimizers detach gradients in place, which is
+  // not allowed for views. Keeps `flat` alive.
   at::Tensor place(const at::Tensor& flat, std::size_t tensor, const at::Tensor& like) const;
 
  private:
   at::ScalarType type_;
   std::int64_t num_parts_ = 1;
-  std::int64_t block_ = 0;  // 0: no blocks, tensors only follow each other
+  std::int64_t block_ = 0;  // 0: no blocks; tensors are only placed in sequence
   std::vector<std::int64_t> offsets_;
   std::int64_t count_ = 0;
 };
 
 // A gradient of at least this many bytes is communicated alone, in place, because the copy into a
-// shared array would cost more than a collective of its own; smaller ones share an array.
+// shared array would cost more than a separate collective; smaller gradients share an array.
 inline constexpr std::size_t kAloneBytes = 512 << 10;
 
-// The bytes of all elements.
+// The total bytes of all elements of the tensors.
 std::size_t total_bytes(const std::vector<at::Tensor>& tensors);
 
 }  // namespace paceline

@@ -25,14 +25,14 @@ struct Weight {
   std::vector<std::int64_t> whole_sizes() const {
     return division ? division->whole_sizes(tensor.sizes()) : tensor.sizes().vec();
   }
-  // A tensor of the whole sizes.
+  // Returns a tensor of the whole sizes over the memory at `place`.
   at::Tensor whole_at(std::byte* place, const std::function<void(void*)>& deleter) const {
     return at::from_blob(place, whole_sizes(), deleter, tensor.options());
   }
 };
 using Weights = std::map<std::string, Weight>;
 
-// Parameters and buffers, or, with `of`, its tensor for each parameter.
+// Returns parameters and buffers or, with `of`, its tensor for each parameter.
 Weights weights_in(torch::nn::Module& module, const OfParameter& of = {}) {
   Weights weights;
   models::visit_parameters(
@@ -77,18 +77,18 @@ void require_parts_of(const ProcessGroup& group, const Weights& weights) {
   }
 }
 
-// Makes the one copy; null if the ranks share no memory.
+// Allocates the copy that all ranks share; null if the ranks share no memory.
 std::shared_ptr<const OneCopy> one_copy_of(ProcessGroup& group, std::size_t bytes,
                                            std::vector<NamedRange> names) {
   try {
     return std::make_shared<const OneCopy>(group, bytes, std::move(names));
-  } catch (const Error& error) {  // the same on every rank
+  } catch (const Error& error) {  // every rank gets the same error
     if (error.code() == ErrorCode::kUnsupported) return nullptr;
     throw;
   }
 }
 
-// Writes the part into its place in the whole: the inverse of Division::part_of().
+// Writes the part to its place in the whole weight: the inverse of Division::part_of().
 void write_part(const Division& division, const at::Tensor& part, const at::Tensor& whole) {
   std::int64_t begin = 0, done = 0;
   for (const std::int64_t section : division.sections) {
@@ -100,7 +100,8 @@ void write_part(const Division& division, const at::Tensor& part, const at::Tens
   }
 }
 
-// Every rank writes its parts into the one copy. Empty if the ranks cannot have one copy.
+// Returns the shared copy, into which every rank writes its parts; empty if the ranks cannot share
+// a copy.
 TensorsByName joined_in_one_copy(const Weights& weights, ProcessGroup& group) {
   constexpr std::size_t kAlignment = 64;
   if (group.world_size() == 1) return {};

@@ -1,15 +1,16 @@
 #pragma once
 
 // Gathers and loads the whole weights of a model whose layers hold parts (models::DividedLayer),
-// under the names and in the shapes of the dense model, so that the same files of weights fit both.
+// under the names and in the shapes of the dense model, so that a weights file can be used for
+// both.
 //
 //   write_weights("gpt.safetensors", gather_dense(*model, *mesh.group("tp")));
 //   load_dense(*model, read_weights("gpt.safetensors"));
 //
-// Weights of Hugging Face are loaded into a dense model first, and from there with
+// To load Hugging Face weights, load them into a dense model first, and from there with
 // load_dense(*model, weights_of(*dense)).
 //
-// Thread safety: as a module and ProcessGroup.
+// Thread safety: same as a torch::nn::Module and ProcessGroup.
 
 #include <functional>
 
@@ -21,21 +22,21 @@
 
 namespace paceline {
 
-// Returns the tensor to gather for a parameter, in the same shape.
+// Returns the tensor to gather for a parameter, with the same shape.
 using OfParameter = std::function<at::Tensor(const at::Tensor& parameter)>;
 
 // Collective. Returns the whole parameters and buffers: if the ranks share memory, in one copy for
-// all of them, into which each rank writes its parts; otherwise in a copy for each. The one copy
-// must only be read: a write to it ends the process with a line that names the weight
+// all of them, into which each rank writes its parts; otherwise each rank gets its own copy. The
+// shared copy must only be read: a write to it prints the name of the weight and ends the process
 // (engine/collectives/memory/one_copy.h). `of` returns another tensor for each parameter, such as
 // its gradient; then buffers are left out, and so are parameters for which it returns an undefined
-// tensor on all ranks. Error(kInvalid) when the model is divided among other ranks than the
-// group's, kSystem when the host lacks the memory.
+// tensor on all ranks. Error(kInvalid) when the model is not divided among exactly the ranks of
+// `group`; kSystem when the host does not have enough memory.
 TensorsByName gather_dense(torch::nn::Module& module, ProcessGroup& group,
                            const OfParameter& of = {});
 
-// Local. Copies this rank's part of each tensor into the module. Error(kInvalid) that lists every
-// difference in names and whole shapes; nothing has been loaded then.
+// Not collective. Copies this rank's part of each tensor into the module. Error(kInvalid), which
+// lists every difference in names and whole shapes; in that case no weight has been loaded.
 void load_dense(torch::nn::Module& module, const TensorsByName& tensors);
 
 }  // namespace paceline

@@ -1,22 +1,24 @@
 #pragma once
 
 // Linear layers that are divided among the ranks of a group. A column-parallel layer has a part of
-// the output features, a row-parallel one a part of the input features. One after another, with any
-// function of single features between them, they need one all-reduce forward and one backward.
+// the output features, a row-parallel one a part of the input features. A column-parallel layer
+// followed by a row-parallel one, with any elementwise function between them, needs one all-reduce
+// in the forward pass and one in the backward pass.
 //
 //   ColumnParallelLinear first(torch::nn::LinearOptions(64, 256), group);  // [N, 256 / ranks]
 //   RowParallelLinear last(torch::nn::LinearOptions(256, 64), group);      // [N, 64] everywhere
 //   auto output = last(torch::gelu(first(input)));
 //
-// Each rank gets its part of the weights that torch::nn::Linear makes from the same random numbers:
-// seed LibTorch's generator alike on all ranks. (Ranks that are threads share it: let them build
-// the layers one after another.) The whole layer exists for a moment while a layer is built.
+// Each rank gets its part of the weights that torch::nn::Linear initialises from the same random
+// numbers, so LibTorch's generator must be seeded equally on all ranks. (Ranks that are threads
+// share the generator: they must build the layers one after another.) The whole layer exists
+// briefly while a layer is constructed.
 //
-// Results and gradients are those of the whole layer but for rounding, the same on every rank. The
-// layers can spread positions (sequence parallelism), dim 1 of [N, T, features].
+// Results and gradients equal those of the whole layer except for rounding, and are the same on
+// every rank. The layers can spread positions (sequence parallelism), dim 1 of [N, T, features].
 //
-// All ranks run the layers in the same order. Error(kInvalid) names rank and layer if features do
-// not divide or an input does not fit.
+// All ranks must run the layers in the same order. Error(kInvalid), which names rank and layer, if
+// the number of ranks does not divide the features or an input has the wrong shape.
 //
 // Thread safety: none; one thread trains.
 
@@ -36,8 +38,8 @@ namespace paceline {
 
 struct ColumnParallelOptions {
   models::InnerFeatures inner = {};  // the kinds of output features; no counts: one kind
-  bool gather_output = false;        // the whole output on every rank; for one kind only
-  bool spread_input = false;         // each rank has a part of the positions
+  bool gather_output = false;        // returns the whole output on every rank; for one kind only
+  bool spread_input = false;         // the input has this rank's part of the positions
 };
 
 class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>,
@@ -48,7 +50,7 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  // [..., in_features], the same on every rank -> [..., out_features / ranks]. With `spread_input`
+  // [..., in_features], the same on every rank -> [..., out_features / ranks]. With `spread_input`:
   // [N, T / ranks, in_features] of this rank's positions -> [N, T, out_features / ranks].
   at::Tensor forward(const at::Tensor& input);
   std::optional<models::Division> division_of(const std::string& parameter) const override;
@@ -64,9 +66,9 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
 TORCH_MODULE(ColumnParallelLinear);
 
 struct RowParallelOptions {
-  models::InnerFeatures inner = {};  // the input features: one kind
-  bool whole_input = false;          // every rank gets all input features and takes its part
-  bool spread_output = false;        // each rank gets a part of the positions
+  models::InnerFeatures inner = {};  // the input features, of one kind
+  bool whole_input = false;    // the input has all input features; each rank takes its part of them
+  bool spread_output = false;  // the output has this rank's part of the positions
 };
 
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>,
@@ -77,8 +79,9 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  // [..., in_features / ranks] -> [..., out_features], the same on every rank. With `spread_output`
-  // [N, T, in_features / ranks] -> [N, T / ranks, out_features] of this rank's positions.
+  // [..., in_features / ranks] -> [..., out_features], the same on every rank. With
+  // `spread_output`: [N, T, in_features / ranks] -> [N, T / ranks, out_features] of this rank's
+  // positions.
   at::Tensor forward(const at::Tensor& input);
   std::optional<models::Division> division_of(const std::string& parameter) const override;
 

@@ -46,7 +46,7 @@ void require_same(ProcessGroup& group, const std::string& doing) {
   }
 }
 
-// Layers with whole weights on every rank, each of which computes a part of the positions.
+// Sets layers that have whole weights on every rank and compute a part of the positions there.
 void spread_positions(models::Layers& layers, const GroupPtr& group) {
   layers.linear = [group](const LinearOptions& linear) {
     return AnyModule(SpreadLinear(linear, group));

@@ -1,30 +1,32 @@
 #pragma once
 
-// Makes a transformer tensor-parallel by its layers (models::Layers), which divide heads, the MLP's
+// Makes a transformer tensor-parallel with layers (models::Layers) that divide heads, the MLP's
 // features and the vocabulary among the ranks of a group.
 //
 //   DeviceMesh mesh(world, {{"dp", 2}, {"tp", 2}});
 //   models::Gpt model(options, tensor_parallel_layers(mesh.group("tp")));
 //   DistributedDataParallel replicas(model.ptr(), mesh.group("dp"));
 //
-// If LibTorch's generator is seeded alike on every rank, each rank gets its part of the weights of
-// the dense model, bit for bit; dense_weights.h reads and writes whole weights. Logits, loss and
-// gradients are the dense model's but for rounding, and the gradients of parameters that every rank
-// has whole (norms, positions, the biases of last layers) are the same on every rank, so any
-// optimizer works. A norm over all gradients must be summed over the ranks, because each has only a
-// part of the gradients.
+// If LibTorch's generator is seeded equally on every rank, each rank gets its part of the weights
+// of the dense model, bit for bit; dense_weights.h reads and writes whole weights. Logits, loss and
+// gradients equal those of the dense model except for rounding. The gradients of parameters that
+// every rank has whole (norms, positions, the biases of last layers) are the same on every rank, so
+// any optimizer can be used. A norm over all gradients must be summed over the ranks, because each
+// rank has only a part of the gradients.
 //
-// Each layer of the model costs two all-reduces of [N, T, width] forward and two backward. With
-// `sequence_parallel` each becomes an all-gather and a reduce-scatter of the same bytes, and norms,
-// dropout and residuals between them take only a part of the time and memory; the positions T must
-// divide among the ranks, so generation, one position at a time, is not possible then.
+// Each layer of the model costs two all-reduces of [N, T, width] in the forward pass and two in the
+// backward pass. With `sequence_parallel` each of them becomes an all-gather and a reduce-scatter
+// of the same number of bytes, and the norms, dropout and residuals between them take only a part
+// of the time and memory. The number of ranks must then divide the positions T, so generation, one
+// position at a time, is not possible.
 //
 // All ranks of the group must get the same tokens; models::generate() checks that they have the
-// same prompt and options. For dropout, call seed_rank() with the same number on all of them, and
-// with another number for other samples: replicated activations drop the same elements on every
-// rank, divided ones (part_dropout()) do not.
+// same prompt and options. For dropout, call seed_rank() with the same number on all ranks of the
+// group, and with other numbers on ranks that have other samples: in replicated activations the
+// same elements are dropped on every rank, in divided ones (part_dropout()) different elements.
 //
-// Error(kInvalid) from the model's constructor names rank, layer and what does not divide.
+// The model's constructor throws Error(kInvalid), which names the rank, the layer and what cannot
+// be divided.
 //
 // Thread safety: none; one thread trains. The layers keep the group alive.
 
@@ -43,10 +45,10 @@
 namespace paceline {
 
 struct TensorParallelOptions {
-  // Norms, dropout and residuals work on a part of the positions. For transformers only.
+  // Norms, dropout and residuals process a part of the positions. For transformers only.
   bool sequence_parallel = false;
-  // Logits of the whole vocabulary on every rank. False: each rank's part, for
-  // vocab_parallel_cross_entropy(), which saves an all-gather and their memory.
+  // True: logits of the whole vocabulary on every rank. False: this rank's part of the logits, for
+  // vocab_parallel_cross_entropy(), which saves an all-gather and the memory of the whole logits.
   bool gather_logits = true;
 };
 
@@ -55,7 +57,7 @@ models::Layers tensor_parallel_layers(const GroupPtr& group,
 
 // The two layers below are for spread positions (sequence parallelism): every rank has all of the
 // weights and computes its part of the positions, dim 1 of [N, T, width]. So each rank computes a
-// part of the weights' gradients; the backward pass adds them up, and every rank gets the whole
+// part of the weights' gradients; the backward pass adds these up, and every rank gets the whole
 // gradient.
 
 // torch::nn::LayerNorm, with an all-reduce of 2 x width numbers in each backward pass.
@@ -75,7 +77,7 @@ class SpreadLayerNormImpl : public torch::nn::Cloneable<SpreadLayerNormImpl> {
 };
 TORCH_MODULE(SpreadLayerNorm);
 
-// torch::nn::Linear, with the initial values that it makes from the same random numbers.
+// torch::nn::Linear, with the same initial values for the same random numbers.
 class SpreadLinearImpl : public torch::nn::Cloneable<SpreadLinearImpl> {
  public:
   SpreadLinearImpl(const torch::nn::LinearOptions& options, GroupPtr group);
@@ -92,15 +94,15 @@ class SpreadLinearImpl : public torch::nn::Cloneable<SpreadLinearImpl> {
 };
 TORCH_MODULE(SpreadLinear);
 
-// Dropout for activations that are divided among ranks: a different mask on each rank.
-// (paceline::dropout, training/tensor/random.h, has the same mask on every rank that was seeded
-// alike.) In a group of one it is paceline::dropout. Error(kInvalid) unless 0 <= p < 1.
+// Dropout for activations that are divided among ranks, with a different mask on each rank.
+// (paceline::dropout, training/tensor/random.h, uses the same mask on all ranks with the same
+// seed.) In a group of one rank it is paceline::dropout. Error(kInvalid) unless 0 <= p < 1.
 //
-// A number from rank_generator(), the same on every rank of the group, and the rank's number seed a
-// generator for this call. So the ranks' generators keep the same state, and saving and restoring
-// it (checkpoints, logical shards, activation checkpoints) covers both kinds of dropout.
+// Each call seeds a generator with a number from rank_generator(), the same on every rank of the
+// group, and with the rank's number. So the ranks' generators keep the same state, and saving and
+// restoring it (checkpoints, logical shards, activation checkpoints) covers both kinds of dropout.
 //
-// Thread safety: as rank_generator().
+// Thread safety: same as rank_generator().
 at::Tensor part_dropout(const ProcessGroup& group, const at::Tensor& input, double p,
                         bool is_training);
 

@@ -79,8 +79,9 @@ struct Ranks : torch::CustomClassHolder {
   GroupPtr group;
 };
 
-// A loss for each row of logits [rows, part of the vocabulary]; 0 if `counts` is false. `own` is
-// the target's column in this part, negative or too large if another rank has it.
+// Computes a loss for each row of logits [rows, part of the vocabulary]; 0 if `counts` is false.
+// `own` is the target's column in this part; it is negative or too large if another rank has the
+// target.
 struct RowLosses : torch::autograd::Function<RowLosses> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& own, const at::Tensor& counts,
@@ -100,7 +101,7 @@ struct RowLosses : torch::autograd::Function<RowLosses> {
     return (sums[0].log() - sums[1]).masked_fill_(counts.logical_not(), 0);
   }
 
-  // The gradient is the probabilities, minus 1 at the target.
+  // The gradient consists of the probabilities, minus 1 at the target.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor of_row = gradients[0].masked_fill(saved[3].logical_not(), 0).unsqueeze(-1);

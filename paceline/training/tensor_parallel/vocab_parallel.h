@@ -1,6 +1,6 @@
 #pragma once
 
-// The embedding and the cross-entropy of a vocabulary that is divided among the ranks of a group.
+// The embedding and the cross-entropy for a vocabulary that is divided among the ranks of a group.
 
 #include <cstdint>
 #include <iosfwd>
@@ -18,15 +18,16 @@
 
 namespace paceline {
 
-// Embeds tokens; rank r has the rows of the r-th of equal parts of the vocabulary. A rank embeds
-// tokens of other ranks as zeros, and an all-reduce adds up the embedded tokens: exactly, because
-// all but one of the summands are zero.
+// Embeds tokens. The vocabulary is cut into equal parts, and rank r has the rows of the r-th part.
+// A rank embeds tokens of other ranks as zeros, and an all-reduce adds up the embedded tokens; the
+// sum is exact, because all summands but one are zero.
 //
-// Each rank gets its part of the weights that torch::nn::Embedding makes from the same random
+// Each rank gets its part of the weights that torch::nn::Embedding initialises from the same random
 // numbers (parallel_linear.h).
 //
-// Error(kInvalid) for a vocabulary that does not divide (pad it: an unused token costs a row) and
-// for tokens outside the whole vocabulary; Error(kUnsupported) for options other than the sizes.
+// Error(kInvalid) if the number of ranks does not divide the vocabulary (pad it: each unused token
+// costs one row), and for tokens outside the whole vocabulary; Error(kUnsupported) for options
+// other than the sizes.
 //
 // Thread safety: none; one thread trains.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>,
@@ -50,24 +51,24 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
 TORCH_MODULE(VocabParallelEmbedding);
 
 struct VocabParallelLossOptions {
-  std::int64_t ignore_index = -100;  // rows with this target do not count
-  // at::Reduction::Mean (over the rows that count), Sum, or None: a loss for each row.
+  std::int64_t ignore_index = -100;  // rows with this target are left out
+  // at::Reduction::Mean (over the rows that are not left out), Sum, or None: a loss for each row.
   std::int64_t reduction = at::Reduction::Mean;
 };
 
-// The cross-entropy of logits of which each rank has a part of the vocabulary, as PyTorch's
-// loss_parallel() computes it: the logits are never gathered. The ranks exchange three numbers for
-// each row: the largest logit, the sum of exponentials, and the target's logit.
+// The cross-entropy of logits whose vocabulary is divided among the ranks, as PyTorch's
+// loss_parallel() computes it: the logits are never gathered. For each row the ranks exchange three
+// numbers: the largest logit, the sum of exponentials, and the target's logit.
 //
 //   auto logits = model->forward(tokens);        // [N, T, vocabulary / ranks]
 //   vocab_parallel_cross_entropy(group, logits, next_tokens).backward();
 //
-// Takes logits [..., vocabulary / ranks] and targets [...], the same on every rank. The result is
-// the same on every rank, and equals torch::cross_entropy on the whole logits up to rounding.
-// 16-bit logits are widened to float32 inside. There is no second derivative. Error(kInvalid) for
-// shapes that do not fit and targets outside of the vocabulary.
+// Takes logits [..., vocabulary / ranks] and targets [...]; the targets are the same on every rank.
+// The result is the same on every rank, and equals torch::cross_entropy on the whole logits up to
+// rounding. 16-bit logits are widened to float32 internally. Second derivatives are not supported.
+// Error(kInvalid) for shapes that do not match and for targets outside the vocabulary.
 //
-// Thread safety: as ProcessGroup. The graph keeps the group alive.
+// Thread safety: same as ProcessGroup. The autograd graph keeps the group alive.
 at::Tensor vocab_parallel_cross_entropy(const GroupPtr& group, const at::Tensor& logits,
                                         const at::Tensor& targets,
                                         const VocabParallelLossOptions& options = {});

@@ -166,7 +166,7 @@ class DryRun {
     return has_batch ? seconds : 0;
   }
 
-  // Returns the medians of this rank, averaged over all ranks.
+  // Returns the medians of each rank's times, averaged over all ranks.
   StepSeconds measure(std::int64_t samples) {
     std::vector<double> forward, backward, other, optimizer, data;
     group_.barrier();
@@ -204,7 +204,8 @@ class DryRun {
     profile_.other_s = of_many.other;
   }
 
-  // Measures what a pass keeps and needs, and what the process has besides model and data.
+  // Measures the memory that a pass keeps and needs, and the memory of the process without model
+  // and data.
   void measure_memory(std::int64_t samples) {
     const auto parameter_bytes = static_cast<double>(total_bytes(parts_.optimizer.parameters()));
     double peak = 0;
@@ -239,7 +240,7 @@ class DryRun {
     } else {
       scale_layers(samples);
     }
-    // The rest of the peak, which the layers do not account for.
+    // The part of the peak that is not in the layers' numbers.
     const double planned = planning::peak_of_pass(profile_, {}, {0, profile_.layers.size()},
                                                   static_cast<double>(samples));
     profile_.working_bytes = std::max(0.0, peak_bytes_ - planned) / static_cast<double>(samples);
@@ -256,7 +257,8 @@ class DryRun {
     return static_cast<double>(2 * alone >= all ? kAloneBytes : BucketLimits().cap_bytes);
   }
 
-  // Layers were measured alone; scales them so that together they take what the whole model takes.
+  // Layers were measured alone; scales their costs so that together they equal those of the whole
+  // model.
   void scale_layers(std::int64_t samples) {
     const auto n = static_cast<double>(samples);
     double forward = 0, backward = 0;

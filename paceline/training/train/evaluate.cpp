@@ -40,7 +40,7 @@ double count_top5(const at::Tensor& logits, const at::Tensor& labels) {
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward) {
   const at::NoGradGuard no_grad;
-  // Loss, hits, hits in the first five, samples: exact in float64 far beyond any data set.
+  // Loss, top-1 hits, top-5 hits, samples: exact in float64 for counts far beyond any data set.
   std::array<double, 4> sums{};
   loader.begin_epoch(0);
   while (const auto batch = loader.next()) {
@@ -87,7 +87,7 @@ double TextEvaluation::perplexity() const { return std::exp(loss); }
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
                              const CountedLoss& loss) {
   const at::NoGradGuard no_grad;
-  std::array<double, 2> sums{};  // loss, tokens: exact in float64 far beyond any text
+  std::array<double, 2> sums{};  // loss, tokens; counts are exact in float64 far beyond any text
   loader.begin_epoch(0);
   while (const auto batch = loader.next()) {
     sums[0] += loss.sum(*batch).item<double>();

@@ -1,7 +1,7 @@
 #pragma once
 
 // Exact evaluation of classifiers and language models over all ranks: every sample, or every token
-// that counts, is counted once, whatever the number of ranks. The result has the form in which a
+// that counts, is counted once, whatever the number of ranks. The result is in the form in which a
 // run prints and logs it.
 
 #include <cstdint>
@@ -18,59 +18,59 @@
 
 namespace paceline::train {
 
-// The result of an evaluation, whatever the model. A value.
+// The result of an evaluation of any model. A plain value.
 struct TestResult {
-  double loss = 0;      // mean over the samples; ReduceLrOnPlateau follows it
-  std::string summary;  // one line: "test accuracy 90.12%, loss 0.2750"
+  double loss = 0;      // mean over the samples; used by ReduceLrOnPlateau
+  std::string summary;  // one line, such as "test accuracy 90.12%, loss 0.2750"
   // For metrics: {"accuracy", 0.9012}.
   std::vector<std::pair<std::string, double>> values;
   // For the closing table: {"test accuracy", "90.12% of 10000 images (loss 0.2750)"}.
   std::vector<std::pair<std::string, std::string>> rows;
 };
 
-// Returns a line of a closing table, with its line end.
+// Returns a line of a closing table, including the newline.
 std::string table_row(const std::string& name, const std::string& value);
 std::string table_of(const TestResult& result);
 
 // The result for a classifier.
 struct Evaluation {
   double loss = 0;           // mean cross entropy
-  double accuracy = 0;       // share of samples whose largest logit is their label, 0 to 1
+  double accuracy = 0;       // share of samples whose largest logit is that of their label, 0 to 1
   double top5_accuracy = 0;  // share of samples whose label is among their five largest logits
   std::int64_t samples = 0;
 };
 
-// Collective: evaluates a classifier. `forward` gives logits [B, classes]. Requires: `loader` gives
-// this rank's share (data::evaluation_indices). No gradients are kept; the caller sets the module
-// to eval() if it has layers that need it. Error(kInvalid) when no rank has a sample; errors of
-// require_labels().
+// Collective: evaluates a classifier. `forward` must return logits [B, classes]. Requires: `loader`
+// returns this rank's share of the samples (data::evaluation_indices). No gradients are kept; the
+// caller must set the module to eval() if it has layers that depend on it. Error(kInvalid) when no
+// rank has a sample; errors of require_labels().
 Evaluation evaluate(ProcessGroup& group, data::DataLoader& loader,
                     const std::function<at::Tensor(const at::Tensor& images)>& forward);
 
-// Throws Error(kInvalid) that names the sample of `dataset` if a label (int64 [B]) is not in [0,
-// classes). Labels of another type, such as soft labels, pass.
+// Throws Error(kInvalid), which names the sample of `dataset`, if a label (int64 [B]) is not in [0,
+// classes). Labels of another type, such as soft labels, are not checked.
 void require_labels(const data::Batch& batch, std::int64_t classes, const std::string& dataset);
 
 // "test accuracy 90.12%, loss 0.2750, top-5 99.31%".
 TestResult test_result(const Evaluation& evaluation);
 
-// The result for a language model, which does not depend on how its text is cut into batches.
+// The result for a language model; it does not depend on how the text is cut into batches.
 //
 //   const auto loss = [&](const data::Batch& batch) {
 //     return models::next_token_loss(model(batch.data), batch.target);
 //   };
 //   const auto found = train::evaluate_text(*group, loader, train::over_all_targets(loss));
 struct TextEvaluation {
-  double loss = 0;          // mean cross entropy of a token, in nats
+  double loss = 0;          // mean cross-entropy of a token, in nats
   std::int64_t tokens = 0;  // the number of tokens that count
 
-  // How many equally likely tokens would be as hard to predict.
+  // The number of equally likely tokens that would be as hard to predict.
   double perplexity() const;
 };
 
-// Collective: evaluates a language model. Requires: `loader` gives this rank's share
-// (data::evaluation_indices). No gradients are kept; the caller sets the module to eval().
-// Error(kInvalid) when no rank has a token that counts.
+// Collective: evaluates a language model. Requires: `loader` returns this rank's share of the
+// samples (data::evaluation_indices). No gradients are kept; the caller must set the module to
+// eval(). Error(kInvalid) when no rank has a token that counts.
 TextEvaluation evaluate_text(ProcessGroup& group, data::DataLoader& loader,
                              const CountedLoss& loss);
 

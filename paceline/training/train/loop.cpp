@@ -53,7 +53,7 @@ void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, Pro
     if (!std::isfinite(one) || one < 0) wrong = one;
     counts.at(place) += one;
   }
-  if (wrong) counts[0] = std::nan("");  // all ranks get the NaN
+  if (wrong) counts[0] = std::nan("");  // the all-reduce passes the NaN to all ranks
   if (replicas != nullptr) replicas->all_reduce(std::span(counts));
   const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
   check(!wrong, "rank {}: the count of a batch's loss is {}; it must be finite and not negative",
@@ -96,7 +96,8 @@ at::Tensor BackwardPasses::loss_of(const data::Batch& batch) const {
   try {
     return loss_(batch);
   } catch (const c10::Error& error) {
-    // LibTorch's message for a normalisation over one value (torch/nn/functional/batchnorm.h).
+    // The beginning of LibTorch's message for a normalisation over one value
+    // (torch/nn/functional/batchnorm.h).
     constexpr std::string_view kOneValue = "Expected more than 1 value per channel";
     const std::string_view what = error.what_without_backtrace();
     if (batch.data.size(0) != 1 || what.find(kOneValue) == std::string_view::npos) throw;
@@ -162,8 +163,8 @@ std::optional<data::Batch> next_batch(data::DataLoader& loader, PhaseTimes& time
   return loader.next();
 }
 
-// The batches that the loop gives to `gradients` at once: the next batch of the step, or all
-// batches of the step if their weights depend on each other. Empty at the end of the epoch.
+// Returns the batches that the loop passes to `gradients` together: the next batch of the step, or
+// all batches of the step if their weights depend on each other. Empty at the end of the epoch.
 std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& gradients,
                                       PhaseTimes& times) {
   std::vector<data::Batch> batches;
@@ -178,7 +179,8 @@ std::vector<data::Batch> next_batches(data::DataLoader& loader, StepGradients& g
   return batches;
 }
 
-// Returns the number of this rank's samples in the step; nothing at the end of the epoch.
+// Adds the gradients of a step. Returns the number of this rank's samples in it; nullopt at the end
+// of the epoch.
 std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients& gradients,
                                         PhaseTimes& times, const LoopHooks& hooks) {
   std::int64_t samples = 0;
@@ -195,8 +197,8 @@ std::optional<std::int64_t> add_up_step(data::DataLoader& loader, StepGradients&
   return samples;
 }
 
-// Takes over the logical shards and threads. A resumed run has the bits of an uninterrupted one
-// only if they stay the same.
+// Stores the numbers of logical shards and threads in `state`. A resumed run has the bits of an
+// uninterrupted one only if both are the same as before.
 void take_shards(TrainingState& state, const data::DataLoader& loader) {
   const std::int64_t shards = loader.logical_shards();
   check(state.step == 0 || state.logical_shards == shards,
@@ -241,7 +243,7 @@ LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoa
       if (hooks.after_step) hooks.after_step({state, gradients.step_loss(), *samples});
       if (hooks.stop_requested && hooks.stop_requested() && !was_last()) return LoopEnd::kStopped;
     }
-    if (finished() && !loader.exhausted()) break;  // in the middle of an epoch
+    if (finished() && !loader.exhausted()) break;  // it ends in the middle of an epoch
     ++state.epoch;
     state.consumed = 0;
     if (hooks.after_epoch) hooks.after_epoch(state);

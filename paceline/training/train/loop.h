@@ -1,15 +1,15 @@
 #pragma once
 
 // The training loop: epochs of steps. A step computes the gradients of every batch of the step (one
-// batch, unless a global batch comes in parts), and takes the optimizer's step; each phase is
+// batch, unless a global batch is split into parts), and takes the optimizer's step; each phase is
 // timed. Hooks do everything else: logging, evaluation, checkpoints.
 //
-// StepGradients computes the gradients. BackwardPasses is the usual way, a loss and its backward
-// pass; PipelineGradients (pipeline_gradients.h) sends a batch through the stages of a model. A
-// loss may be a mean over samples, or a sum over elements that count (CountedLoss), such as tokens
-// that are not padding. The sum is divided by the number of elements that count in the whole step,
-// in all its batches on all ranks. With a mean of each batch, the weight of a token would depend on
-// how many others its batch happens to have.
+// StepGradients computes the gradients. BackwardPasses is the usual implementation, with a loss and
+// its backward pass; PipelineGradients (pipeline_gradients.h) passes a batch through the stages of
+// a model. A loss may be a mean over samples, or a sum over elements that count (CountedLoss), such
+// as tokens that are not padding. The sum is divided by the number of elements that count in the
+// whole step, in all its batches on all ranks. With a separate mean for each batch, the weight of a
+// token would depend on the number of other tokens in its batch.
 //
 //   const train::CountedLoss loss{
 //       .sum = [&](const data::Batch& batch) {
@@ -19,7 +19,8 @@
 //   train::backward_passes(loss, model.reducer());
 //   train::evaluate_text(*group, loader, loss);
 //
-// A loop of your own weighs the batches of each step, and continues as with means over samples:
+// A loop of your own sets the weights of each step's batches first, and continues as with means
+// over samples:
 //
 //   train::weigh_by_count(std::span(&*batch, 1), loss.count, group.get());
 //   (loss.sum(*batch) * batch->weight).backward();
@@ -44,7 +45,8 @@ namespace paceline::train {
 
 // Runs the forward pass of a batch and returns the loss.
 using LossFunction = std::function<at::Tensor(const data::Batch& batch)>;
-// Returns how much of a batch counts, from the batch alone, before any forward pass. Not negative.
+// Returns the number of elements of a batch that count. It is computed from the batch alone, before
+// any forward pass, and is not negative.
 using CountFunction = std::function<double(const data::Batch& batch)>;
 
 struct CountedLoss {
@@ -52,61 +54,63 @@ struct CountedLoss {
   CountFunction count;
 };
 
-// Counts the targets that are not `ignored`. With `class_weights` [classes] each target counts as
-// much as its class weighs, as in LibTorch's cross_entropy. Label smoothing changes no count.
+// Counts the targets that are not `ignored`. With `class_weights` [classes] each target counts with
+// the weight of its class, as in LibTorch's cross_entropy. Label smoothing does not change the
+// count.
 CountFunction targets_except(std::int64_t ignored = -100, const at::Tensor& class_weights = {});
 
-// Makes a counted loss from one that is the mean over all elements of a batch's target.
+// Makes a counted loss from a loss that is the mean over all elements of a batch's target.
 CountedLoss over_all_targets(LossFunction mean);
 
-// Collective. Sets the weights of a step's batches on this rank: the sum of weight times loss,
-// averaged over the ranks, becomes the loss's sum over the step divided by the step's count.
-// `replicas`: the ranks with different batches; null: only this one. `logical_shards`: those of a
-// step; 0: none. A batch of weight 0 keeps it. If nothing counts in the whole step, all weights are
-// 0. Error(kInvalid) for a count that is negative or not finite.
+// Collective. Sets the weights of this rank's batches in a step so that the sum of weight * loss,
+// averaged over the ranks, equals the total loss of the step divided by its total count.
+// `replicas`: the ranks with different batches; null: only this rank. `logical_shards`: the number
+// of logical shards of a step; 0: no logical shards. A batch whose weight is 0 keeps the weight 0.
+// If the total count is 0, all weights are 0. Error(kInvalid) for a count that is negative or not
+// finite.
 void weigh_by_count(std::span<data::Batch> step, const CountFunction& count, ProcessGroup* replicas,
                     std::int64_t logical_shards = 0);
 
-// Returns samples [begin, begin + count) of a batch, with its weight.
+// Returns samples [begin, begin + count) of a batch, with the weight of the batch.
 data::Batch part_of(const data::Batch& batch, std::int64_t begin, std::int64_t count);
 
-// Returns the tensor that backward passes begin with instead of a loss (GradScaler::scale()).
+// Returns the tensor from which a backward pass starts instead of the loss (GradScaler::scale()).
 using ScaleLoss = std::function<at::Tensor(const at::Tensor& loss)>;
 
 class StepGradients {
  public:
   virtual ~StepGradients() = default;
 
-  // Whether weigh() must see all batches of a step before the first one is added.
+  // Whether weigh() must be called with all batches of a step before the first batch is added.
   virtual bool weighs_steps() const { return false; }
   // Collective. Sets the weights of a step's batches on this rank.
   virtual void weigh(std::span<data::Batch> step) { (void)step; }
-  // Adds the gradients of a batch's loss, times the batch's weight, to the step's; after the last
-  // batch of a step they are the same on all replicas. Adds the time of each phase to `times`.
-  // `scale`: empty, or a function that scales losses.
+  // Adds the gradients of a batch's loss, times the batch's weight, to the step's gradients; after
+  // the last batch of a step these are the same on all replicas. Adds the time of each phase to
+  // `times`. `scale`: empty, or a function that scales losses.
   virtual void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) = 0;
-  // The loss of the step whose last batch was added: the mean, over all ranks, over the samples or
-  // over the elements that count. It is not scaled, and the same on every rank.
+  // The loss of the step whose last batch was added: the mean over the samples, or over the
+  // elements that count, of all ranks. It is not scaled, and is the same on every rank.
   virtual double step_loss() const = 0;
   // Call it in a resumed run that has already taken `step` steps.
   virtual void begin_at(std::int64_t step) = 0;
-  // The reducer whose communication hook may keep tensors between steps, for checkpoints; null:
-  // there is none.
+  // The reducer whose communication hook may keep tensors between steps, for checkpoints; null: no
+  // reducer.
   virtual Reducer* reducer() { return nullptr; }
 };
 
-// Runs a forward and a backward pass for each batch; `gradients` averages the gradients that they
-// leave in `.grad`. Ownership: it refers to `gradients`, which must outlive it.
+// Runs a forward and a backward pass for each batch; `gradients` averages the resulting gradients
+// in `.grad`. Ownership: this object refers to `gradients`, which must outlive it.
 class BackwardPasses : public StepGradients {
  public:
-  // A loss that is a mean over the samples.
+  // `loss` is a mean over the samples.
   BackwardPasses(LossFunction loss, Reducer& gradients);
   BackwardPasses(CountedLoss loss, Reducer& gradients);
 
   bool weighs_steps() const override { return count_ != nullptr; }
   void weigh(std::span<data::Batch> step) override;
-  // As StepGradients::add(). Error(kInvalid) with advice when a normalisation refuses a batch of
-  // one sample.
+  // See StepGradients::add(). Error(kInvalid), with advice, when a normalisation layer rejects a
+  // batch of one sample.
   void add(const data::Batch& batch, const ScaleLoss& scale, PhaseTimes& times) override;
   double step_loss() const override { return gradients_.step_loss(); }
   void begin_at(std::int64_t step) override { gradients_.begin_at(step); }
@@ -126,36 +130,38 @@ std::shared_ptr<StepGradients> backward_passes(CountedLoss loss, Reducer& gradie
 
 struct LoopOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;  // ends after this many steps in all; 0: no limit
+  std::int64_t max_steps = 0;  // the total number of steps after which the loop ends; 0: no limit
 };
 
 struct StepReport {
-  const TrainingState& state;  // after the step
+  const TrainingState& state;  // the state after the step
   double loss;           // mean over the samples, or over the elements that count, of all ranks
-  std::int64_t samples;  // of this rank
+  std::int64_t samples;  // samples of this rank
 };
 
 struct LoopHooks {
-  // The tensor that backward passes begin with instead of the loss: GradScaler::scale().
+  // Returns the tensor from which backward passes start instead of the loss: GradScaler::scale().
   ScaleLoss scale_loss;
   // Called instead of the optimizer's step(), with the gradients of the whole step: for clipping
-  // before it, GradScaler::step(), a schedule or an average of the weights after it.
+  // before the step, for GradScaler::step(), and for a schedule or an average of the weights after
+  // it.
   std::function<void()> take_step;
   std::function<void(const StepReport& report)> after_step;
-  // Called after after_step: true ends the loop here. All ranks must answer alike (AgreedStop).
+  // Called after after_step; true ends the loop here. It must return the same on all ranks
+  // (AgreedStop).
   std::function<bool()> stop_requested;
-  std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next one
+  std::function<void(const TrainingState& state)> after_epoch;  // state.epoch is the next epoch
 };
 
 enum class LoopEnd {
   kDone,
-  kStopped,  // stop_requested() returned true; `state` is where to continue
+  kStopped,  // stop_requested() returned true; a run can continue from `state`
 };
 
-// Trains from `state`, which may be in the middle of an epoch, and keeps it up to date. Adds the
-// time of each phase to `times`. All ranks take the same number of steps. A stop that is requested
-// at the very last step ends as kDone. Error(kInvalid) when a run would continue with another
-// number of logical shards.
+// Trains from `state`, which may be in the middle of an epoch, and keeps `state` up to date. Adds
+// the time of each phase to `times`. All ranks take the same number of steps. If a stop is
+// requested after the very last step, the result is kDone. Error(kInvalid) when a run would
+// continue with another number of logical shards.
 LoopEnd run_loop(const LoopOptions& options, TrainingState& state, data::DataLoader& loader,
                  StepGradients& gradients, optim::Optimizer& optimizer, PhaseTimes& times,
                  const LoopHooks& hooks);

@@ -50,7 +50,7 @@ struct PipelineGradients::MicroBatches {
 
   std::int64_t samples;
   std::vector<data::Batch> parts;
-  std::vector<double> shares;  // each part's share of the samples; 0: the part counts nothing
+  std::vector<double> shares;  // [part]: its share of the samples; 0: the part has the weight 0
 };
 
 PipelineGradients::PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
@@ -72,8 +72,8 @@ std::vector<Pipeline::Tensors> PipelineGradients::inputs_of(const MicroBatches& 
   return inputs;
 }
 
-// The weight of a micro-batch with this share of the batch's samples: a mean counts by the share, a
-// sum counts as it is.
+// Returns the weight of a micro-batch that has this share of the batch's samples: a mean is
+// weighted by the share, a sum is not.
 double PipelineGradients::weight_of_part(double share) const {
   return options_.count && share > 0 ? 1 : share;
 }
@@ -91,13 +91,13 @@ void PipelineGradients::add(const data::Batch& batch, const ScaleLoss& scale, Ph
     const auto number = static_cast<std::size_t>(i);
     const at::Tensor loss = loss_(outputs, all.parts[number]);
     losses[number] = loss.detach();
-    // The pipeline divides by the number of micro-batches.
+    // Multiplied by `count`, because the pipeline divides by the number of micro-batches.
     const double weight = batch.weight * weight_of_part(all.shares[number]) * count;
     const at::Tensor weighted = weight == 1 ? loss : loss * weight;
     return scale ? scale(weighted) : weighted;
   });
   add_times(last_step_, begin, times);
-  optimizer_.take_exposed_seconds();  // time for parameters of other hosts is part of the passes
+  optimizer_.take_exposed_seconds();  // the passes' times include this time
   const auto timed = times.measure(Phase::kCommunication);
   note_losses(all, losses, batch.weight);
   if (!batch.ends_step) return;
@@ -136,8 +136,8 @@ void PipelineGradients::note_losses(const MicroBatches& all, const std::vector<a
   }
 }
 
-// Returns the losses of all replicas on every rank: the ranks of last stages tell each other, then
-// they tell the other ranks.
+// Returns the losses of all replicas on every rank: first the ranks of last stages exchange them,
+// then they send them to the other ranks of their pipelines.
 std::vector<PipelineGradients::ReplicaLoss> PipelineGradients::share_losses() {
   ProcessGroup* const replicas = options_.replicas.get();
   std::vector<ReplicaLoss> found(
@@ -186,7 +186,7 @@ void PipelineGradients::average() {
   optimizer_.shards_gradients() ? average_parts(used) : average_whole(gradients);
 }
 
-// Returns for each of the optimizer's parameters whether any replica has a gradient of it.
+// Returns for each of the optimizer's parameters whether any replica has a gradient for it.
 std::vector<bool> PipelineGradients::used_parameters() {
   std::vector<std::int32_t> used;
   for (const at::Tensor& parameter : optimizer_.parameters())
@@ -208,7 +208,7 @@ void PipelineGradients::average_whole(const std::vector<at::Tensor>& gradients) 
     all_reduce_coalesced(*options_.replicas, tensors, ReduceOp::kMean);
 }
 
-// Gives each rank the part of the means that it updates.
+// Averages the gradients so that each rank gets the means of the part that it updates.
 void PipelineGradients::average_parts(const std::vector<bool>& used) {
   const auto& parameters = optimizer_.parameters();
   for (const optim::GradientUnit& unit : optimizer_.gradient_units()) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The gradients of a model in stages: each batch of a replica goes through its pipeline in
-// micro-batches (training/pipeline/pipeline.h), then the replicas' gradients are averaged.
+// The gradients of a model in stages: each batch of a replica passes through the replica's pipeline
+// in micro-batches (training/pipeline/pipeline.h), then the replicas' gradients are averaged.
 //
 //   Pipeline pipeline(mesh.group("pp"), plan, stages);
 //   TiedWeights tied(*mesh.group("pp"), tied_weights);
@@ -13,18 +13,19 @@
 //
 // All ranks of a pipeline get the same batches. A batch is cut along dim 0 into the plan's number
 // of micro-batches, as evenly as possible. A loss is a mean over samples or, with `count`, a sum
-// over elements that count (loop.h); either way the gradients are those of the step's mean loss. If
-// there are fewer samples than micro-batches, a micro-batch without samples gets one that counts
-// nothing.
+// over elements that count (loop.h); in both cases the gradients are those of the step's mean loss.
+// If there are fewer samples than micro-batches, a micro-batch without samples gets one sample with
+// the weight 0.
 //
-// The replicas average after the last micro-batch, so the backward pass does not hide this. If the
-// optimizer divides gradients (stages 2 and 3 of fully_shard.h), each rank keeps its part of them;
-// until the end of the step the gradients of the rank's stages are whole.
+// The replicas average gradients after the last micro-batch, so this communication does not overlap
+// with the backward pass. If the optimizer divides gradients (stages 2 and 3 of fully_shard.h),
+// each rank keeps only its part of them; but until the end of the step the gradients of the rank's
+// stages are whole.
 //
 // A loss that is not finite is reported with its replica and its micro-batch.
 //
-// Ownership: it refers to the pipeline, the optimizer and the tied weights, which outlive it.
-// Thread safety: none.
+// Ownership: this object refers to the pipeline, the optimizer and the tied weights, which must
+// outlive it. Thread safety: none.
 
 #include <functional>
 #include <memory>
@@ -40,28 +41,29 @@
 namespace paceline::train {
 
 struct PipelineGradientsOptions {
-  // The ranks that have the same stages in other replicas; null: there is one replica.
+  // The ranks that have the same stages in other replicas; null: there is only one replica.
   std::shared_ptr<ProcessGroup> replicas;
-  TiedWeights* tied = nullptr;  // null: the pipeline has none
-  // Divides the optimizer among the replicas, once they have the first one's parameters; nothing:
-  // every rank takes the whole step of its stages.
+  TiedWeights* tied = nullptr;  // null: the pipeline has no tied weights
+  // Divides the optimizer among the replicas, once they have the first replica's parameters;
+  // nullopt: every rank takes the whole step of its stages.
   std::optional<optim::ShardOptions> shard = {};
-  // Counts a batch if the loss is a sum over elements that count; null: the loss is a mean over
-  // samples.
+  // Returns the count of a batch, if the loss is a sum over elements that count; null: the loss is
+  // a mean over samples.
   CountFunction count = nullptr;
-  // kReport logs a loss that is not finite, kError makes it an Error(kInvalid) on every rank.
+  // kReport logs a loss that is not finite; kError makes it an Error(kInvalid) on every rank.
   NonFinite non_finite = NonFinite::kReport;
 };
 
 class PipelineGradients : public StepGradients {
  public:
-  // Returns the loss of a micro-batch from the last stage's outputs, a mean or a sum; called on the
-  // rank of that stage.
+  // Returns the loss of a micro-batch, a mean or a sum, from the last stage's outputs; called on
+  // the rank of that stage.
   using Loss =
       std::function<at::Tensor(const Pipeline::Tensors& outputs, const data::Batch& micro_batch)>;
 
-  // Collective over the pipeline's ranks and the replicas, which get the first one's parameters.
-  // Requires: the optimizer has the parameters of the rank's stages. Errors of Optimizer::shard().
+  // Collective over the pipeline's ranks and the replicas; all replicas get the first replica's
+  // parameters. Requires: the optimizer has the parameters of this rank's stages. Errors of
+  // Optimizer::shard().
   PipelineGradients(Pipeline& pipeline, Loss loss, optim::Optimizer& optimizer,
                     const PipelineGradientsOptions& options);
 
@@ -73,7 +75,7 @@ class PipelineGradients : public StepGradients {
   void begin_at(std::int64_t step) override { num_steps_ = step; }
 
   // Collective over the pipeline's ranks: returns the loss of a batch, a mean or a sum, on every
-  // rank, without gradients. The caller sets the stages to eval().
+  // rank, without gradients. The caller must set the stages to eval().
   at::Tensor evaluate(const data::Batch& batch);
 
   // The times of the last step, for measured() (pipeline.h).
@@ -81,10 +83,10 @@ class PipelineGradients : public StepGradients {
 
  private:
   struct MicroBatches;
-  // The losses of a replica's batches in a step, as ranks exchange them.
+  // The losses of a replica's batches in a step, in the form in which ranks exchange them.
   struct ReplicaLoss {
     double weighted = 0;
-    double not_finite = -1;  // the first such micro-batch; -1: none
+    double not_finite = -1;  // the first micro-batch whose loss is not finite; -1: all are finite
   };
   static_assert(sizeof(ReplicaLoss) == 2 * sizeof(double));
 
@@ -104,10 +106,10 @@ class PipelineGradients : public StepGradients {
   optim::Optimizer& optimizer_;
   const PipelineGradientsOptions options_;
   PipelineStep last_step_;
-  ReplicaLoss own_loss_;  // of the step under way, on the last stage's rank
+  ReplicaLoss own_loss_;  // of the current step; set on the last stage's rank
   double step_loss_ = 0;
   std::int64_t num_steps_ = 0;
-  std::uint64_t num_non_finite_ = 0;  // steps with such a loss
+  std::uint64_t num_non_finite_ = 0;  // the number of steps with a loss that is not finite
 };
 
 }  // namespace paceline::train

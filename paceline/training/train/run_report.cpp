@@ -26,7 +26,8 @@
 namespace paceline::train {
 namespace {
 
-// Returns the kilobytes behind each name in a file such as /proc/self/status, as bytes.
+// Returns the sizes after each name in a file such as /proc/self/status, converted from kilobytes
+// to bytes.
 std::map<std::string, double> sizes_in(const char* path) {
   std::map<std::string, double> sizes;
   std::ifstream file(path);
@@ -57,7 +58,7 @@ std::optional<OwnMemory> own_memory() {
 
 namespace {
 
-// The bytes of the parameters; for a copy that several ranks share, this rank's share.
+// Returns the bytes of the parameters; if several ranks share a copy, this rank's share of it.
 double parameter_bytes(const optim::Optimizer& optimizer) {
   auto bytes = static_cast<double>(total_bytes(optimizer.parameters()));
   if (!optimizer.has_one_copy()) return bytes;
@@ -71,7 +72,7 @@ double state_bytes(const optim::Optimizer& optimizer) {
   return static_cast<double>(optimizer.num_state_bytes());
 }
 
-// The state takes memory from the first step on, or since it was loaded.
+// Whether the state takes memory, which is the case once a step was taken or a state was loaded.
 bool has_state(const optim::Optimizer& optimizer) {
   return optimizer.num_steps().second.sum().item<std::int64_t>() > 0;
 }
@@ -92,7 +93,7 @@ void RunMemory::begin(const optim::Optimizer& optimizer) {
   try {
     meter_.emplace();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalid) throw;  // otherwise another meter counts
+    if (error.code() != ErrorCode::kInvalid) throw;  // kInvalid: another meter is already counting
   }
 }
 
@@ -180,7 +181,7 @@ constexpr std::chrono::duration<double> kLongEnough{0.2};
 double measure_matrix_speed(ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor a = at::full({kSize, kSize}, 0.5), b = at::full({kSize, kSize}, 0.25);
-  models::apply_linear(a, b);  // a first product loads code and memory
+  models::apply_linear(a, b);  // to warm up: loads code and memory
   group.barrier();
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
@@ -201,8 +202,8 @@ using namespace std::chrono_literals;
 constexpr auto kTerminalInterval = 200ms;
 constexpr auto kPlainInterval = 5s;
 
-// Under `paceline run` stdout may be a terminal that the launcher made; the launcher then says
-// whether the rank may draw on it.
+// Under `paceline run` stdout may be a terminal that the launcher created; PACELINE_TERMINAL then
+// tells the rank whether it may redraw lines on it.
 bool draws() {
   const char* told = std::getenv("PACELINE_TERMINAL");
   return told != nullptr ? std::strcmp(told, "1") == 0 : can_draw_on(STDOUT_FILENO);
@@ -226,7 +227,7 @@ Progress::Progress(std::int64_t total_steps, int replicas, bool silent, const Sa
 
 void Progress::after_step(const StepReport& report) {
   samples_since_ += report.samples * replicas_;
-  if (first_step_ < 0) {  // the first one prepares memory and is slow
+  if (first_step_ < 0) {  // the first step allocates memory and is slow
     first_step_ = report.state.step;
     first_step_end_ = std::chrono::steady_clock::now();
   }
@@ -236,7 +237,7 @@ void Progress::after_step(const StepReport& report) {
   if (std::chrono::steady_clock::now() - last_written_ >= interval) write(report);
 }
 
-// ", 1:02:03 left"; nothing after the first step, and at the end.
+// Returns ", 1:02:03 left"; empty after the first step and at the end.
 std::string Progress::time_left(std::int64_t step) const {
   const std::int64_t taken = step - first_step_, left = total_steps_ - step;
   if (taken <= 0 || left <= 0) return {};
@@ -253,7 +254,7 @@ void Progress::write(const StepReport& report) {
   const std::string line = fmt::format("epoch {}  step {}/{}  loss {:.4f}  {:.0f} {}/s{}",
                                        report.state.epoch + 1, report.state.step, total_steps_,
                                        report.loss, rate, unit_.name, time_left(report.state.step));
-  // On a terminal the line is overwritten; "\033[K" clears the rest of a longer one.
+  // On a terminal the line is overwritten; "\033[K" clears the rest of a longer previous line.
   fmt::print("{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\033[K" : "\n");
   std::fflush(stdout);
   in_line_ = terminal_;

@@ -24,7 +24,7 @@ namespace paceline::train {
 
 namespace {
 
-// Finds a function of a library that LibTorch brought into the process; null if there is none.
+// Finds a function in the libraries that LibTorch has loaded; null if there is none of this name.
 template <class Function>
 Function* find(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));

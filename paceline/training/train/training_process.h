@@ -1,7 +1,7 @@
 #pragma once
 
-// Sets up the process of a training program: memory, threads, random numbers and group, for fast
-// training. It also says what LibTorch computes with, and ends the process.
+// Sets up the process of a training program for fast training: memory, threads, random numbers and
+// group. Also describes the libraries with which LibTorch computes, and ends the process.
 //
 //   int main() {
 //     return train::run_guarded([] {
@@ -11,7 +11,7 @@
 //     });
 //   }
 //
-// Thread safety: none; one TrainingProcess a process.
+// Thread safety: none; only one TrainingProcess may exist in a process.
 
 #include <cstdint>
 #include <functional>
@@ -24,48 +24,49 @@
 
 namespace paceline::train {
 
-// Makes the C library keep large freed blocks instead of returning them to the kernel, whose pages
-// would fault in again in every step. The process keeps its peak memory until it ends. The faults
-// were measured at a quarter of a CNN's step time. Call it once, at the beginning of main().
+// Makes the C library keep large freed blocks instead of returning them to the kernel; otherwise
+// their pages would fault in again in every step. The process keeps its peak memory until it ends.
+// The page faults were measured at a quarter of a CNN's step time. Call it once, at the beginning
+// of main().
 void keep_large_blocks();
 
-// "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" when matrix products run about 20 times slower
-// than they could.
+// Returns "OpenBLAS 0.3.21", "MKL", ...; "reference BLAS" if matrix products run about 20 times
+// slower than they could.
 std::string blas_name();
 bool is_reference_blas();
 
-// "LibTorch 1.13.1, OpenBLAS 0.3.21".
+// Returns, for instance, "LibTorch 1.13.1, OpenBLAS 0.3.21".
 std::string describe_libtorch();
 
 struct ProcessOptions {
-  int threads = 0;      // of LibTorch; 0: the launcher's choice
-  std::string backend;  // empty: the launcher's choice, otherwise paceline
-  // The logical shards of each step (engine/core/logical_shards.h); 0: none. With them a rank has 1
-  // thread unless a number was chosen (training/tensor/compute_settings.h).
+  int threads = 0;      // threads of LibTorch; 0: the launcher's choice
+  std::string backend;  // empty: the launcher's choice or, without one, paceline
+  // The logical shards of each step (engine/core/logical_shards.h); 0: no logical shards. With
+  // shards a rank has 1 thread, unless a number was chosen (training/tensor/compute_settings.h).
   std::int64_t logical_shards = job_logical_shards();
 };
 
 class TrainingProcess {
  public:
   // Collective: forms the group (init_process_group()). While this object lives, large tensors are
-  // in symmetric memory. LibTorch's generator begins at seed + rank. Errors: those of
+  // in symmetric memory. LibTorch's generator is seeded with seed + rank. Errors: those of
   // init_process_group(), set_thread_count() and SymmetricTensors.
   explicit TrainingProcess(const ProcessOptions& options = {}, std::uint64_t seed = 0);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   int num_threads() const { return num_threads_; }
   // On rank 0: prints `title`, how the job was launched, ranks x threads, transport and LibTorch,
-  // and warnings about settings that cost speed, with their cure.
+  // and warnings about settings that reduce speed, with their remedies.
   void print_opening(const std::string& title) const;
 
  private:
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the users of group() and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the users of group()
   const SymmetricTensors symmetric_tensors_;
   const int num_threads_;
 };
 
-// Runs `program` and returns its exit code. If an exception leaves it, a checkpoint under way is
-// finished, the exception is printed, and the process ends with the exception's exit code
+// Runs `program` and returns its exit code. If `program` throws, a checkpoint that is being written
+// is finished, the exception is printed, and the process ends with the exception's exit code
 // (exit_code_of(), engine/core/error.h). This skips LibTorch's clean-up, which would only delay a
 // restart.
 int run_guarded(const std::function<int()>& program);

@@ -22,8 +22,9 @@
 
 namespace paceline::train {
 
-// How a user would call the launcher, for hints: `paceline` if the shell finds it; otherwise the
-// launcher that was installed or built with this program, quoted for a shell.
+// Returns the command with which a user would start the launcher, for hints: `paceline` if the
+// shell finds it; otherwise the launcher that was installed or built with this program, quoted for
+// a shell.
 std::string launcher_command();
 
 namespace fs = std::filesystem;
@@ -47,15 +48,15 @@ namespace {
 
 using Fields = std::vector<MetricsLog::Field>;
 
-// Fails at once instead of after hours of training.
+// Fails immediately instead of after hours of training.
 void require_writable(const std::string& file) {
   auto folder = std::filesystem::path(file).parent_path();
   if (folder.empty()) folder = ".";
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw system_error("the weights file " + file);
 }
 
-// Returns `training`, or throws if the options need the whole model where it is divided: each rank
-// has the gradients and the state of its part only.
+// Returns `training`, or throws if the options need the whole model but the model is divided: each
+// rank has only the gradients and the state of its part.
 const Training& possible(const Training& training, const TrainingRunOptions& options,
                          const ProcessGroup& group) {
   if (!training.replicas || training.replicas->world_size() == group.world_size()) return training;
@@ -66,7 +67,7 @@ const Training& possible(const Training& training, const TrainingRunOptions& opt
     }
   };
   if (training.optimizer.model_group() != nullptr) return training;
-  constexpr const char* kTell = "tell the optimizer (Optimizer::set_model_parts)";
+  constexpr const char* kTell = "call Optimizer::set_model_parts()";
   refuse(options.step.clip_norm > 0, "--clip-norm: the norm of all gradients is", kTell);
   refuse(options.step.scales_loss, "loss scaling is", kTell);
   return training;
@@ -102,8 +103,8 @@ void TrainingRun::open_files() {
 std::int64_t TrainingRun::num_steps() const {
   if (loader_->is_streamed()) {
     check(options_.max_steps > 0,
-          "{} is a stream, whose length is not known: set max_steps (--max-steps), from which "
-          "schedules and the time left follow",
+          "{} is a stream, whose length is not known: set max_steps (--max-steps), which "
+          "schedules and the remaining time depend on",
           loader_->name());
     return options_.max_steps;
   }
@@ -113,7 +114,7 @@ std::int64_t TrainingRun::num_steps() const {
 
 void TrainingRun::begin_or_resume() {
   RunParts parts = step_.parts();
-  parts.reducer = training_.gradients->reducer();  // for the tensors that its hook keeps
+  parts.reducer = training_.gradients->reducer();  // its hook may keep tensors
   const std::uint64_t given = state_.seed;
   if (const auto restored = checkpoints_.begin(parts, given)) {
     take_state(restored->state);
@@ -132,15 +133,15 @@ void TrainingRun::take_state(const TrainingState& restored) {
         "the run in {} trains on {}, this program was given {}; continue it with the same data set",
         options_.checkpoints.folder, state_.data, data);
   state_.data = data;
-  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule began at --lr
+  if (step_.has_schedule() || !options_.learning_rate) return;  // a schedule's base is --lr
   const double saved = training_.optimizer.learning_rate(), wanted = *options_.learning_rate;
   if (saved == wanted) return;
   training_.optimizer.set_learning_rate(wanted);
   progress_.note(fmt::format("  learning rate {} from here on, {} before", wanted, saved));
 }
 
-// The seed decides the order of the samples: with another one the epoch under way would repeat some
-// samples and leave others out.
+// The order of the samples depends on the seed: with another seed the current epoch would repeat
+// some samples and leave out others.
 void TrainingRun::take_seed(std::uint64_t given) {
   if (state_.seed == given) return;
   check(!options_.seed, "--seed {}: the run in {} has the seed {}; leave --seed out to continue it",
@@ -180,7 +181,7 @@ int TrainingRun::train() {
   const LoopEnd end = run_loop({.epochs = options_.epochs, .max_steps = options_.max_steps}, state_,
                                *loader_, *training_.gradients, training_.optimizer, times_, hooks);
   if (end == LoopEnd::kStopped) return stop();
-  const bool is_saved = checkpoints_.finish(state_);  // --resume continues from it
+  const bool is_saved = checkpoints_.finish(state_);  // so that --resume can continue from here
   const std::chrono::duration<double> all = std::chrono::steady_clock::now() - begin;
   seconds_ = all.count() - times_.seconds(Phase::kEvaluation) - times_.seconds(Phase::kCheckpoint);
   if (evaluated_step_ != state_.step) evaluate();
@@ -192,8 +193,8 @@ int TrainingRun::train() {
   return 1;
 }
 
-// Aborts the group if this rank cannot take the step, because the other ranks would otherwise learn
-// of it only while they wait for this rank.
+// Aborts the group if this rank cannot take the step; otherwise the other ranks would wait for this
+// rank before they learned the reason.
 void TrainingRun::take_step() try { step_.take(); } catch (const DamagedState& error) {
   const DamagedState said(said_by(group_->self(), "optimizer's step", error).what());
   group_->abort(said.what());
@@ -217,8 +218,8 @@ int TrainingRun::stop() {
   return is_saved ? kStoppedAsAgreed : 1;
 }
 
-// The bytes of the copy that this rank writes a checkpoint from: its share of the state that it and
-// its replicas have.
+// Returns the bytes of the copy from which this rank writes a checkpoint: its share of the state
+// that it and its replicas have.
 double TrainingRun::checkpoint_bytes() const {
   if (!checkpoints_.are_made()) return 0;
   const optim::Optimizer& optimizer = training_.optimizer;
@@ -268,7 +269,7 @@ void TrainingRun::evaluate() {
 }
 
 void TrainingRun::print_table() {
-  const auto memory = memory_.report(*group_);  // before the report measures anything
+  const auto memory = memory_.report(*group_);  // first, because make_report() uses memory
   const RunReport report = make_report(*group_, times_, seconds_, state_.step - first_step_,
                                        all_reduce_value(replicas(), samples_), training_.unit);
   Fields fields(result_.values.begin(), result_.values.end());
@@ -312,8 +313,8 @@ void TrainingRun::write_final_weights() {
   progress_.note(fmt::format("the weights are in {}", options_.weights));
 }
 
-// The options of a run that continues where this one ended: they make it longer and keep its
-// schedule.
+// Returns the options of a run that continues where this one ended: they make the run longer and
+// keep its schedule.
 std::string TrainingRun::options_of_longer_run() const {
   const StepOptions& step = options_.step;
   const std::int64_t steps = step_.schedule_steps();
@@ -330,9 +331,10 @@ std::string TrainingRun::options_of_longer_run() const {
   return longer;
 }
 
-// Suggests what to try after a run that ended here: a command, or options to add to this one. Both
-// work as they are printed. Whatever ended this run would end the next one before its first step,
-// so the options change that. A schedule without steps left needs a run of its own.
+// Suggests how to go on after this run: with a complete command, or with options to add to the
+// command of this run. Both work exactly as printed. The condition that ended this run would end
+// the next one before its first step, so the options change it. A schedule without remaining steps
+// requires a new run.
 std::string TrainingRun::next_command() const {
   const bool can_continue =
       options_.step.schedule != "one-cycle" || state_.step < step_.schedule_steps();

@@ -1,7 +1,7 @@
 #pragma once
 
 // A whole training run, from its first step or from a checkpoint to its closing table: everything
-// that a training program has besides its data, its model and its loss.
+// in a training program except its data, its model and its loss.
 //
 //   train::TrainingProcess process({.threads = 1});
 //   DistributedDataParallel model(std::make_shared<Net>(), process.group());
@@ -13,15 +13,17 @@
 //       {.epochs = 90, .checkpoints = {.folder = "run"}, .metrics = "metrics.jsonl"});
 //   return run.train();
 //
-// With PACELINE_PROFILE=FILE in the environment it measures a few steps (dry_run.h), writes their
-// profile there and does nothing else.
+// With PACELINE_PROFILE=FILE in the environment it only measures a few steps (dry_run.h) and writes
+// their profile to FILE.
 //
-// Rank 0 prints progress, one line an epoch and the table, and writes metrics and weights. The
-// table shows the memory that was planned after the first step beside the peak (run_report.h).
+// Rank 0 prints progress, one line per epoch and the table, and writes metrics and weights. The
+// table shows the memory that was planned after the first step next to the peak (run_report.h).
 // After each epoch all ranks evaluate and, if due, save. A signal or a file stops all ranks after
-// the same step, with a checkpoint. Messages name the usual flags: --resume, --seed, --max-steps.
+// the same step, with a checkpoint. Messages suggest the usual flags: --resume, --seed,
+// --max-steps.
 //
-// Ownership: it refers to the parts of `Training`, which outlive it. Thread safety: none.
+// Ownership: this object refers to the parts of `Training`, which must outlive it. Thread safety:
+// none.
 
 #include <filesystem>
 #include <functional>
@@ -41,59 +43,59 @@
 
 namespace paceline::train {
 
-// The model to train, and the data to train it on.
+// The model to train, and the data for it.
 struct Training {
   torch::nn::Module& module;  // the module that checkpoints save
   optim::Optimizer& optimizer;
-  std::shared_ptr<StepGradients> gradients;  // owners: the user and this
-  std::string data;  // the data set, in words; a run continues only with the same one
+  std::shared_ptr<StepGradients> gradients;  // shared with the user
+  std::string data;  // describes the data set; a run continues only with the same text
   // Makes a loader of this rank's batches. Called again when a run with another seed is continued.
   std::function<std::unique_ptr<data::DataLoader>(std::uint64_t seed)> make_loader;
-  // Collective: evaluates. The module is in eval() meanwhile, with averaged weights if there are
-  // any.
+  // Collective: evaluates. The module is in eval() mode during the call, with averaged weights if
+  // there are any.
   std::function<TestResult()> test;
-  // Collective: returns the tensors for the file of weights, on rank 0; null: weights_of(module).
+  // Collective: returns the tensors for the weights file, on rank 0; null: weights_of(module).
   std::function<TensorsByName()> weights = nullptr;
-  // The ranks with different batches, if a model is divided among the others
-  // (DeviceMesh::group("dp")); null: all.
+  // The ranks with different batches, if a model is divided among the other ranks
+  // (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   SampleUnit unit = {};  // for the throughput
   // The number of this rank's samples that were replaced by others because their files could not be
-  // used (ImageFolder::num_skipped()). The closing table and the metrics have the sum. Null:
-  // unknown.
+  // used (ImageFolder::num_skipped()). The closing table and the metrics show the sum over all
+  // ranks. Null: unknown.
   std::function<std::int64_t()> num_skipped = nullptr;
-  // For the planner: as DryRunParts::describe.
+  // For the planner: see DryRunParts::describe.
   std::function<void(planning::JobProfile& profile, std::int64_t samples)> describe = nullptr;
 };
 
 struct TrainingRunOptions {
   std::int64_t epochs = 1;
-  std::int64_t max_steps = 0;  // of the whole run; 0: no limit
-  // Nothing: 0, or the seed of the run that is continued.
+  std::int64_t max_steps = 0;  // steps of the whole run; 0: no limit
+  // Nullopt: 0, or the seed of the run that is continued.
   std::optional<std::uint64_t> seed;
-  // For a continued run without a schedule. Nothing: the saved rate.
+  // For a continued run without a schedule. Nullopt: the saved rate.
   std::optional<double> learning_rate;
   StepOptions step;
   CheckpointOptions checkpoints;
   std::string metrics;      // JSON lines are appended to this file
-  std::string tensorboard;  // folder
-  std::string weights;      // file that gets the final weights, as safetensors
-  std::string command;      // the program's command line, for a shell; suggestions begin with it
+  std::string tensorboard;  // folder for TensorBoard
+  std::string weights;      // file for the final weights, as safetensors
+  std::string command;      // the program's command line, quoted; suggestions begin with it
 };
 
 class TrainingRun {
  public:
   // Collective. Opens the files, and restores a run if there is one to continue. Errors: those of
   // Checkpointer::begin(); kInvalid on every rank when a continued run has another seed or data
-  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm and loss
-  // scaling of a model that is divided among ranks if the optimizer does not know its parts, and
-  // for an average of weights of which a host has one copy.
+  // set; kSystem for a file that cannot be written; kUnsupported for clipping by norm or loss
+  // scaling if ranks divide the model and Optimizer::set_model_parts() was not called; also for
+  // averaged weights if the ranks of a host share one copy of the weights.
   TrainingRun(std::shared_ptr<ProcessGroup> group, const Training& training,
               const TrainingRunOptions& options);
 
-  // Collective. If a profile is wanted: writes it and returns 0; Error(kInvalid) for a model that
-  // is divided among ranks. Otherwise trains to the end, evaluates and prints the closing table, or
-  // stops earlier when all ranks are asked to. Returns the program's exit code: 0,
+  // Collective. If the environment asks for a profile, writes it and returns 0; Error(kInvalid) for
+  // a model that is divided among ranks. Otherwise trains to the end, evaluates and prints the
+  // closing table, or stops earlier when a stop is requested. Returns the program's exit code: 0,
   // kStoppedAsAgreed, or 1 when the newest state could not be written.
   int train();
 
@@ -123,7 +125,7 @@ class TrainingRun {
   std::string next_command() const;
 
   const TrainingRunOptions options_;
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   const Training training_;
   TrainingState state_;
   std::unique_ptr<data::DataLoader> loader_;
@@ -137,8 +139,8 @@ class TrainingRun {
   TestResult result_;
   std::int64_t evaluated_step_ = -1;
   std::int64_t first_step_ = 0;
-  std::int64_t samples_ = 0;  // of this rank
-  double seconds_ = 0;        // of training
+  std::int64_t samples_ = 0;  // samples of this rank
+  double seconds_ = 0;        // time of training
 };
 
 }  // namespace paceline::train

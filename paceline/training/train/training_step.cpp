@@ -141,7 +141,7 @@ std::int64_t TrainingStep::schedule_steps() const {
 }
 
 void TrainingStep::take() {
-  if (scaler_) scaler_->unscale(optimizer_);  // before clipping
+  if (scaler_) scaler_->unscale(optimizer_);  // called here, before clipping
   if (options_.clip_norm > 0) optim::clip_grad_norm(optimizer_, options_.clip_norm);
   if (options_.clip_value > 0) optim::clip_grad_value(optimizer_, options_.clip_value);
   learning_rate_ = optimizer_.learning_rate();

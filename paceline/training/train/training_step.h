@@ -1,10 +1,10 @@
 #pragma once
 
-// A program's choices for its training step, as flags name them: optimizer, communication hook and
-// precision by name, the model's parts, and the step itself with clipping, scaling, schedule and
-// average (TrainingStep).
+// A program's choices for its training step, with the names that flags use: optimizer,
+// communication hook and precision by name, the parts of the model, and the step itself with
+// clipping, scaling, schedule and average (TrainingStep).
 //
-// Thread safety: pure functions; TrainingStep has none.
+// Thread safety: the functions are pure; TrainingStep has none.
 
 #include <memory>
 #include <optional>
@@ -27,28 +27,28 @@ struct OptimizerChoice {
   std::string name = "adam";  // or adamw, sgd, lamb, lars
   double lr = 1e-3;
   double momentum = 0.9;                    // for sgd and lars
-  std::optional<double> weight_decay = {};  // nothing: 0.01 for adamw, 0 for the others
+  std::optional<double> weight_decay = {};  // nullopt: 0.01 for adamw, 0 for the others
 };
-// Makes an optimizer by name. Error(kInvalid) for another name; errors of the optimizers.
+// Makes an optimizer by name. Error(kInvalid) for an unknown name; errors of the optimizers.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerChoice& choice,
                                                  const std::vector<at::Tensor>& parameters);
 
 struct HookChoice {
   std::string name = "none";  // or bf16, fp16, powersgd, topk
   std::int64_t powersgd_rank = 4;
-  std::int64_t powersgd_start = 100;  // steps before it compresses
+  std::int64_t powersgd_start = 100;  // steps before the hook begins to compress
   double topk_density = 0.01;
 };
-// Makes a hook by name; null: gradients travel uncompressed. Error(kInvalid) for another name.
+// Makes a hook by name; null: gradients are sent uncompressed. Error(kInvalid) for an unknown name.
 std::shared_ptr<CommunicationHook> make_hook(const HookChoice& choice);
 
 struct Precision {
   at::ScalarType parameters = at::kFloat;
   std::optional<at::ScalarType> autocast;  // for matrix products and convolutions
-  bool scales_loss = false;                // float16's gradients need a GradScaler
+  bool scales_loss = false;                // float16 gradients need a GradScaler
 };
-// `name`: float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for
-// another name.
+// `name`: float32, bf16 (parameters too), autocast-bf16 or autocast-fp16. Error(kInvalid) for an
+// unknown name.
 Precision precision_of(const std::string& name);
 
 // The groups of optim::ModelParts.
@@ -57,37 +57,38 @@ struct ModelGroups {
   std::shared_ptr<ProcessGroup> layers;  // the ranks that divide its layers
 };
 
-// Returns for an optimizer which parts of the model this rank has, as the layers describe them
+// Returns, for an optimizer, the parts of the model that this rank has, as the layers describe them
 // (training/models/layers.h):
 //
 //   const train::ModelGroups groups{.model = mesh.sub_mesh({"pp", "tp"}).world(),
 //                                   .layers = mesh.group("tp")};
 //   optimizer.set_model_parts(train::model_parts(*stage, groups, tied_copies));
 //
-// `tied`: parameters of `module` that a rank of another stage also has, and counts.
+// `tied`: parameters of `module` that are also on a rank of another stage, where norms count them.
 optim::ModelParts model_parts(torch::nn::Module& module, const ModelGroups& groups,
                               const std::vector<at::Tensor>& tied = {});
 
 struct StepOptions {
   std::string schedule = "constant";  // or step, cosine, one-cycle, plateau
-  std::int64_t warmup_steps = 0;      // for cosine and one-cycle; 0: none, or 30%
-  std::int64_t schedule_steps = 0;    // of the whole schedule; 0: the run's
+  std::int64_t warmup_steps = 0;      // for cosine (0: none) and one-cycle (0: 30%)
+  std::int64_t schedule_steps = 0;    // steps of the whole schedule; 0: those of the run
   // For step: the number of steps after which the rate becomes a tenth; 0: a third of the
-  // schedule's.
+  // schedule's steps.
   std::int64_t rate_every = 0;
-  double clip_norm = 0;  // 0: not clipped
+  double clip_norm = 0;  // 0: gradients are not clipped by norm
   double clip_value = 0;
-  bool scales_loss = false;  // float16's (GradScaler)
-  double ema = 0;            // decay of the average of the weights; 0: none
+  bool scales_loss = false;  // for float16 gradients (GradScaler)
+  double ema = 0;            // decay of the average of the weights; 0: no average
 };
 
-// Takes a step with given gradients: clips them, takes the optimizer's step, moves the learning
-// rate along its schedule and updates the average of the weights. Ownership: it refers to the
-// optimizer, which must outlive it.
+// Takes a step with given gradients: clips them, takes the optimizer's step, advances the learning
+// rate along its schedule and updates the average of the weights. Ownership: this object refers to
+// the optimizer, which must outlive it.
 class TrainingStep {
  public:
-  // `num_steps`: of the whole run. Error(kInvalid) when the schedule is unknown or does not fit,
-  // kUnsupported for an average of weights of which a host has one copy.
+  // `num_steps`: the steps of the whole run. Error(kInvalid) when the schedule is unknown or its
+  // options do not fit together; kUnsupported for averaged weights if the ranks of a host share one
+  // copy of the weights.
   TrainingStep(const StepOptions& options, optim::Optimizer& optimizer, std::int64_t num_steps);
 
   at::Tensor scaled(const at::Tensor& loss) const { return scaler_ ? scaler_->scale(loss) : loss; }
@@ -95,11 +96,11 @@ class TrainingStep {
   // Call it after each epoch, with the loss of the evaluation.
   void end_epoch(double loss);
 
-  double learning_rate() const { return learning_rate_; }  // of the last step
+  double learning_rate() const { return learning_rate_; }  // learning rate of the last step
   bool has_schedule() const { return schedule_ != nullptr; }
-  // The number of the schedule's steps, if its rates follow from that number; otherwise 0.
+  // The number of the schedule's steps, if its rates depend only on that number; otherwise 0.
   std::int64_t schedule_steps() const;
-  // While the result lives, the model has the averaged weights. Null if there are none.
+  // While the result lives, the model has the averaged weights. Returns null if there are none.
   std::unique_ptr<optim::ExponentialMovingAverage::Swap> averaged_weights();
   // The parts that a Checkpointer saves.
   RunParts parts();
@@ -107,9 +108,9 @@ class TrainingStep {
  private:
   const StepOptions options_;
   optim::Optimizer& optimizer_;
-  const std::int64_t num_steps_;               // of the whole run
+  const std::int64_t num_steps_;               // steps of the whole run
   std::unique_ptr<optim::Schedule> schedule_;  // null: the rate is constant
-  std::optional<optim::GradScaler> scaler_;    // float16's
+  std::optional<optim::GradScaler> scaler_;    // for float16 gradients
   std::optional<optim::ExponentialMovingAverage> average_;
   double learning_rate_;
 };

@@ -80,7 +80,7 @@ double sum_of_powers(const float* values, std::int64_t count, double power) {
   return sum;
 }
 
-// Compares magnitudes as bits, which have the order of the values; NaNs come last.
+// Compares the bits of magnitudes, which are ordered like the values; NaNs are the largest.
 PACELINE_VECTORISED
 double largest_magnitude(const float* values, std::int64_t count) {
   std::uint32_t largest = 0;

@@ -1,12 +1,12 @@
 #pragma once
 
 // The element loops of the optimizers (kernels.cpp) and loops over blocks of floats
-// (block_kernels.cpp), vectorised for the processor at hand, without LibTorch.
+// (block_kernels.cpp), vectorised for the current processor, without LibTorch.
 //
-// Each loop of an optimizer also adds up the bits of the parameter and of the state, as it reads
-// and as it writes them. The loops wait for memory, so the additions cost next to nothing, and the
-// next step can check that both are still what this step wrote. In every loop with `sums`, sums[0]
-// belongs to the parameter and the others to the state, in the order of the arguments.
+// Each loop of an optimizer also computes checksums of the parameter and of the state, as it reads
+// them and as it writes them. The loops are limited by memory, so the additions cost next to
+// nothing, and the next step can check that both have not changed since. In every loop with `sums`,
+// sums[0] belongs to the parameter and the others to the state, in the order of the arguments.
 
 #include <bit>
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace paceline::optim {
 
-// Sums of 32-bit words, modulo 2^32: a single flipped bit always changes them, and the order of the
-// additions does not matter.
+// Sums of 32-bit words, modulo 2^32: a single flipped bit always changes the sum, and the order of
+// the additions does not matter.
 struct WordSums {
   std::uint32_t read = 0;
   std::uint32_t written = 0;
@@ -30,7 +30,7 @@ struct WordSums {
   }
 };
 
-// Adam, and LAMB's first pass.
+// For Adam, and for LAMB's first pass.
 struct AdamKernelArguments {
   float beta1 = 0, beta2 = 0, one_minus_beta1 = 0, one_minus_beta2 = 0;
   float step_size = 0;           // lr / (1 - beta1^t)
@@ -48,7 +48,7 @@ struct SgdKernelArguments {
   bool nesterov = false;
 };
 
-// `velocity` is null without momentum.
+// `velocity` is null for SGD without momentum.
 void sgd_kernel(const SgdKernelArguments& a, float* parameter, const float* gradient,
                 float* velocity, std::int64_t count, WordSums* sums);
 
@@ -60,27 +60,27 @@ struct LambKernelArguments {
   float weight_decay = 0;
 };
 
-// Updates the moments; `direction` is the direction that they and the weight decay give.
+// Updates the moments, and computes the direction of the update from them and the weight decay.
 void lamb_moments_kernel(const LambKernelArguments& a, const float* parameter,
                          const float* gradient, float* exp_avg, float* exp_avg_sq, float* direction,
                          std::int64_t count, WordSums* sums);
-// parameter -= rate x direction, which is computed again from the moments.
+// parameter -= rate x direction; the direction is computed again from the moments.
 void lamb_kernel(const LambKernelArguments& a, float rate, float* parameter, const float* exp_avg,
                  const float* exp_avg_sq, std::int64_t count, WordSums* sums);
 
-// velocity = momentum x velocity + rate x (gradient + weight_decay x parameter);
-// parameter -= velocity.
+// velocity = momentum x velocity + rate x (gradient + weight_decay x parameter); parameter -=
+// velocity.
 void lars_kernel(float rate, float momentum, float weight_decay, float* parameter,
                  const float* gradient, float* velocity, std::int64_t count, WordSums* sums);
 
-// average = decay x average + (1 - decay) x value. Adds to the sums of the average.
+// average = decay x average + (1 - decay) x value. Adds the words of the average to `sums`.
 void average_kernel(float decay, float one_minus_decay, const float* values, float* average,
                     std::int64_t count, WordSums* sums);
 
-// Loops over blocks of floats: sums of powers for norms, factors, and 16-bit floats from and to
-// float32. A sum of squares has the same bits on every instruction set: squares of float32 numbers
-// are exact in float64, and the order of the additions is fixed. Element i is added to lane i mod
-// 16, and the 16 lanes are added as a balanced tree.
+// Loops over blocks of floats: sums of powers for norms, scaling, and conversions between 16-bit
+// floats and float32. A sum of squares has the same bits on every instruction set: squares of
+// float32 numbers are exact in float64, and the order of the additions is fixed. Element i is added
+// to lane i mod 16, and the 16 lanes are added as a balanced tree.
 
 // The number of elements in each partial sum of a norm.
 constexpr std::int64_t kBlock = 1024;
@@ -89,7 +89,7 @@ double sum_of_squares(const float* values, std::int64_t count);
 double sum_of_magnitudes(const float* values, std::int64_t count);
 // The sum of |value|^power.
 double sum_of_powers(const float* values, std::int64_t count, double power);
-// NaN if any value is NaN.
+// The result is NaN if any value is NaN.
 double largest_magnitude(const float* values, std::int64_t count);
 
 bool all_finite(const float* values, std::int64_t count);
@@ -105,10 +105,10 @@ struct MasterSums {
   std::uint32_t master = 0;
   std::uint32_t parameter = 0;
 };
-// Returns the sums of `from` and of the new `to`.
+// Rounds `from` to `to`, and returns the checksums of both.
 MasterSums narrow(Dtype type, const float* from, void* to, std::int64_t count);
-// If rounding `master` does not give `parameter`, the master takes the parameter's value. Returns
-// the sums of both before that.
+// If `parameter` is not the rounded `master`, the master takes the parameter's value. Returns the
+// checksums that both had before that.
 MasterSums follow(Dtype type, const void* parameter, float* master, std::int64_t count);
 
 }  // namespace paceline::optim

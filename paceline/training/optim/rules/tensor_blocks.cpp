@@ -28,7 +28,7 @@ void require_floats(const at::Tensor& gradient, std::size_t parameter) {
         parameter);
 }
 
-// Calls `visit(number, parameter)` for each tensor with a gradient once.
+// Calls `visit(number, parameter)` once for each tensor that has a gradient.
 template <class Visit>
 void for_gradients(const std::vector<at::Tensor>& parameters, const Visit& visit) {
   std::unordered_set<const void*> known;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Passes over tensors with LibTorch's intra-op threads: gradients block by block as float32, and
-// sums of words.
+// checksums of words.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,25 +16,26 @@ namespace paceline::optim {
 
 // A gradient, or a part of it, in the memory order of its parameter.
 struct OrderedGradient {
-  std::size_t parameter;   // its number
+  std::size_t parameter;   // number of the parameter
   at::Tensor tensor;       // a copy if the gradient has another memory order
   std::int64_t first = 0;  // where the part begins in the whole, always at a block
 };
 
-// The gradients of the parameters that have one, each tensor once, in order. Error(kInvalid) for
-// gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
+// The gradients of the parameters that have one, each tensor once, in the order of the parameters.
+// Error(kInvalid) for gradients that are not dense float32, bfloat16 or float16 tensors on the CPU.
 std::vector<OrderedGradient> ordered_gradients(const std::vector<at::Tensor>& parameters);
 // The gradients themselves, in their own memory order; errors as above.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters);
 
-// Calls `visit` with the number and the elements, as float32, of every block of kBlock elements, in
-// parallel. With `writes`, the gradient takes the values that `visit` leaves there.
+// Calls `visit` for every block of kBlock elements, in parallel, with the block's number and its
+// elements as float32. With `writes`, the values that `visit` leaves there are written back to the
+// gradient.
 using VisitBlock = std::function<void(std::int64_t block, float* values, std::int64_t count)>;
 void for_blocks(const at::Tensor& gradient, bool writes, const VisitBlock& visit);
 
 // Sums of words, as sum_words() (kernels.h) computes them.
 std::uint32_t sum_of(Dtype type, const std::byte* values, std::int64_t count);
-// Requires: dense, on the CPU, with elements of 16 or 32 bits.
+// Requires: `tensor` is dense and on the CPU, with elements of 16 or 32 bits.
 std::uint32_t sum_of(const at::Tensor& tensor);
 
 }  // namespace paceline::optim

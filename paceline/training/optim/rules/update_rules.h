@@ -1,7 +1,8 @@
 #pragma once
 
-// Adam, AdamW, SGD, LAMB and LARS. Parameters come in groups with options of their own, as in
-// PyTorch's optimizers: another learning rate for a new head, no weight decay for biases.
+// Adam, AdamW, SGD, LAMB and LARS. Parameters come in groups, each with its own options, as in
+// PyTorch's optimizers: for instance another learning rate for a new head, or no weight decay for
+// biases.
 //
 //   Adam adam({{backbone->parameters(), {.lr = 1e-4}}, {head->parameters(), {.lr = 1e-3}}});
 
@@ -19,8 +20,8 @@ struct ParameterGroup {
   Options options;
 };
 
-// An optimizer whose groups have `Options`, which has a member `lr`. The Optimizer has the current
-// learning rates.
+// An optimizer whose groups have `Options`, which must have a member `lr`. That member is the
+// initial learning rate; Optimizer keeps the current one.
 template <class Options>
 class GroupedOptimizer : public Optimizer {
  public:
@@ -32,10 +33,10 @@ class GroupedOptimizer : public Optimizer {
                   "a momentum must be in [0, 1), and 0 in a group that began without one");
     momentum_in(options_.at(group)) = momentum;
   }
-  // Adds a group, at any time before shard(), even after steps: the others keep their state.
-  // Error(kInvalid) for a parameter that is in a group already, for options that the constructor
-  // refuses, and when the optimizer is sharded. Make schedules afterwards, because they have a base
-  // rate for each group.
+  // Adds a group, at any time before shard(), even after steps: the other groups keep their state.
+  // Error(kInvalid) for a parameter that is already in a group, for options that the constructor
+  // would reject, and when the optimizer is sharded. Construct schedules afterwards, because they
+  // store a base rate for each group.
   void add_param_group(const ParameterGroup<Options>& group) {
     require_valid(group.options);
     add_group({group.parameters, group.options.lr});
@@ -43,7 +44,7 @@ class GroupedOptimizer : public Optimizer {
   }
 
  protected:
-  // Error(kInvalid) for options that no group may have.
+  // Throws Error(kInvalid) for options that are not allowed in any group.
   virtual void require_valid(const Options& options) const = 0;
   GroupedOptimizer(const std::vector<ParameterGroup<Options>>& groups,
                    std::vector<std::string> state_names, Norms norms = Norms::kNone)
@@ -79,7 +80,7 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-// Weight decay is added to the gradient.
+// Adds the weight decay to the gradient.
 class Adam : public GroupedOptimizer<AdamOptions> {
  public:
   Adam(const std::vector<at::Tensor>& parameters, const AdamOptions& options)
@@ -100,7 +101,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-// Weight decay shrinks the parameter itself.
+// Applies the weight decay to the parameter itself.
 class AdamW : public GroupedOptimizer<AdamWOptions> {
  public:
   AdamW(const std::vector<at::Tensor>& parameters, const AdamWOptions& options)
@@ -119,10 +120,10 @@ struct SgdOptions {
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;  // needs momentum > 0 and no dampening
+  bool nesterov = false;  // requires momentum > 0 and no dampening
 };
 
-// Keeps a velocity for every parameter if one group has momentum.
+// Keeps a velocity for every parameter if any group has momentum.
 class Sgd : public GroupedOptimizer<SgdOptions> {
  public:
   Sgd(const std::vector<at::Tensor>& parameters, const SgdOptions& options)
@@ -136,11 +137,11 @@ class Sgd : public GroupedOptimizer<SgdOptions> {
 };
 
 // LAMB (You et al., 2020) and LARS (You, Gitman and Ginsburg, 2017), for the large batches of many
-// ranks: each parameter's step is proportional to the size of the parameter itself, through the
+// ranks: each parameter's step is proportional to the norm of the parameter itself, through the
 // "trust ratio" of norms over the whole parameter.
 //
-// parameter_norms.h computes the norms. A divided step costs one more all-gather, of 16 bytes a
-// block.
+// parameter_norms.h computes the norms. A sharded step costs one more all-gather, of 16 bytes for
+// each block of 1,024 elements.
 struct LambOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -150,8 +151,8 @@ struct LambOptions {
   bool adapt = true;  // false: a trust ratio of 1, as is usual for biases and normalisation layers
 };
 
-// With m and v as Adam's, corrected for their bias: u = m / (sqrt(v) + eps) + weight_decay x w,
-// w -= lr x |w| / |u| x u. The ratio is 1 where a norm is 0.
+// With Adam's m and v, corrected for their bias: u = m / (sqrt(v) + eps) + weight_decay x w, w -=
+// lr x |w| / |u| x u. The ratio is 1 if a norm is 0.
 class Lamb : public GroupedOptimizer<LambOptions> {
  public:
   Lamb(const std::vector<at::Tensor>& parameters, const LambOptions& options)
@@ -173,8 +174,8 @@ struct LarsOptions {
   bool adapt = true;  // false: plain SGD with momentum
 };
 
-// rate = lr x trust_coefficient x |w| / (|g| + weight_decay x |w|),
-// v = momentum x v + rate x (g + weight_decay x w), w -= v. The rate is lr where a norm is 0.
+// rate = lr x trust_coefficient x |w| / (|g| + weight_decay x |w|), v = momentum x v + rate x (g +
+// weight_decay x w), w -= v. The rate is lr if a norm is 0.
 class Lars : public GroupedOptimizer<LarsOptions> {
  public:
   Lars(const std::vector<at::Tensor>& parameters, const LarsOptions& options)

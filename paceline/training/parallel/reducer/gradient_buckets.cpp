@@ -9,18 +9,18 @@ namespace paceline {
 
 namespace {
 
-// Whether `tensor` shares the memory of `other` and is held in one place only.
+// Whether `tensor` shares the memory of `other` and has only one reference.
 bool is_sole_alias(const at::TensorBase& tensor, const at::Tensor& other) {
   return tensor.defined() && tensor.has_storage() && tensor.use_count() == 1 &&
          tensor.storage().unsafeGetStorageImpl() == other.storage().unsafeGetStorageImpl();
 }
 
 // Whether only `.grad` will refer to the gradient's memory once autograd has dropped `incoming`,
-// the tensor that it gave to the accumulator. Autograd makes an incoming tensor `.grad` when
-// nothing else holds it. But that tensor may be a view of memory that nodes read later, of a saved
-// tensor, or of a tensor that the user gave to backward(). The storage counts its holders; the
-// known ones are `.grad`, `incoming`, and the tensor that `incoming` is a view of (a linear layer's
-// weight gets a transposed product).
+// the tensor that it passed to the accumulator. Autograd turns an incoming tensor into `.grad` if
+// nothing else refers to it. But that tensor may be a view of memory that nodes read later, of a
+// saved tensor, or of a tensor that the user passed to backward(). The storage counts its
+// references; the known ones are `.grad`, `incoming`, and the tensor of which `incoming` is a view
+// (a linear layer's weight gets a transposed product).
 bool has_memory_alone(const at::Tensor& gradient, const at::Tensor& incoming) {
   std::size_t known = 1;
   if (is_sole_alias(incoming, gradient)) {
@@ -36,7 +36,7 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
                                      const std::vector<std::size_t>& order,
                                      const BucketLimits& limits) {
   std::vector<BucketPlan> closed;
-  std::vector<BucketPlan> open;  // at most one per type
+  std::vector<BucketPlan> open;  // at most one for each type
   for (const std::size_t i : order) {
     const auto& parameter = parameters[i];
     const auto type = parameter.scalar_type();
@@ -66,8 +66,8 @@ void Gradient::store(const at::Tensor& incoming) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.mutable_grad();
   if (!place.defined()) {
-    // The sum is written while the pass goes on, so nothing else may use the memory. All ranks must
-    // have their elements in the same order: the parameter's.
+    // The sum is written while the pass continues, so no other code may use the memory. All ranks
+    // must have their elements in the same order, that of the parameter.
     if (gradient.strides() != parameter.strides() || !has_memory_alone(gradient, incoming))
       gradient = at::empty_like(parameter.detach()).copy_(gradient);
   } else if (!gradient.is_alias_of(place)) {

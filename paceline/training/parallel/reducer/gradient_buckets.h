@@ -1,13 +1,13 @@
 #pragma once
 
-// A module's gradients and the buckets in which they travel together.
+// A module's gradients, and the buckets of gradients that are reduced together.
 //
 // Buckets are filled in the order in which gradients become ready. The first bucket is small, so
-// that communication begins early in the backward pass; the others are up to `cap_bytes`. As in
-// PyTorch's DistributedDataParallel, a bucket is closed once it has reached its limit. A bucket has
-// one type.
+// that communication begins early in the backward pass; the others have up to about `cap_bytes`. As
+// in PyTorch's DistributedDataParallel, a bucket is closed once it has reached its limit. All
+// gradients of a bucket have the same element type.
 //
-// Thread safety: none; plan_buckets() is pure.
+// Thread safety: none, except for plan_buckets(), which is pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,18 +25,18 @@ namespace paceline {
 struct BucketLimits {
   std::size_t first_bytes = 1 << 20;
   std::size_t cap_bytes = 25 << 20;
-  // A gradient of at least this size is a bucket of its own, which needs no other memory.
+  // A gradient of at least this size has a bucket of its own, which needs no additional memory.
   std::size_t alone_bytes = std::numeric_limits<std::size_t>::max();
 };
 
 struct BucketPlan {
-  FlatLayout layout;                    // of the gradients of `parameters`, in that order
+  FlatLayout layout;                    // layout of the gradients of `parameters`, in that order
   std::vector<std::size_t> parameters;  // indices into all parameters
-  bool is_alone = false;                // one gradient of at least alone_bytes
+  bool is_alone = false;                // the bucket has one gradient, of at least alone_bytes
 };
 
-// `order`: indices into `parameters`, each at most once. Parameters that are not in it get no
-// place.
+// `order`: indices into `parameters`, each at most once. Parameters that are not in it are not
+// assigned to a bucket.
 std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
                                      const std::vector<std::size_t>& order,
                                      const BucketLimits& limits);
@@ -45,49 +45,49 @@ std::vector<BucketPlan> plan_buckets(const std::vector<at::Tensor>& parameters,
 struct Gradient {
   at::Tensor parameter;
   std::size_t bucket = 0;
-  at::Tensor place;  // in the bucket; undefined for a gradient that is reduced in place
-  // Sent instead of a gradient that has no place and that this pass did not produce.
+  at::Tensor place;  // view of the bucket; undefined: the gradient is reduced in place
+  // Sent for a gradient without a place if this pass did not produce it.
   at::Tensor stand_in;
-  bool is_trained = false;  // the parameter required a gradient when last asked
-  bool is_ready = false;    // this pass has produced it
-  bool is_used = false;     // a pass since the last average has produced it
-  bool is_late = false;     // a pass produces it several times (checkpoint())
+  bool is_trained = false;  // the parameter required a gradient when that was last checked
+  bool is_ready = false;    // this pass has produced the gradient
+  bool is_used = false;     // a pass since the last average has produced the gradient
+  bool is_late = false;     // a pass produces the gradient several times (checkpoint())
 
-  // Moves `.grad` to the place, unless it has accumulated there. Without a place, `.grad` becomes a
-  // copy of its own if anything else refers to its memory. `incoming`: the tensor that autograd
-  // gave to the accumulator; it may be undefined.
+  // Moves `.grad` to the place, unless it has already accumulated there. Without a place, `.grad`
+  // is replaced by a copy if anything else refers to its memory. `incoming`: the tensor that
+  // autograd passed to the accumulator; it may be undefined.
   void store(const at::Tensor& incoming);
-  // For a gradient that this pass did not produce: makes it contribute what earlier passes
-  // accumulated, or zeros. `.grad` is moved out of the bucket first, so that it survives if no rank
-  // has used the parameter.
+  // For a gradient that this pass did not produce: contributes the value that earlier passes
+  // accumulated, or zeros. `.grad` is moved out of the bucket first, so that it keeps its value if
+  // no rank has used the parameter.
   void stand_in_for_missing();
 };
 
 struct Bucket {
   BucketPlan plan;
   at::Tensor flat;          // undefined for a gradient that is reduced in place
-  at::Tensor wide;          // sent instead of `flat` if sums have more bits than gradients
-  std::size_t missing = 0;  // gradients that have not arrived in this pass
-  WorkPtr work;             // null: not under way
+  at::Tensor wide;          // sent instead of `flat` if sums have a wider type than gradients
+  std::size_t missing = 0;  // the number of gradients that have not arrived in this pass
+  WorkPtr work;             // null: the bucket is not under way
 };
 
 struct Buckets {
   std::vector<NamedParameter> parameters;
   std::vector<Gradient> gradients;  // [parameter]
   std::vector<Bucket> all;          // the last one also carries the pass's report
-  std::size_t next = 0;             // the first bucket that has not started in this pass
-  bool is_planned = false;          // the buckets have memory
+  std::size_t next = 0;             // index of the first bucket that has not started in this pass
+  bool is_planned = false;          // the buckets have been planned and have memory
 
   explicit Buckets(std::vector<NamedParameter> named);
 
-  // Makes the buckets of a plan, without memory.
+  // Creates the buckets of a plan, without memory.
   void plan(std::vector<BucketPlan> plans);
   // Drops the buckets; gradients keep their memory.
   void forget_plan();
-  // Gives a bucket its memory, and each of its gradients its place.
+  // Gives a bucket its memory, and sets the place of each of its gradients.
   void lay_out(Bucket& bucket, const at::Tensor& flat);
   void begin_pass();
-  // The tensor that has a bucket's gradients: `flat`, or a gradient that is reduced in place.
+  // The tensor with a bucket's gradients: `flat`, or a gradient that is reduced in place.
   at::Tensor content(const Bucket& bucket) const;
   // The tensor to send, once the bucket is complete.
   at::Tensor leaving(const Bucket& bucket) const;
@@ -97,20 +97,20 @@ struct Buckets {
 
 // The sum of one bucket's gradients over the logical shards of a rank
 // (engine/core/logical_shards.h), in the order of the engine's fixed tree: a binary counter of
-// partial sums, each of 2^k neighbouring shards, so that no more than log2(shards) + 1 of them are
+// partial sums, each over 2^k neighbouring shards, so that at most log2(shards) + 1 of them are
 // kept.
 class ShardSum {
  public:
-  // Adds the gradients of a shard that is not the last. `may_keep`: nothing else will use their
-  // memory from now on; otherwise they are copied.
+  // Adds the gradients of a shard that is not the last one. `may_keep`: nothing else will use their
+  // memory from now on, so they are kept without a copy.
   void add(const at::Tensor& gradients, bool may_keep);
-  // Turns the gradients of the last shard into the sum of all shards; then a new step begins.
+  // Replaces the gradients of the last shard by the sum over all shards; then a new step begins.
   void finish(const at::Tensor& gradients);
-  // Forgets an unfinished sum.
+  // Drops an unfinished sum.
   void clear() { count_ = 0; }
 
  private:
-  std::vector<at::Tensor> levels_;  // [k]: the sum of 2^k shards where bit k of count_ is set
+  std::vector<at::Tensor> levels_;  // [k]: the sum of 2^k shards, if bit k of count_ is set
   std::uint64_t count_ = 0;
 };
 

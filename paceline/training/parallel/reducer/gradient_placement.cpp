@@ -24,7 +24,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedParameter>& parameters
   return tensors;
 }
 
-// A dense tensor as one row, in the order of its memory.
+// Returns a dense tensor as one row, in the order of its memory.
 at::Tensor as_row(const at::Tensor& dense) { return dense.as_strided({dense.numel()}, {1}); }
 
 std::int64_t bytes_of(const FlatLayout& layout) {
@@ -58,8 +58,8 @@ constexpr const char* kOrder = "order";
 
 // ---- the average for every rank
 
-// Plans in rank 0's order of gradients: first those that arrived once, then those that arrived
-// several times, then those that did not arrive.
+// Plans buckets in rank 0's order of gradients: first gradients that arrived once, then those that
+// arrived several times, then those that did not arrive.
 std::vector<BucketPlan> GradientPlacement::plan(std::vector<std::size_t> order) {
   const auto& gradients = buckets_.gradients;
   std::ranges::stable_partition(order, [&](std::size_t i) { return !gradients[i].is_late; });
@@ -197,7 +197,7 @@ bool DividedPlacement::make_room(std::size_t bucket) {
   return true;
 }
 
-// Completes one bucket after another, as memory becomes free.
+// Completes the buckets in order, as memory becomes free.
 void DividedPlacement::complete(const std::function<void()>& go_on) {
   for (std::size_t i = buckets_.next; i < units_.size(); ++i) {
     make_room(i);
@@ -245,7 +245,7 @@ void DividedPlacement::take(std::size_t bucket) {
   units_[bucket].adds ? own.add_(received) : own.copy_(received);
 }
 
-// Tells the optimizer which parameters have a gradient now, from any rank.
+// Informs the optimizer which parameters have a gradient now, from any rank.
 void DividedPlacement::deliver(PassMonitor& monitor) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const auto& numbers = units_[i].of_optimizer.parameters;
@@ -371,7 +371,8 @@ void HookedPlacement::set_hook_state(HookState state) {
   kept_ = std::move(state);
 }
 
-// Empty if the hook had other gradients than those to be placed now.
+// Returns the saved order of gradients; empty if the hook was saved with other gradients than the
+// current ones.
 std::vector<std::size_t> HookedPlacement::kept_order() const {
   if (!kept_ || !kept_->words.contains(kOrder)) return {};
   std::vector<std::size_t> order;

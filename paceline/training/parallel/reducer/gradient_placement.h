@@ -1,11 +1,11 @@
 #pragma once
 
-// How the gradients of a bucket get memory, leave the rank and come back. GradientPlacement
-// averages them for every rank, DividedPlacement gives each rank the part that its optimizer
-// updates, HookedPlacement leaves the average to a communication hook, and Sharded adds up a rank's
-// logical shards before GradientPlacement or DividedPlacement takes the sum.
+// How the gradients of a bucket get memory, are sent and are received. GradientPlacement averages
+// them for every rank, DividedPlacement gives each rank the part that its optimizer updates,
+// HookedPlacement leaves the average to a communication hook, and Sharded adds up a rank's logical
+// shards before GradientPlacement or DividedPlacement reduces the sum.
 //
-// A placement knows nothing of autograd: its user (reducer.h) stores gradients, starts buckets in
+// A placement does not depend on autograd: its user (reducer.h) stores gradients, starts buckets in
 // order and waits for them.
 //
 // Thread safety: none.
@@ -30,58 +30,59 @@ namespace paceline {
 
 class GradientPlacement {
  public:
-  // `buckets` must outlive it.
+  // `buckets` must outlive this object.
   GradientPlacement(ProcessGroup& group, Buckets& buckets, const BucketLimits& limits)
       : group_(group), buckets_(buckets), limits_(limits) {}
   virtual ~GradientPlacement() = default;
   GradientPlacement(const GradientPlacement&) = delete;
   GradientPlacement& operator=(const GradientPlacement&) = delete;
 
-  // Whether buckets are planned before a backward pass instead of at the end of the first one.
+  // Whether buckets are planned before a backward pass, not at the end of the first one.
   virtual bool plans_before_pass() const { return false; }
-  // Whether the pass's report may be in a bucket of gradients.
+  // Whether the pass's report may share a bucket with gradients.
   virtual bool shares_bucket_with_report() const { return true; }
-  // Collective: plans which gradients travel together. `order`: the order in which this rank's
-  // arrived.
+  // Collective: plans which gradients are sent together. `order`: the order in which gradients
+  // arrived on this rank.
   virtual std::vector<BucketPlan> plan(std::vector<std::size_t> order);
-  // Collective: gives the planned buckets, including the report's, their memory.
+  // Collective: allocates memory for the planned buckets, including the report's.
   virtual void make_memory();
   // Called before the plan is dropped.
   virtual void forget_plan() {}
 
   virtual void begin_pass() {}
-  // Tries to get memory for the bucket's gradients; on success also stores those that arrived
-  // earlier.
+  // Tries to get memory for the bucket's gradients; on success also stores the gradients that
+  // arrived earlier.
   virtual bool make_room(std::size_t bucket) { return (void)bucket, true; }
-  // Replaces the gradients that this pass did not produce, so that no bucket misses any. `go_on`
-  // starts the buckets that are complete.
+  // Supplies substitutes for the gradients that this pass did not produce, so that every bucket is
+  // complete. `go_on` starts the buckets that are complete.
   virtual void complete(const std::function<void()>& go_on);
   // Starts a complete bucket; `leaving` is the tensor to send.
   virtual void start(std::size_t bucket, const at::Tensor& leaving, std::int64_t divisor);
-  // Waits for a bucket if it is under way, and takes its result. True: another round has started.
+  // Waits for a bucket if it is under way, and takes its result. Returns true if another round has
+  // started.
   bool finish(std::size_t bucket);
-  // Called after all buckets: hands on the averages of gradients that this rank did not produce,
-  // according to the pass's report.
+  // Called after all buckets: sets the gradients that this rank did not produce to the averages, if
+  // the pass's report shows that another rank produced them.
   virtual void deliver(PassMonitor& monitor);
   // Called instead of start() and finish(): keeps the gradients of a logical shard that is not the
-  // last.
+  // last one.
   virtual void add_shard() {}
-  // Drops the remains of an unfinished step.
+  // Drops the data of an unfinished step.
   virtual void forget() {}
 
-  // The communication hook's name and state (HookState), if there is a hook.
+  // The name and the state (HookState) of the communication hook, if there is one.
   virtual std::string hook_name() const { return "none"; }
   virtual bool keeps_replicas_equal() const { return true; }
   virtual HookState hook_state() const { return {}; }
   virtual void set_hook_state(HookState state) { (void)state; }
-  // Notes the hook's tensors after a pass, and compares them before the next pass (KeptTensors).
+  // Hash the hook's tensors after a pass, and compare them before the next pass (KeptTensors).
   // `step`: the number of steps taken.
   virtual void note_hook() {}
   virtual void verify_hook(std::int64_t step) const { (void)step; }
   virtual void verify_hook_before_pass(std::int64_t step) { (void)step; }
 
  protected:
-  // Takes the result of a bucket, and starts its next round if there is one.
+  // Takes the result of a bucket, and starts the bucket's next round if there is one.
   virtual void take(std::size_t bucket);
   at::Tensor make_flat(std::int64_t count, at::ScalarType type) const;
 
@@ -90,17 +91,17 @@ class GradientPlacement {
   const BucketLimits limits_;
 };
 
-// Makes the optimizer's units the buckets, and reduces each bucket to the parts of the ranks that
-// update them. Small gradients pass through a few slots of memory, which buckets take in turn; a
-// gradient whose bucket has no slot yet stays where autograd left it. Once a bucket has left, its
-// `.grad`s are undefined.
+// Uses the optimizer's units as buckets, and reduces each bucket to the parts of the ranks that
+// update them. Small gradients are copied to one of a few slots of memory, which buckets use in
+// turn; a gradient whose bucket has no slot yet stays in autograd's memory. Once a bucket has been
+// sent, its `.grad`s are undefined.
 class DividedPlacement : public GradientPlacement {
  public:
-  // The number of buckets that have memory at a time: one is being filled, the others are being
-  // reduced.
+  // The number of buckets that have memory at the same time: one is being filled, the others are
+  // being reduced.
   static constexpr std::size_t kSlots = 4;
 
-  // `optimizer` must outlive it.
+  // `optimizer` must outlive this object.
   DividedPlacement(ProcessGroup& group, Buckets& buckets, optim::Optimizer& optimizer,
                    const BucketLimits& limits, std::size_t most_slots)
       : GradientPlacement(group, buckets, limits), optimizer_(optimizer), most_slots_(most_slots) {}
@@ -122,12 +123,11 @@ class DividedPlacement : public GradientPlacement {
  private:
   struct Unit {
     optim::GradientUnit of_optimizer;
-    bool has_room = false;  // in this pass
+    bool has_room = false;  // the unit has memory in this pass
     // This rank's part before it is copied to the optimizer; undefined: the reduce-scatter writes
-    // there directly.
+    // directly to the optimizer's memory.
     at::Tensor received;
-    // `received` is added to the part that an earlier pass (accumulation) left, instead of
-    // replacing it.
+    // `received` is added to the part from an earlier pass (accumulation), instead of replacing it.
     bool adds = false;
   };
   at::Tensor part_of(const Unit& unit) {
@@ -137,18 +137,18 @@ class DividedPlacement : public GradientPlacement {
   optim::Optimizer& optimizer_;
   const std::size_t most_slots_;
   std::vector<Unit> units_;  // [bucket], except for the last bucket, which has only the report
-  std::vector<at::Tensor> slots_;  // bytes; bucket i uses slot i modulo the number of slots
+  std::vector<at::Tensor> slots_;  // as bytes; bucket i uses slot i modulo the number of slots
 };
 
 // Leaves the average to a communication hook. The hook's tensors outlive the buckets: they are
-// copied out of one plan and into the next.
+// copied from one plan to the next.
 class HookedPlacement : public GradientPlacement {
  public:
   HookedPlacement(ProcessGroup& group, Buckets& buckets, const BucketLimits& limits,
                   std::shared_ptr<CommunicationHook> hook)
       : GradientPlacement(group, buckets, limits), hook_(std::move(hook)) {}
 
-  // The report goes to every rank, so the hook does not get it.
+  // Every rank needs the report, so the hook must not process it.
   bool shares_bucket_with_report() const override { return false; }
   std::vector<BucketPlan> plan(std::vector<std::size_t> order) override;
   void make_memory() override;
@@ -174,14 +174,14 @@ class HookedPlacement : public GradientPlacement {
   void start_round(std::size_t bucket);
   [[noreturn]] void fail_in_hook(std::size_t bucket, const char* why);
 
-  const std::shared_ptr<CommunicationHook> hook_;  // owners: the user and this
-  std::optional<HookState> kept_;                  // until the next plan
-  KeptTensors tensors_;                            // as the last pass left them
-  std::vector<int> rounds_;                        // [bucket], in this pass
+  const std::shared_ptr<CommunicationHook> hook_;  // shared with the user
+  std::optional<HookState> kept_;  // from the last plan, or set by the user; used by the next plan
+  KeptTensors tensors_;            // with hashes of the values that the last pass left
+  std::vector<int> rounds_;        // [bucket]: the round in this pass
 };
 
-// Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` takes the
-// sum. Every unit of a DividedPlacement must then have a slot of its own.
+// Adds up the gradients of a rank's logical shards, 16-bit ones in float32, before `Kind` reduces
+// the sum. In a DividedPlacement, every unit must then have its own slot.
 template <class Kind>
 class Sharded : public Kind {
  public:

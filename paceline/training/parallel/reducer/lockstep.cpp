@@ -14,7 +14,7 @@
 namespace paceline {
 
 std::shared_ptr<LaunchTurns> LaunchTurns::of(const ProcessGroup& group) {
-  static std::mutex mutex;  // guards all
+  static std::mutex mutex;  // guards `all`
   // Never destroyed, because a module in a global variable may be destroyed later.
   static auto& all = *new std::map<const ProcessGroup*, std::weak_ptr<LaunchTurns>>;
   const std::lock_guard lock(mutex);
@@ -56,13 +56,13 @@ void LaunchTurns::forget(const void* who) {
 
 Error with_advice(const Error& error) {
   constexpr const char* kMismatch =
-      "collectives do not match";                         // from engine/collectives/collective.cpp
+      "collectives do not match";  // in messages of engine/collectives/collective.cpp
   constexpr const char* kRecords = "; flight records: ";  // from engine/collectives/flight/
   constexpr const char* kAdvice =
       ": backward() averages gradients and broadcasts rank 0's buffers, so all ranks must call "
       "forward() and backward() alike, those of several modules in the same order; to run the "
       "model on one rank alone, call model.module().forward(x)";
-  constexpr const char* kLeft = "has left the group";  // from engine/transport/mesh.cpp
+  constexpr const char* kLeft = "has left the group";  // in messages of engine/transport/mesh.cpp
   constexpr const char* kFewerInputs =
       "; where ranks have different numbers of batches, train inside paceline::join(), or take "
       "batches from a data::DataLoader, which gives every rank the same number";

@@ -18,11 +18,11 @@ namespace paceline {
 
 namespace {
 
-// A float32 holds integers of 16 bits exactly, and also the sum of one of them and zeros. Their
+// A float32 represents integers of 16 bits exactly, and also the sum of one of these and zeros. The
 // mean need not be exact, but two different numbers have different means.
 constexpr int kBits = 16;
 
-// The values of each rank: the offset of each number, and how many values it takes.
+// The layout of each rank's values: for each number, its offset and how many values it takes.
 constexpr std::size_t kHash = 0, kHashValues = 64 / kBits;
 constexpr std::size_t kIndex = kHash + kHashValues,
                       kIndexValues = 2;  // the parameter's number, from 1
@@ -126,8 +126,8 @@ void PassMonitor::read(std::int64_t divisor, std::int64_t step, bool compares) {
     loss += std::bit_cast<double>(number_at(of_rank(rank) + kLoss, kLossValues, divisor));
   step_loss_ = loss / static_cast<double>(divisor);
   if (!is_on_cpu_) return;
-  // Without this check, gradients of two modules of the same shape would be averaged with each
-  // other.
+  // Without this check, gradients of two different modules of the same shape would be averaged with
+  // each other.
   for (int rank = 0; rank < num_ranks; ++rank) {
     const auto module = number_at(of_rank(rank) + kModule, kModuleValues, divisor);
     check(module == module_,
@@ -187,7 +187,7 @@ void PassCounter::end_backward(double waited, std::uint64_t version) {
   if (!begins_step(version)) return;
   const auto now = Clock::now();
   if (!log_ || !log_->counts()) {
-    log_.emplace();  // a loop's own log may have ended since
+    log_.emplace();  // begins to count if the log that counted before has ended
     log_->model(parameter_bytes_);
   }
   log_->step(samples_, std::chrono::duration<double>(now - begin_.value_or(now)).count(),

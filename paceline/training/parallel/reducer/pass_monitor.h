@@ -1,6 +1,6 @@
 #pragma once
 
-// PassMonitor: the ranks' reports to each other about a backward pass, besides its gradients.
+// PassMonitor: the reports about a backward pass that ranks exchange in addition to gradients.
 // PassCounter: counts steps for `paceline top`.
 
 #include <chrono>
@@ -19,48 +19,48 @@
 namespace paceline {
 
 // The reaction to a gradient that is not finite. kReport checks gradients of less than 512 KiB,
-// which costs next to nothing. It finds a loss that is not finite, because most gradients are not
-// finite then, including small ones. It misses a single large gradient that is not finite, until
-// the spoilt weights make the loss so. kError checks all gradients.
+// which costs next to nothing. It detects a loss that is not finite, because most gradients,
+// including small ones, are then not finite either. It misses a single large gradient that is not
+// finite, until the corrupted weights make the loss not finite. kError checks all gradients.
 enum class NonFinite : std::uint8_t { kIgnore, kReport, kError };
 
-// Sends each rank's report of a pass with the gradients, and judges the reports of all ranks. A
-// report has the parameters that the rank used, the number of the module that the pass went
-// through, the hash of a part of its replica (replica_guard.h), its first gradient that is not
-// finite, and its loss. It travels as float32 in the last bucket, where every rank has a place of
-// its own and adds zero to the places of the others.
+// Sends each rank's report of a pass together with the gradients, and evaluates the reports of all
+// ranks. A report has the parameters that the rank used, the number of the module that the pass
+// used, the hash of a part of the rank's replica (replica_guard.h), the rank's first gradient that
+// is not finite, and its loss. It is sent as float32 in the last bucket, in which every rank has a
+// place of its own and adds zero to the places of the others.
 //
 // Thread safety: none.
 class PassMonitor {
  public:
-  // `parameters` must outlive it. `guard_passes`: as DistributedDataParallelOptions has it;
-  // `module`: the number of the module, below 2^16, among those of its group.
+  // `parameters` must outlive this object. `guard_passes`: see DistributedDataParallelOptions;
+  // `module`: the number of the module, below 2^16, among the modules of its group.
   PassMonitor(ProcessGroup& group, const std::vector<NamedParameter>& parameters,
               NonFinite non_finite, std::int64_t guard_passes, std::uint64_t module);
 
-  // The number of values of a report, and where it travels.
+  // The number of values of the reports, and the tensor in which they are sent.
   std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
   void set_place(at::Tensor place) { place_ = std::move(place); }
 
-  // Checks whether a gradient of this rank is finite, unless an earlier one in this step is not.
+  // Checks whether a gradient of this rank is finite, unless an earlier one in this step was not.
   void note_gradient(std::size_t parameter);
   // Adds to this rank's loss of the step.
   void note_loss(double loss) { own_loss_ = own_loss_.value_or(0) + loss; }
 
-  // Writes this rank's report. `used`: by parameter; `step`: the number of steps before this one;
-  // `compares`: whether replicas must be equal in this pass.
+  // Writes this rank's report. `used`: for each parameter, whether the rank used it; `step`: the
+  // number of steps before this one; `compares`: whether replicas must be equal in this pass.
   void write(const std::vector<bool>& used, std::int64_t step, bool compares);
-  // Writes an empty report, so that the bucket's last contents are not sent again.
+  // Writes an empty report, so that the bucket's previous contents are not sent again.
   void clear() { place_.zero_(); }
-  // Whether any rank used a parameter. Call it once the report has come back.
+  // Whether any rank used a parameter. Call it once the report has been reduced.
   bool is_used(std::size_t parameter);
-  // Judges the reports of all ranks, whose sum was divided by `divisor`. Error(kInvalid) on every
-  // rank when the ranks were in passes of different modules, or for NonFinite::kError; DamagedState
-  // when replicas differ.
+  // Evaluates the reports of all ranks, whose sum was divided by `divisor`. Error(kInvalid) on
+  // every rank when the ranks were in passes of different modules, and for NonFinite::kError;
+  // DamagedState when replicas differ.
   void read(std::int64_t divisor, std::int64_t step, bool compares);
-  // Replaces write() and read() in a group of one.
+  // Replaces write() and read() in a group of one rank.
   void judge_alone(std::int64_t step);
-  // Forgets this rank's loss and gradients.
+  // Drops the loss and the gradient that this rank has noted.
   void begin_step();
 
   // The mean loss of the last step, with the same bits on every rank.
@@ -75,43 +75,44 @@ class PassMonitor {
   ProcessGroup& group_;
   const std::vector<NamedParameter>& parameters_;
   const NonFinite non_finite_;
-  const bool is_on_cpu_;  // on another device, reading would wait for it
+  const bool is_on_cpu_;  // on another device, reading would block until the device is done
   const std::uint64_t module_;
-  at::Tensor place_;           // of the report, in the last bucket
-  std::vector<float> values_;  // of the report: [parameter], then each rank's own
+  at::Tensor place_;           // the report's place in the last bucket
+  std::vector<float> values_;  // values of the reports: [parameter], then each rank's own values
   bool has_fetched_ = false;   // the report of this pass is in `values_`
   std::optional<ReplicaGuard> guard_;
-  std::optional<std::size_t> not_finite_;  // the first of this rank's gradients in this step
-  std::uint64_t num_non_finite_ = 0;       // steps with such a gradient
-  std::optional<double> own_loss_;         // noted in this step
+  std::optional<std::size_t> not_finite_;  // the first gradient that was not finite in this step
+  std::uint64_t num_non_finite_ = 0;       // the number of steps with such a gradient
+  std::optional<double> own_loss_;         // the sum of the losses noted in this step
   double step_loss_ = 0;
 };
 
 // Counts the steps of a loop that does not count them itself, for `paceline top` and `paceline
 // advise` (engine/telemetry/step_log.h). A step is everything that the loop does from one change of
-// the module's parameters to the next: its first backward pass that averages gradients is counted,
-// further ones before an optimizer has taken its step are not. So several losses, accumulation, and
-// the passes of a GAN through both of its modules are one step an iteration (and one more in the
+// the module's parameters to the next: its first backward pass that averages gradients is counted;
+// further passes before the optimizer's step are not. So several losses, gradient accumulation, and
+// the passes of a GAN through both of its modules are one step per iteration (and one more in the
 // whole run, if the first pass precedes the first change). Each evaluation of LBFGS's closure is a
-// step. In a program with several wrapped modules, the steps of the module that ended the first
-// pass count.
+// step. In a program with several wrapped modules, only the steps of the module whose pass ended
+// first are counted.
 //
 // A step lasts from the end of the previous counted pass, or from the first forward pass after an
-// evaluation, to the end of its own pass.
+// evaluation, to the end of its own counted pass.
 //
-// If the parameters of a program never change, every pass is counted from the kPatience-th on.
+// If the parameters of a program never change, every pass from the kPatience-th on is counted.
 //
-// Cost: one clock reading a forward pass, and one StepLog::step() a step. Thread safety: none.
+// Cost: one clock reading per forward pass, and one StepLog::step() per step. Thread safety: none.
 class PassCounter {
  public:
   static constexpr int kPatience = 8;
 
   explicit PassCounter(std::int64_t parameter_bytes) : parameter_bytes_(parameter_bytes) {}
 
-  // A forward pass over `samples` samples begins; a pass that does not train is not part of a step.
+  // Call it at the beginning of a forward pass over `samples` samples; a pass that does not train
+  // is not part of a step.
   void begin_forward(std::int64_t samples, bool trains);
-  // A pass that averages gradients has ended, after `waited` seconds of waiting for other ranks.
-  // `version` differs after each change of the parameters.
+  // Call it when a pass that averages gradients has ended, after `waited` seconds of waiting for
+  // other ranks. `version` differs after each change of the parameters.
   void end_backward(double waited, std::uint64_t version);
 
  private:
@@ -121,10 +122,10 @@ class PassCounter {
 
   const std::int64_t parameter_bytes_;
   std::optional<StepLog> log_;
-  std::optional<std::uint64_t> version_;  // at the last pass
-  int num_unchanged_ = 0;                 // passes in the whole run before the first change
-  bool saw_change_ = false;               // the version has changed
-  // The step under way:
+  std::optional<std::uint64_t> version_;  // of the parameters, at the last pass
+  int num_unchanged_ = 0;    // the number of passes in the whole run before the first change
+  bool saw_change_ = false;  // the version has changed at least once
+  // The current step:
   std::optional<Clock::time_point> begin_;
   std::int64_t samples_ = 0;
   double waited_ = 0;

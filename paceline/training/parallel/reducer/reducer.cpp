@@ -111,7 +111,7 @@ void Reducer::add_hook(std::size_t index) {
       [this, index](const at::Tensor& incoming) { on_gradient(index, incoming); }));
 }
 
-// The only place that decides how gradients are averaged.
+// The only function that chooses how gradients are averaged.
 std::unique_ptr<GradientPlacement> Reducer::make_placement(
     std::shared_ptr<CommunicationHook> hook) {
   const bool divides = options_.optimizer != nullptr && group_->world_size() > 1;
@@ -127,12 +127,12 @@ std::unique_ptr<GradientPlacement> Reducer::make_placement(
   }
   if (hook) {
     check(!steps_.has_shards(),
-          "{}: communication hook {}: with logical shards gradients are added up exactly, and "
-          "travel as they are",
+          "{}: communication hook {}: with logical shards gradients are sent uncompressed, "
+          "so no hook can be used",
           group_->self(), hook->name());
     check(!divides,
-          "{}: communication hook {}: a hook makes averages for every rank, and here each rank "
-          "gets those of its part (fully_shard with stage 2 or 3): take stage 1",
+          "{}: communication hook {}: a hook needs all gradients on every rank, but "
+          "fully_shard with stage 2 or 3 gives each rank only a part; take stage 1",
           group_->self(), hook->name());
     return std::make_unique<HookedPlacement>(*group_, buckets_, limits, std::move(hook));
   }
@@ -171,8 +171,8 @@ void Reducer::set_hook_state(HookState state) {
   placement_->set_hook_state(std::move(state));
 }
 
-// Collective, at the end of a backward pass, or before one
-// (GradientPlacement::plans_before_pass()).
+// Collective; called at the end of a backward pass or, if the placement plans_before_pass(), before
+// one.
 void Reducer::plan() {
   require_same_parameters(*group_, buckets_.parameters);
   auto plans = placement_->plan(order_);
@@ -217,8 +217,8 @@ void Reducer::forget_failed_pass() {
     for (Bucket& bucket : buckets_.all) {
       if (const auto work = std::exchange(bucket.work, nullptr)) work->wait();
     }
-    // This call matches no bucket. So a rank whose pass went on is detected even if its next bucket
-    // is as large as the first bucket of the next pass here.
+    // This call matches no bucket. So a rank whose pass continued is detected even if its next
+    // bucket is as large as the first bucket of the next pass on this rank.
     all_reduce_value(*group_, std::uint8_t{1}, ReduceOp::kMin);
   } catch (const Error& error) {
     throw error.reworded(fmt::format(
@@ -235,7 +235,7 @@ void Reducer::forget_failed_pass() {
   forget_gradients();
 }
 
-// Also drops the gradients that the placement has handed on.
+// Also drops the gradients that the placement has delivered.
 void Reducer::forget_gradients() {
   placement_->forget();
   buckets_.drop_gradients();
@@ -303,7 +303,7 @@ void Reducer::set_divisor(const UnevenInputs::Others& others) {
   all_have_inputs_ = others.num_active == group_->world_size();
 }
 
-// The parameter already has a gradient from this pass.
+// Called when a parameter that already has a gradient from this pass gets another one.
 void Reducer::expect_another(std::size_t index) {
   Gradient& gradient = buckets_.gradients[index];
   if (gradient.is_late) return;
@@ -329,7 +329,7 @@ void Reducer::launch(std::size_t index) {
   placement_->start(index, buckets_.leaving(buckets_.all[index]), steps_.divisor());
 }
 
-// Once the last bucket is complete, the parameters that this rank has used are known.
+// Called once the last bucket is complete: now the parameters that this rank has used are known.
 void Reducer::write_report() {
   std::vector<bool> used;
   for (const Gradient& gradient : buckets_.gradients) used.push_back(gradient.is_used);
@@ -347,7 +347,7 @@ void Reducer::end_backward() {
   if (options_.require_all_used && has_inputs_) require_all_ready();
   std::chrono::duration<double> waited{};
   const bool averages = steps_.averages();
-  // Gradients that accumulated under no_sync(), for parameters that this pass did not use.
+  // Checks gradients that accumulated under no_sync(), for parameters that this pass did not use.
   for (std::size_t i = 0; averages && i < buckets_.gradients.size(); ++i) {
     const Gradient& gradient = buckets_.gradients[i];
     if (gradient.is_used && !gradient.is_ready) monitor_.note_gradient(i);
@@ -386,7 +386,7 @@ void Reducer::require_all_ready() {
       "the backward pass gave no gradient to: {}. With require_all_used every parameter must take "
       "part in the loss on every rank; freeze the others with set_requires_grad(false)",
       fmt::join(names, ", "));
-  group_->abort(message);  // the other ranks wait for a bucket that will not come
+  group_->abort(message);  // the other ranks wait for a bucket that will not arrive
   fail(ErrorCode::kInvalid, "{}: {}", group_->self(), message);
 }
 
@@ -409,7 +409,7 @@ void Reducer::add_shard() {
 }
 
 // Returns a number that changes with each step of an optimizer. LibTorch does not count the writes
-// of its own optimizers, so the first bytes of each parameter are included, unless its memory may
+// of its own optimizers, so the first bytes of each parameter are hashed too, unless its memory may
 // be on another host.
 std::uint64_t Reducer::version_of_parameters() const {
   constexpr std::size_t kBeginning = 64;  // bytes

@@ -18,7 +18,7 @@ StepPasses::StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::De
   if (has_shards()) {
     own_count_ = shards_of(logical_shards, group.world_size(), group.rank()).count;
     settle_thread_count();
-    // The number of threads decides the order in which a rank's own sums are added up.
+    // The order in which a rank adds up its own sums depends on the number of threads.
     own = fmt::format("{} logical shards, {} threads", logical_shards, at::get_num_threads());
   }
   const auto all = all_gather_object(group, own);
@@ -36,7 +36,8 @@ StepPasses::StepPasses(ProcessGroup& group, std::int64_t logical_shards, c10::De
        group.self(), device.str(), group.backend());
 }
 
-// The loop alone decides what ends a step, and its decision must agree with the number of passes.
+// Only the loop decides which pass ends a step, and its decision must agree with the number of
+// passes.
 void StepPasses::require_place() const {
   if (!has_shards() || synchronize_ == averages()) return;
   fail(ErrorCode::kInvalid,

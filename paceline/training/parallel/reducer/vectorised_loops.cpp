@@ -10,7 +10,7 @@ namespace paceline {
 
 namespace {
 
-// The number of values between two checks for one that is not finite.
+// The number of values between two checks for a value that is not finite.
 constexpr std::size_t kBlock = 4096;
 
 template <class Word>
@@ -30,7 +30,7 @@ template <class Word>
 
 constexpr std::int64_t kLanes = 8;
 
-// Element i is added to lane i mod 8; then the lanes are added one after another.
+// Element i is added to lane i mod 8; then the lanes are added in order.
 double dot(const double* a, const double* b, std::int64_t count) {
   double lanes[kLanes] = {};
   std::int64_t i = 0;
@@ -65,7 +65,7 @@ bool has_non_finite_16(const std::uint16_t* values, std::size_t count, std::uint
 }
 
 void orthogonalize(float* matrix, std::int64_t rows, std::int64_t columns, double epsilon) {
-  std::vector<double> all(static_cast<std::size_t>(rows * columns));  // column by column
+  std::vector<double> all(static_cast<std::size_t>(rows * columns));  // in column-major order
   const auto column = [&](std::int64_t i) { return all.data() + i * rows; };
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t i = 0; i < columns; ++i)

@@ -26,7 +26,7 @@ constexpr std::chrono::minutes kLongestLock{2};
 
 at::Generator random_generator() { return at::detail::getDefaultCPUGenerator(); }
 
-// Collective. Only rank 0 does the action; its answer or error goes to every rank.
+// Collective. Only rank 0 runs `action`; every rank gets its result or its error.
 bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   std::int32_t answer = 0;
   on_rank(0, group, [&] { answer = action() ? 1 : 0; });
@@ -34,14 +34,15 @@ bool ask_rank_0(ProcessGroup& group, const std::function<bool()>& action) {
   return answer != 0;
 }
 
-// Whether no save has failed. Throws kAborted: a job that another generation has replaced must end.
+// Returns whether no save has failed. Throws kAborted, because a job that another generation has
+// replaced must end.
 bool is_written(const std::optional<Error>& error) {
   if (error && error->code() == ErrorCode::kAborted) throw *error;
   return !error;
 }
 
-// After a restart, the writer of the older generation may hold the lock on a host that has
-// vanished.
+// After a restart, a writer of the older generation may still hold the lock, on a host that has
+// been lost.
 std::chrono::milliseconds lock_timeout(const ProcessGroup& group) {
   if (group.launch_environment().restart_count == 0) return {};
   return kLongestLock;
@@ -69,7 +70,7 @@ Checkpointer::Checkpointer(std::shared_ptr<ProcessGroup> group, const Checkpoint
   if (!options.memory.empty()) memory_.emplace(group_, options.memory);
 }
 
-// Collective. Throws the problems that any rank has found on every rank, before anything is saved.
+// Collective. If any rank has found a problem, throws it on every rank, before anything is saved.
 void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Module& module,
                                  const optim::Optimizer& optimizer) const {
   check(parts_.average == nullptr || !parts_.average->is_swapped_in(),
@@ -108,14 +109,14 @@ void Checkpointer::require_sound(const TrainingState& state, const torch::nn::Mo
   if (is_divided()) throw_any(problem, true);
 }
 
-// The boxes that this rank saves.
+// Which boxes this rank saves.
 RunShare Checkpointer::own_share() const {
   if (replicas_->rank() == 0) return RunShare::kFirst;
   return options_.compare_replicas ? RunShare::kAlike : RunShare::kOwnState;
 }
 
-// Collective. Adds what the ranks have beside module, optimizer and average: their random states
-// and what a communication hook keeps. Rank 0 holds all of it.
+// Collective. Adds the ranks' random states and the tensors that a communication hook keeps. Rank 0
+// holds all of them.
 void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const auto add_of_rank_0 = [&](const std::string& name, const at::Tensor& tensor) {
     if (group_->rank() != 0) return;
@@ -128,7 +129,7 @@ void Checkpointer::add_states_of_ranks(RunBoxes& run) const {
   const HookState hook = parts_.reducer->hook_state();
   if (is_divided() && (!hook.shared.empty() || !hook.owed.empty())) {
     fail(ErrorCode::kUnsupported,
-         "{}: a communication hook that keeps something between passes is not saved where a "
+         "{}: a communication hook that keeps tensors between passes cannot be saved if a "
          "model is divided among ranks",
          group_->self());
   }
@@ -203,7 +204,8 @@ void RunCheckpoints::after_epoch(const TrainingState& state) {
 
 void RunCheckpoints::save(const TrainingState& state) {
   const auto timed = times_.measure(Phase::kCheckpoint);
-  // If this save or an earlier one has failed, which is not known, finish() saves again.
+  // If a save has failed (it is not known which one), the step is not recorded, so that finish()
+  // saves again.
   if (checkpointer_->save(state, module_, optimizer_)) saved_step_ = state.step;
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
-// Checkpoints of a whole training run: decides whose state a starting job may continue
-// (find_ownership()), saves and restores (Checkpointer), and chooses when a run saves and stops
-// (RunCheckpoints).
+// Checkpoints of a whole training run: find_ownership() decides whose state a starting job may
+// continue, Checkpointer saves and restores, and RunCheckpoints chooses when a run saves and stops.
 
 #include <cstdint>
 #include <map>
@@ -29,41 +28,40 @@ namespace paceline::train {
 // The origin of the newest checkpoint in a directory, as far as it can be read.
 struct FoundOrigin {
   std::int64_t step = 0;
-  std::string run;  // empty: not known
+  std::string run;  // empty: unknown
   std::optional<std::uint64_t> seed;
 };
 
-// The state that a directory or a memory holds.
+// The state in a directory, or in the memory of a rank.
 struct FoundState {
-  std::optional<std::int64_t> step;        // the newest; nothing: there is no state
-  std::optional<RunMark> mark;             // the run it belongs to, if that is known
+  std::optional<std::int64_t> step;        // the newest step; nullopt: there is no state
+  std::optional<RunMark> mark;             // the run to which it belongs, if that is known
   std::optional<FoundOrigin> newest = {};  // only in a directory
 };
 
 struct FoundStates {
   std::string directory;  // the path, for messages
   FoundState on_disk;
-  std::vector<FoundState> in_memory;  // [rank]; only the first rank of a memory has some
+  std::vector<FoundState> in_memory;  // [rank]; set only for the first rank of a memory
 };
 
 struct JobStart {
   std::string job;         // the launcher's name for the job
-  bool restarted = false;  // the launcher restarted it after a failure
-  bool resume = false;     // the user asked to continue
-  bool other_run = false;  // and to continue the newest checkpoint even if it is another run's
+  bool restarted = false;  // the launcher restarted the job after a failure
+  bool resume = false;     // the user asked to continue a run
+  bool other_run = false;  // continue the newest checkpoint even if it belongs to another run
 };
 
 struct Ownership {
-  std::string run;                    // the run that the job continues; empty: the job begins a
-                                      // run, or continues a directory that names none
-  std::optional<std::uint64_t> seed;  // that run's, if it is known
+  std::string run;  // the run to continue; empty: a new run, or that of an unmarked directory
+  std::optional<std::uint64_t> seed;  // the seed of that run, if it is known
   std::vector<int> stale_memory;      // ranks whose memory holds another run, because their hosts
-                                      // joined later; they have to discard it
+                                      // joined later; they must discard it
 };
 
 // Decides whether a starting job may continue the state that it finds. The newest step alone does
-// not answer that: a directory, or a memory that the user named, may hold the state of an older
-// job.
+// not show that, because a directory, or a memory that the user named, may hold the state of an
+// older job.
 //
 //   a first start               requires that there is no state: it would belong to another job
 //   a first start that resumes  continues the run of the directory, or, without one, the run of the
@@ -71,33 +69,33 @@ struct Ownership {
 //                               `other_run` is set
 //   a restart by the launcher   continues the run that its own job began, or begins one
 //
-// Error(kInvalid), with advice, when the state is not this job's. Pure: all ranks reach the same
-// decision from the same facts.
+// Error(kInvalid), with advice, when the state does not belong to this job. Pure: all ranks make
+// the same decision from the same facts.
 Ownership find_ownership(const JobStart& start, const FoundStates& found);
 
-// A run's options for checkpoints. Checkpointer ignores the fields of RunCheckpoints.
+// A run's options for checkpoints. Checkpointer ignores the fields marked "RunCheckpoints".
 struct CheckpointOptions {
   std::string folder;             // empty: RunCheckpoints makes no checkpoints
-  int keep = 3;                   // the number of checkpoints on the disk
-  std::int64_t every = 0;         // RunCheckpoints: steps; 0: at each epoch's end
-  std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: none
-  // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory.
-  // RunCheckpoints takes memory_path() when it needs a path and none is given.
+  int keep = 3;                   // the number of checkpoints to keep on the disk
+  std::int64_t every = 0;         // RunCheckpoints: in steps; 0: at each epoch's end
+  std::int64_t memory_every = 0;  // RunCheckpoints: steps between copies in memory; 0: no copies
+  // The path for MemoryTeam, the same for all ranks of a host; empty: no copies in memory. If
+  // RunCheckpoints needs a path and none is given, it uses memory_path().
   std::string memory;
   // Compares the parameters of all replicas before each save. Set it to false for replicas that
-  // differ on purpose; then those of the first replica are saved.
+  // differ on purpose; the parameters of the first replica are then saved.
   bool compare_replicas = true;
-  // The ranks that hold the same parts as this one, if the model is divided among ranks
-  // (DeviceMesh::group("dp")); null: all ranks.
+  // The ranks that hold the same parts of the model as this one, if the model is divided among
+  // ranks (DeviceMesh::group("dp")); null: all ranks.
   std::shared_ptr<ProcessGroup> replicas = nullptr;
   bool resume = false;            // begin() continues the state that it finds
-  bool resume_other_run = false;  // even if the newest checkpoint is of another run than the
-                                  // directory, which then takes the checkpoint's run
+  bool resume_other_run = false;  // even if the newest checkpoint belongs to a run that is not the
+                                  // directory's; that run then becomes the directory's
   std::string stop_file;          // RunCheckpoints: AgreedStopOptions::file
 };
 
-// The path of the memory that the launcher keeps for a job (PACELINE_MEMORY_CHECKPOINT).
-// Error(kInvalid) under a launcher that keeps none.
+// The path of the memory that the launcher provides for a job (PACELINE_MEMORY_CHECKPOINT).
+// Error(kInvalid) under a launcher that provides none.
 std::string memory_path();
 
 struct RestoredRun {
@@ -106,21 +104,24 @@ struct RestoredRun {
 };
 
 // Saves and restores a whole training run: parameters, buffers, the optimizer with its learning
-// rates, the schedule, loss scaler, average of the weights and communication hook (attach()), the
-// position in the data, and the random state of every rank. With the same number of ranks, a run
-// that was interrupted and resumed ends with the same bits as one that was not. With another number
-// of ranks, every rank gets the mean of a hook's residuals
+// rates, the parts added with attach() (schedule, loss scaler, average of the weights,
+// communication hook), the position in the data, and the random state of every rank. With the same
+// number of ranks, a run that was interrupted and resumed ends with the same bits as one that was
+// not interrupted. With another number of ranks, every rank gets the mean of a hook's residuals
 // (training/parallel/communication_hook.h), and ranks that the saved run did not have keep the
-// random state of their seed. Buffers that differ between replicas (BatchNorm's statistics) are
-// those of the first replica, with which all ranks evaluate and continue (DistributedDataParallel).
+// random state from their seed. Of buffers that differ between replicas (BatchNorm's statistics),
+// those of the first replica are saved; all ranks evaluate and continue with them
+// (DistributedDataParallel).
 //
 // A checkpoint consists of boxes of whole tensors (run_boxes.h), so a run can continue with any
 // number of ranks and hosts and any division of model and optimizer. All ranks write at the same
-// time, in the background, and read the boxes that they hold (checkpoint_team.h). The memory of a
-// host holds the files of its own ranks and those of another host, so that the loss of one host
-// loses nothing (memory_checkpoint.h). No rank needs memory for more of the run than it holds.
+// time, in the background; to restore, they read the boxes that they need (checkpoint_team.h). The
+// memory of a host holds the files of its own ranks and those of another host, so that no state is
+// lost with a single host (memory_checkpoint.h). No rank needs additional memory for parts of the
+// run that it does not hold.
 //
-// A training begins with begin(), which ensures that the state it continues is its own.
+// A training program calls begin() first, which ensures that the job continues only a state of its
+// own.
 //
 // Thread safety: none.
 class Checkpointer {
@@ -129,56 +130,60 @@ class Checkpointer {
   // a newer generation of this job does, kSystem when the folder cannot be created.
   Checkpointer(std::shared_ptr<ProcessGroup> group, const CheckpointOptions& options);
 
-  // Adds the other parts of the run. Call it once, before begin() or restore(), with the same kinds
+  // Sets the other parts of the run. Call it once, before begin() or restore(), with the same kinds
   // of parts on every rank.
   void attach(const RunParts& parts) { parts_ = parts; }
 
-  // Collective. Begins a job, before its first step (find_ownership()). A first start restores
-  // nothing; Error(kInvalid) on every rank when there is a state already, which would be lost or
-  // taken for this run's. With `resume` it restores that state; Error(kInvalid) when the newest
-  // checkpoint is of another run than its directory, unless `resume_other_run` is set. A restart by
-  // the launcher restores the state that its own job saved, if any; Error(kInvalid) when the state
-  // is another job's. Errors of restore(); kSystem when the directory cannot be marked as this
-  // run's. A program that calls restore() instead has to decide all this by itself. `seed`: the
-  // seed of a run that begins here; it is noted for messages that tell two runs apart.
+  // Collective. Begins a job, before its first step (find_ownership()). A first start without
+  // `resume` restores nothing; Error(kInvalid) on every rank when a state already exists, which
+  // could be lost or mistaken for a state of this run. With `resume` it restores that state;
+  // Error(kInvalid) when the newest checkpoint belongs to a run that is not its directory's, unless
+  // `resume_other_run` is set. A restart by the launcher restores the state that its own job saved,
+  // if any; Error(kInvalid) when the state belongs to another job. Errors of restore(); kSystem
+  // when the directory cannot be marked as belonging to this run. A program that calls restore()
+  // instead must make all these decisions itself. `seed`: the seed of a run that begins here; it is
+  // saved for messages that distinguish two runs.
   std::optional<RestoredRun> begin(torch::nn::Module& module, optim::Optimizer& optimizer,
                                    std::uint64_t seed);
 
   // Collective. Returns once the state has been copied; it is written in the background
   // (checkpoint_writer.h). If a checkpoint cannot be written (disk full), this is logged and the
-  // older ones stay. Returns false on every rank when an earlier checkpoint could not be written.
-  // DamagedState on every rank, and nothing is written, when the parameters of replicas differ or
-  // when the optimizer's state of a rank was changed by something other than the optimizer
+  // older ones are kept. Returns false on every rank when an earlier checkpoint could not be
+  // written. DamagedState on every rank, without writing anything, when the parameters of replicas
+  // differ or when any code except the optimizer changed the state of a rank's optimizer
   // (Optimizer::verify_state()). Error(kAborted) on every rank when a newer generation of the job
-  // writes to the folder now.
+  // now writes to the folder.
   bool save(const TrainingState& state, const torch::nn::Module& module,
             const optim::Optimizer& optimizer);
 
-  // The bytes that the last restore() of this rank read from the disk, without manifests.
+  // The bytes that the last restore() on this rank read from the disk, without manifests.
   std::uint64_t bytes_read() const { return bytes_read_; }
 
   // Collective. Waits until the last save is on the disk. Returns false on every rank when a save
-  // has failed since save() or finish() last returned. Error(kAborted) as save().
+  // has failed since save() or finish() last returned. Error(kAborted) as for save().
   bool finish();
 
-  // The number of checkpoints that the disk has room for, if a save has found it full; from then on
-  // the oldest is removed before each save. Only on rank 0, and only after finish().
+  // The number of checkpoints for which the disk has room, if a save found the disk full; after
+  // such a save the oldest checkpoint is removed before each save. Set only on rank 0, and only
+  // after finish().
   std::optional<int> room_on_disk() const;
 
-  // Collective. Keeps the state in memory that outlives the processes of the ranks. Returns false
-  // on every rank, and logs the reason, when the memory does not suffice. DamagedState as save().
+  // Collective. Copies the state to memory that outlives the processes of the ranks. Returns false
+  // on every rank, and logs the reason, when there is not enough memory. DamagedState as for
+  // save().
   bool save_to_memory(const TrainingState& state, const torch::nn::Module& module,
                       const optim::Optimizer& optimizer);
 
   // Collective. Restores the newest state in place: from the memory of hosts, or from the disk if
-  // that has a newer one that verifies. Returns nothing when there is no state. The learning rates
-  // become the saved ones; set others afterwards. Errors are thrown on every rank and leave module
-  // and optimizer as they are: kCorrupt when no state verifies; kInvalid, with the differences,
-  // when the state is of another model or optimizer, or has other parts than were attached.
+  // that has a newer state that passes verification. Returns nullopt when there is no state. The
+  // learning rates are restored too; to change them, set them afterwards. Errors are thrown on
+  // every rank and leave module and optimizer unchanged: kCorrupt when no state passes
+  // verification; kInvalid, with the differences, when the state is from another model or
+  // optimizer, or has other parts than those attached.
   std::optional<RestoredRun> restore(torch::nn::Module& module, optim::Optimizer& optimizer);
 
  private:
-  // A rank's part of a saved run, read but not yet taken over.
+  // A rank's part of a saved run that has been read but not yet applied.
   struct Staged;
 
   void require_sound(const TrainingState& state, const torch::nn::Module& module,
@@ -197,21 +202,21 @@ class Checkpointer {
   void take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                  torch::nn::Module& module, optim::Optimizer& optimizer);
 
-  const std::shared_ptr<ProcessGroup> group_;     // owners: the user and this
-  const std::shared_ptr<ProcessGroup> replicas_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;     // shared with the user
+  const std::shared_ptr<ProcessGroup> replicas_;  // shared with the user
   const CheckpointOptions options_;
   RunParts parts_;
   CheckpointTeam team_;
-  std::optional<MemoryTeam> memory_;  // on all ranks or on none
+  std::optional<MemoryTeam> memory_;  // set on all ranks or on none
   RunMark mark_;                      // set by begin()
   std::uint64_t bytes_read_ = 0;
 };
 
 // Chooses when a training run saves its state and when it stops: checkpoints after a number of
-// steps or each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Without a folder it
-// does nothing.
+// steps or after each epoch, copies in memory, an agreed stop (group/agreed_stop.h). Without a
+// folder it does nothing.
 //
-// Ownership: the module, the optimizer and the times must outlive it. Thread safety: none.
+// Ownership: the module, the optimizer and the times must outlive this object. Thread safety: none.
 class RunCheckpoints {
  public:
   // Collective. `replicas`, if given, replaces CheckpointOptions::replicas. Errors of Checkpointer
@@ -225,30 +230,31 @@ class RunCheckpoints {
   // are_made().
   std::optional<RestoredRun> begin(const RunParts& parts, std::uint64_t seed);
 
-  // Collective, both. Save if a checkpoint or a copy in memory is due.
+  // Collective. Both functions save if a checkpoint or a copy in memory is due.
   void after_step(const TrainingState& state);
   void after_epoch(const TrainingState& state);
-  // Collective. Saves this state unless it has been saved, and waits until it is on the disk.
-  // Returns false on every rank when a save has failed.
+  // Collective. Saves this state unless it has already been saved, and waits until it is on the
+  // disk. Returns false on every rank when a save has failed.
   bool finish(const TrainingState& state);
 
-  // Collective. Whether the ranks shall stop after this step; then stop_reason() says why.
+  // Collective. Whether the ranks must stop after this step; if so, stop_reason() returns the
+  // reason.
   bool stop_requested() { return stop_ && stop_->requested(*group_); }
   std::string stop_reason() const { return stop_ ? stop_->reason() : std::string(); }
-  // As Checkpointer::room_on_disk().
+  // See Checkpointer::room_on_disk().
   std::optional<int> room_on_disk() const;
 
  private:
   void save(const TrainingState& state);
 
-  const std::shared_ptr<ProcessGroup> group_;  // owners: the user and this
+  const std::shared_ptr<ProcessGroup> group_;  // shared with the user
   CheckpointOptions options_;
   torch::nn::Module& module_;
   optim::Optimizer& optimizer_;
   PhaseTimes& times_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<AgreedStop> stop_;  // set by begin()
-  std::int64_t saved_step_ = -1;    // the last step that is on the disk, or will be
+  std::int64_t saved_step_ = -1;  // the last step whose checkpoint is on the disk or being written
 };
 
 }  // namespace paceline::train

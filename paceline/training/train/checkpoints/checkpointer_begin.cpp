@@ -38,7 +38,7 @@ void require_unused(const FoundStates& found) {
   }
 }
 
-// The run of the newest memory that `wanted` accepts; empty if there is none.
+// Returns the run of the newest memory that `wanted` accepts; empty if there is none.
 template <class Wanted>
 std::string newest_run(const std::vector<FoundState>& in_memory, Wanted wanted) {
   const FoundState* newest = nullptr;
@@ -53,14 +53,14 @@ std::string words_for(const std::string& run, const std::optional<std::uint64_t>
   return fmt::format("run {} (seed {})", run, seed ? fmt::to_string(*seed) : "not known");
 }
 
-// Whether the newest checkpoint names another run than the directory's mark.
+// Whether the newest checkpoint names a run that is not the directory's.
 bool is_foreign(const FoundState& disk) {
   return disk.newest && disk.mark && !disk.newest->run.empty() && disk.newest->run != run_of(disk);
 }
 
 std::string run_to_resume(const JobStart& start, const FoundStates& found) {
   const FoundState& disk = found.on_disk;
-  // A restart knows its run, and its load passes over the checkpoints of other runs.
+  // A restart knows its run, and skips checkpoints of other runs when it loads.
   if (is_foreign(disk) && !start.restarted) {
     const FoundOrigin& newest = *disk.newest;
     check(start.other_run,
@@ -90,7 +90,7 @@ std::string run_of_job(const std::string& job, const FoundStates& found) {
         found.directory, found.on_disk.step.value_or(0), kCure);
   std::string run =
       newest_run(found.in_memory, [&](const FoundState& state) { return is_of_job(state, job); });
-  if (run.empty()) require_unused(found);  // as in a restart of a first start that was refused
+  if (run.empty()) require_unused(found);  // like the restart of a first start that was rejected
   return run;
 }
 
@@ -124,7 +124,8 @@ constexpr std::size_t kRunIdBytes = 8;
 constexpr const char* kRun = "run";
 constexpr const char* kJob = "job";
 
-// The mark of a checkpoint in memory, from its manifest. A directory has a file for its mark.
+// Returns the mark of a checkpoint in memory, from its manifest. A directory has a separate file
+// for its mark.
 std::optional<RunMark> mark_in(const Manifest& manifest) {
   if (manifest.run.empty()) return std::nullopt;
   RunMark mark{.run = manifest.run, .job = {}, .seed = {}};
@@ -190,7 +191,7 @@ FoundState Checkpointer::find_on_disk() const {
   return found;
 }
 
-// Collective. The states that all ranks find.
+// Collective. Returns the states that all ranks find.
 FoundStates Checkpointer::find_states() {
   ProcessGroup& waiting = team_.waiting_group();
   const FoundState on_disk = find_on_disk();
@@ -208,8 +209,9 @@ FoundStates Checkpointer::find_states() {
   return found;
 }
 
-// After a first start was refused: an older job with the same name marked the directory. Removes
-// that name, so that the launcher's restarts of this job do not take the older job's checkpoints.
+// Called after a first start was rejected, because an older job with the same name may have marked
+// the directory. Removes that name, so that the launcher's restarts of this job do not continue the
+// older job's checkpoints.
 void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
   const auto& mark = found.on_disk.mark;
   if (team_.directory() == nullptr || start.restarted || !mark || mark->job != start.job) return;
@@ -220,7 +222,7 @@ void Checkpointer::disown(const JobStart& start, const FoundStates& found) {
   }
 }
 
-// Collective. Discards stale memory, and marks the directory as that of this run and job.
+// Collective. Discards stale memory, and marks the directory as belonging to this run and job.
 void Checkpointer::take_run(const JobStart& start, const Ownership& own, const FoundStates& found,
                             std::uint64_t seed) {
   for (const int rank : own.stale_memory) {

@@ -1,5 +1,5 @@
 // Checkpointer::restore(): finds the newest state, lets all ranks read it at the same time, and
-// takes it over once all ranks have read their parts.
+// applies it once all ranks have read their parts.
 
 #include <limits>
 #include <span>
@@ -30,11 +30,11 @@ std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(t
 struct Checkpointer::Staged {
   std::vector<WantedBox> wanted;  // the boxes of the run come first, in their order
   StagingMemory memory;           // holds the boxes of the run
-  at::Tensor random_state;        // this rank's; undefined: the saved run had no such rank
+  at::Tensor random_state;        // this rank's state; undefined: the saved run had no such rank
   optim::NamedTensors hook;       // the tensors of gather_hook_state(), on rank 0
 };
 
-// Collective. Error(kInvalid) on every rank unless the checkpoint fits this run.
+// Collective. Error(kInvalid) on every rank unless the checkpoint belongs to a run like this one.
 void Checkpointer::require_run(const Manifest& saved, const RunBoxes& boxes,
                                const optim::Optimizer& optimizer) const {
   std::vector<HeldBox> mine;
@@ -86,7 +86,7 @@ Checkpointer::Staged Checkpointer::stage(const Manifest& saved, const RunBoxes& 
   return staged;
 }
 
-// Collective.
+// Collective. Applies a saved run that every rank has staged.
 void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const RunBoxes& boxes,
                              torch::nn::Module& module, optim::Optimizer& optimizer) {
   const auto take = [&](bool takes_steps) {
@@ -105,10 +105,10 @@ void Checkpointer::take_over(const Manifest& saved, const Staged& staged, const 
     failure = error;
   }
   throw_first_error(*group_, failure);
-  group_->barrier();  // from here on no rank reads parameters that another one writes
+  group_->barrier();  // afterwards no rank reads parameters that another rank writes
   optimizer.begin_loading();
   take(false);
-  group_->barrier();  // other ranks may have written parts of parameters with one copy for a host
+  group_->barrier();  // with one copy per host, other ranks have written parts of the parameters
   for (const at::Tensor& tensor : boxes.tensors) count_write(tensor);
   adopt(boxes, optimizer, parts_);
   take_words(saved.metadata, optimizer, parts_);
@@ -126,7 +126,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
   finish();
   ProcessGroup& waiting = team_.waiting_group();
   const RunBoxes boxes = boxes_of_rank(module, optimizer, parts_, RunShare::kLoad);
-  std::string refused;  // on rank 0: a line for each checkpoint that cannot be used
+  std::string refused;  // on rank 0: one line for each checkpoint that cannot be used
   const auto refuse = [&](std::int64_t step, const std::string& reason) {
     log::error(fmt::format("checkpoint of step {} refused: {}", step, reason));
     refused += fmt::format("\n  step {}: {}", step, reason);
@@ -136,7 +136,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
     return directory != nullptr ? directory->newest_before(step, mark_.run, refuse) : std::nullopt;
   };
   std::optional<Manifest> on_disk = newest_before(std::numeric_limits<std::int64_t>::max());
-  // Rank 0 offers the newest checkpoint on the disk, then each older one until one verifies.
+  // Rank 0 offers the newest checkpoint on the disk, then older ones until one passes verification.
   while (true) {
     std::int64_t step_on_disk = on_disk ? on_disk->step : kNone;
     waiting.broadcast(std::span(&step_on_disk, 1), 0);
@@ -166,7 +166,7 @@ std::optional<RestoredRun> Checkpointer::restore(torch::nn::Module& module,
       } else {
         bytes_read_ = team_.read(*manifest, staged.wanted);
       }
-    } catch (const Error& error) {  // on every rank
+    } catch (const Error& error) {  // thrown on every rank
       const bool is_damaged =
           error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kSystem;
       if (in_memory || !is_damaged) throw;

@@ -36,8 +36,8 @@ struct Run {
   std::int64_t count = 0;
 };
 
-// The parts of a box along the divided dimension, in the coordinates of the whole tensor, each with
-// its offset in the box.
+// Cuts a box along the divided dimension at the sections. Returns the parts in the coordinates of
+// the whole tensor, each with its offset in the box.
 std::vector<std::pair<Box, std::int64_t>> in_whole(const Box& box,
                                                    const std::optional<Division>& division) {
   if (!division) return {{box, 0}};
@@ -75,7 +75,7 @@ class Collector {
                                       : found->second;
   }
 
-  // Adds a tensor, or the run of its elements that lies in `memory`.
+  // Adds a tensor, or the range of its elements that is in `memory`.
   void add(const std::string& name, const at::Tensor& memory,
            const std::optional<Division>& division = {}, const std::optional<Run>& run = {}) {
     if (!memory.device().is_cpu()) {
@@ -100,7 +100,7 @@ class Collector {
                  division ? division->whole_sizes(like.sizes()) : shape,
                  {}};
     if (boxes.empty() || num_elements(all) == 0) {
-      if (held.shape.empty()) return;  // another rank has this scalar and knows of it
+      if (held.shape.empty()) return;  // another rank holds this scalar, with its name and shape
       held.box = {std::vector<std::int64_t>(held.shape.size()),
                   std::vector<std::int64_t>(held.shape.size())};
       run_.boxes.push_back({held, {}});
@@ -131,7 +131,7 @@ std::pair<std::string, std::size_t> split_name(const std::string& name) {
   return {name.substr(0, dot), std::stoul(name.substr(dot + 1))};
 }
 
-// The state of the optimizer that this rank keeps.
+// Adds the part of the optimizer's state that this rank keeps.
 void add_state(Collector& collector, const optim::Optimizer& optimizer) {
   for (const optim::StatePart& part : optimizer.state_parts()) {
     const auto [kind, number] = split_name(part.name);
@@ -184,7 +184,7 @@ RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& 
         return collector.add(name, memory, division);
       auto runs = share == RunShare::kLoad ? optimizer.elements_to_load(number->second)
                                            : optimizer.elements_to_save(number->second);
-      if (runs.empty()) runs.emplace_back(0, 0);  // the rank only knows of the tensor
+      if (runs.empty()) runs.emplace_back(0, 0);  // an empty box: the rank holds no elements
       std::byte* const data = optimizer.parameter_to_write(number->second);
       const auto element = static_cast<std::int64_t>(memory.element_size());
       for (const auto& [first, last] : runs)

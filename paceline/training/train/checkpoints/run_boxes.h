@@ -3,14 +3,15 @@
 // The part of a training run that a rank holds, as boxes of whole tensors. The boxes hide how the
 // run is divided: layers among ranks (models::DividedLayer); a model into stages whose parameters
 // have the names of the whole model (models::GptStage); the optimizer's state and the parameters
-// into shards (optim::Optimizer::shard()). So the same checkpoint fits every division. Names:
+// into shards (optim::Optimizer::shard()). So a checkpoint can be used with every division. Names
+// of the tensors:
 //
 //   model.NAME                    parameters and buffers
 //   optimizer.exp_avg.NAME        the optimizer's state of the parameter NAME, float32
 //   optimizer.steps.NAME          two int64: the steps that NAME has taken, and its group
 //   average.weight.NAME, average.num_updates
 //
-// Local: nothing here is collective. Thread safety: pure functions.
+// Not collective. Thread safety: all functions are pure.
 
 #include <cstdint>
 #include <string>
@@ -29,33 +30,34 @@ namespace paceline::train {
 struct RunBoxes {
   std::vector<HeldMemory> boxes;
   std::vector<at::Tensor> tensors;
-  at::Tensor steps;             // [parameters of the optimizer, 2]: all "optimizer.steps.NAME"
+  at::Tensor steps;             // [parameter of the optimizer, 2]: all "optimizer.steps.NAME"
   optim::NamedTensors average;  // ExponentialMovingAverage::state()
 };
 
-// Which boxes a rank needs, or saves of what it has.
+// Which boxes a rank loads or saves.
 enum class RunShare {
-  kLoad,      // everything that the rank needs, in the place where it belongs
-  kFirst,     // the first replica saves everything, with the buffers, which may differ by replica
-  kAlike,     // another replica helps to save what all replicas have alike
+  kLoad,      // everything that the rank needs, in the memory in which it belongs
+  kFirst,     // the first replica saves everything, also the buffers, which may differ
+  kAlike,     // another replica saves a share of the tensors that are equal in all replicas
   kOwnState,  // another replica saves only the optimizer's state that no other rank has
 };
 
-// The boxes lie in the memory of module, optimizer and average, and in `steps` and `average`.
+// Returns boxes in the memory of module, optimizer and average, and of `steps` and `average`.
 // Error(kUnsupported) for tensors that are not on the CPU.
 RunBoxes boxes_of_rank(const torch::nn::Module& module, const optim::Optimizer& optimizer,
                        const RunParts& parts, RunShare share);
 
-// Error(kInvalid) that lists the parameters whose group here is not the one in `steps`, which was
-// filled from a checkpoint.
+// Error(kInvalid), which lists the parameters, if the group of a parameter is not the one in
+// `steps`, which was filled from a checkpoint.
 void require_same_groups(const at::Tensor& steps, const torch::nn::Module& module,
                          const optim::Optimizer& optimizer);
-// After all boxes have been filled: passes `steps` to the optimizer and `average` to the average.
+// Call it after all boxes have been filled: passes `steps` to the optimizer and `average` to the
+// average.
 void adopt(const RunBoxes& boxes, optim::Optimizer& optimizer, const RunParts& parts);
 
-// The box of a whole tensor that only one rank has.
+// Returns the box of a whole tensor that only one rank has.
 HeldMemory box_of(const std::string& name, const at::Tensor& tensor);
-// Whether the name is that of a row of RunBoxes::steps.
+// Whether the name belongs to a row of RunBoxes::steps.
 bool is_steps(const std::string& name);
 
 }  // namespace paceline::train

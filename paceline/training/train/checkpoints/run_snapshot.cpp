@@ -20,7 +20,8 @@ namespace {
 constexpr std::string_view kShared = "shared.";
 constexpr std::string_view kOwed = "owed.";
 
-// Collective. Empty tensors with the names and sizes of those that `root` has.
+// Collective. Returns uninitialised tensors with the names and sizes of the tensors that `root`
+// has.
 optim::NamedTensors empty_like_those_of(ProcessGroup& group, const optim::NamedTensors& saved,
                                         int root) {
   auto list = nlohmann::json::array();
@@ -78,9 +79,9 @@ constexpr const char* kAverage = "average";
 constexpr const char* kHook = "communication_hook";
 constexpr const char* kAverager = "periodic_averager";
 constexpr const char* kLearningRates = "learning_rates";
-constexpr std::string_view kModelTensors = "model.";  // the prefix of their names (run_boxes.cpp)
+constexpr std::string_view kModelTensors = "model.";  // prefix of model tensors (run_boxes.cpp)
 
-// The hook of a reducer, with the interface of the other parts.
+// The hook of a reducer, with the same interface as the other parts.
 struct Hook {
   const Reducer& reducer;
   void require_own(const optim::Words& words) const { reducer.require_own_hook(words); }
@@ -119,8 +120,8 @@ void require_same_optimizer(const nlohmann::json& saved, const optim::Optimizer&
         optimizer.num_groups());
 }
 
-// Describes how a part of the run differs from the saved one; empty if it does not. `part`: null
-// when the run has none.
+// Describes how a part of the run differs from the saved one; empty if it does not differ. `part`:
+// null if the run does not have this part.
 template <class Part>
 std::string difference_of(const nlohmann::json& saved, const char* key, const Part* part) {
   if (saved.contains(key) != (part != nullptr)) {
@@ -146,7 +147,8 @@ void require_same_parts(const nlohmann::json& saved, const RunParts& parts) {
   check(differences.empty(), "the checkpoint's run has other parts than this one:{}", differences);
 }
 
-// The tensors that differ from the checkpoint's in one way. The message shows only the first.
+// Tensors that differ from those of the checkpoint in one kind of difference. The message names
+// only one of them.
 struct Differences {
   void add(const std::string& name, const std::string& what) {
     of_model = of_model || name.starts_with(kModelTensors);
@@ -155,7 +157,7 @@ struct Differences {
     if (is_better) first = fmt::format("{}: {}", name, what);
     ++count;
   }
-  // One line of a message; empty if there are no such tensors.
+  // Returns one line of a message; empty if there are no such tensors.
   std::string text(const char* how) const {
     if (count == 0) return "";
     return fmt::format("\n  {} {}, {}{}", counted(count, "tensor"), how,
@@ -164,7 +166,7 @@ struct Differences {
 
   std::size_t count = 0;
   std::string first;
-  bool of_model = false;  // some are the model's
+  bool of_model = false;  // at least one of them is the model's
 };
 
 nlohmann::json json_in(const std::map<std::string, std::string>& metadata) {

@@ -26,7 +26,7 @@ namespace paceline {
 
 namespace {
 
-// An 8-bit float: the sign, the exponent, then `mantissa` bits.
+// Converts an 8-bit float: a sign bit, the exponent, then `mantissa` bits.
 float small_float(std::uint8_t bits, int mantissa, int bias) {
   const int exponent = (bits & 0x7F) >> mantissa;
   const int fraction = bits & ((1 << mantissa) - 1);
@@ -37,7 +37,7 @@ float small_float(std::uint8_t bits, int mantissa, int bias) {
   return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// OCP's FP8 (2023): E4M3 has no infinities, and one NaN of each sign.
+// OCP's FP8 (2023): E4M3 has no infinities, and one NaN for each sign.
 float from_e4m3(std::uint8_t bits) {
   if ((bits & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
   return small_float(bits, 3, 7);
@@ -102,9 +102,9 @@ namespace fs = std::filesystem;
 constexpr const char* kOneFile = "model.safetensors";
 constexpr const char* kIndexEnd = ".index.json";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{64} << 20;
-constexpr int kIndexDepth = 8;  // "metadata" may hold anything
+constexpr int kIndexDepth = 8;  // "metadata" may contain any values
 
-// The path without links. Error(kCorrupt) when there is no such file.
+// Returns the path with all links resolved. Error(kCorrupt) when there is no such file.
 std::string resolved(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
@@ -136,7 +136,7 @@ fs::path weights_in(const fs::path& folder) {
        others.empty() ? "" : fmt::format(" (it has {})", fmt::join(others, ", ")));
 }
 
-// The files of the index, by name, with their tensors.
+// Returns the files of the index, by name, with their tensors.
 std::map<std::string, std::set<std::string>> parse_index(const std::string& path) {
   const auto bytes = read_plain_file(FileSystem::real(), resolved(path), kMaxIndexBytes);
   const std::string_view mistaken = mistaken_file(bytes);
@@ -279,7 +279,8 @@ void write_weights(const std::string& path, const TensorsByName& tensors) {
   for (const std::size_t index : layout.order)
     parts.emplace_back(static_cast<const std::byte*>(kept[index].data_ptr()), kept[index].nbytes());
   FileSystem& files = FileSystem::real();
-  // A random name: ranks that all save to one path must not write into each other's file.
+  // The name is random, because ranks that all save to the same path must not write to the same
+  // file.
   const std::string place = in_folder_without_links(path);
   const std::string partial = place + ".partial-" + random_hex(8);
   try {
