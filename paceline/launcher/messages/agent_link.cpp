@@ -46,7 +46,7 @@ AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(sock
   handshake_ = std::make_unique<ServerHandshake>(secret, kAgentContext, peer_);
 }
 
-// False when no bytes have arrived.
+// Returns false when no bytes have arrived.
 bool AgentLink::shake_hands() {
   std::vector<std::byte> answer;
   const ssize_t got = handshake_->receive(socket_, answer);
@@ -104,7 +104,8 @@ std::vector<std::string> AgentLink::read() {
 
 void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
 
-// False for any other message. Requires: last_heard_ is the moment at which it was read.
+// Returns false for any other message. Requires: last_heard_ is the moment at which `message` was
+// read.
 bool AgentLink::take_clock(const std::string& message) {
   if (message.front() != '?' && message.front() != '!') return false;
   std::istringstream text(message.substr(1));
@@ -175,7 +176,7 @@ void AgentCall::go_on() {
 
 void AgentCall::go_on_connecting() {
   if (!attempt_) attempt_.emplace(agent_);
-  if (watched_ >= 0) loop_.forget(std::exchange(watched_, -1));  // go_on() may close it
+  if (watched_ >= 0) loop_.forget(std::exchange(watched_, -1));  // go_on() may close the socket
   const int error = attempt_->go_on();
   if (error == EINPROGRESS) return watch(attempt_->socket(), EPOLLOUT);
   if (error != 0) return hang_up();

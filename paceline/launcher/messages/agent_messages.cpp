@@ -10,9 +10,9 @@
 
 namespace paceline::launcher {
 
-// The members that each value sends, whose names are the keys.
+// Each macro lists the members of a value that are sent; their names are the keys.
 
-// The library's macro for enums keeps a static with a destructor.
+// Written by hand, because the library's macro for enums keeps a static object with a destructor.
 void to_json(nlohmann::json& to, Failure::Kind from) {
   to = from == Failure::Kind::kHost ? "host" : "rank";
 }

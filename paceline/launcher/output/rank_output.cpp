@@ -21,7 +21,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kPipeReadSize = 64 << 10;
-constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
+constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB if a program asked for it
 constexpr std::size_t kTailSize = 16 << 10;
 constexpr std::size_t kShownLine = 2000;
 
@@ -135,13 +135,13 @@ winsize window_of_launcher() {
   return {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 }
 
-// Returns nothing, and sets errno, where the system has no terminal to give.
+// Returns nullopt, and sets errno, if the system cannot provide a terminal.
 std::optional<Pipe> make_terminal() {
   Pipe terminal;
   terminal.read_end.reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   const int own = terminal.read_end.get();
   if (own < 0 || unlockpt(own) != 0) return {};
-  // Opens the other end by the descriptor, not by its name, which another mount may hide.
+  // Opens the other end through the descriptor, because another mount may hide its name.
   terminal.write_end.reset(ioctl(own, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   const int ranks = terminal.write_end.get();
   termios mode{};

@@ -7,15 +7,15 @@
 namespace paceline::launcher {
 namespace {
 
-// The least part of an even share that is worth having so that no rank straddles: avoiding remote
-// memory is worth a fifth of the cores, avoiding another cache a tenth. Estimates, not
-// measurements.
+// The smallest acceptable share, as a fraction of an even share, when that keeps ranks from
+// straddling parts: avoiding remote memory is worth a fifth of the cores, avoiding another cache a
+// tenth. These are estimates, not measurements.
 double least_share(Level level) {
   return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
-// Cores whose speeds differ by less count as one kind, because favoured cores of a server clock a
-// little higher.
+// Cores whose speed is at least this fraction of the fastest one's count as one kind, because the
+// favoured cores of a server have a slightly higher clock.
 constexpr double kSameKind = 0.8;
 
 std::vector<Cores> split_evenly(const Cores& cores, int num_ranks) {
@@ -89,7 +89,8 @@ std::vector<Cores> kinds_of(const Cores& cores) {
   return kinds;
 }
 
-// A share of each kind for every rank; empty when that would leave a rank worse off.
+// Gives every rank a share of the cores of each kind. Returns an empty list if a kind has fewer
+// cores than there are ranks, or if that division is worse.
 std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
                                   std::span<const Level> levels) {
   std::vector<Cores> shares(num_ranks);
@@ -157,7 +158,8 @@ std::vector<Cores> parts_at(const Cores& cores, Level level) {
 }
 
 std::vector<Cores> divide_cores(const Cores& cores, int num_ranks) {
-  // A node may hold several caches or a cache several nodes: the coarser level comes first.
+  // A node may contain several caches, or a cache several nodes, so the coarser level is handled
+  // first.
   std::vector<Level> levels(kLevels.begin(), kLevels.end());
   std::stable_sort(levels.begin(), levels.end(), [&](Level a, Level b) {
     return parts_at(cores, a).size() < parts_at(cores, b).size();

@@ -27,7 +27,7 @@ std::optional<int> number_in(const Environment& env, const std::string& name) {
   if (entry == env.end()) return {};
   const std::string& text = entry->second;
   int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);  // "4,2" is 4 for us
+  std::from_chars(text.data(), text.data() + text.size(), number);  // reads "4,2" as 4
   return number > 0 ? std::optional(number) : std::nullopt;
 }
 
@@ -203,7 +203,8 @@ class Judge {
     return {cpus.begin(), cpus.end()};
   }
 
-  // Hardware threads of one core count once; a cpu of a core that was not given counts as one.
+  // Counts the hardware threads of one core once. A cpu that belongs to no known core counts as one
+  // core.
   int num_cores_among(const std::vector<int>& cpus) const {
     int count = 0;
     std::set<int> known;
@@ -223,8 +224,8 @@ class Judge {
 
   const PlacementFacts& facts_;
   const int num_ranks_;
-  int natural_threads_ = 1;  // what the plan would choose
-  int threads_ = 1;          // what the ranks get
+  int natural_threads_ = 1;  // the number that the plan would choose
+  int threads_ = 1;          // the number that the ranks get
   std::vector<Warning> warnings_;
 };
 
@@ -252,7 +253,7 @@ std::vector<Warning> variable_warnings(const Environment& inherited) {
          "OpenMP pins the main thread to one core, and every thread it starts later (data loader, "
          "communication) is kept on that core",
          "unset it; ranks are bound to their cores anyway"});
-    break;  // one of them is enough
+    break;  // one warning is enough
   }
   const auto limit = number_in(inherited, "OMP_THREAD_LIMIT");
   const auto wanted = inherited_threads(inherited);
