@@ -90,7 +90,7 @@ std::vector<Cores> kinds_of(const Cores& cores) {
 }
 
 // Gives every rank a share of the cores of each kind. Returns an empty list if a kind has fewer
-// cores than there are ranks, or if that division is worse.
+// cores than there are ranks, because the ranks without a core of that kind would be slower.
 std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
                                   std::span<const Level> levels) {
   std::vector<Cores> shares(num_ranks);
@@ -104,7 +104,8 @@ std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
   return shares;
 }
 
-// Cuts a share that is larger than needed and straddles parts down to the parts that it needs.
+// At each level, cuts a share that straddles parts down to its largest part, if that part has at
+// least `needed` cores.
 Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
   for (const Level level : levels) {
     auto parts = parts_at(share, level);

@@ -21,7 +21,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr rlim_t kPerRank = 6;   // two pipes, a log, a pidfd; a seed's socket and pidfd
-constexpr rlim_t kForAll = 128;  // the launcher's own, and more connections of the store
+constexpr rlim_t kForAll = 128;  // for the launcher itself, and for other connections to the store
 
 rlimit original_limit{};
 bool raised = false;
@@ -70,14 +70,14 @@ bool prefer_memory_of(const std::vector<int>& numa_nodes) {
     if (node >= 0 && node < kMaxNodes) mask[node / kBitsPerWord] |= 1UL << node % kBitsPerWord;
   }
   if (set_policy(MPOL_PREFERRED_MANY, mask)) return true;
-  // Before Linux 5.15 a preference is for one node only.
+  // Before Linux 5.15 only a single node can be preferred.
   return errno == EINVAL && numa_nodes.size() == 1 && set_policy(MPOL_PREFERRED, mask);
 }
 
 namespace {
 
-// Sets SO_REUSEADDR after binding a port that the kernel picked: set before, the kernel could pick
-// one that another launcher reserved in the same way.
+// Sets SO_REUSEADDR. If the kernel is to pick the port, call this after bind(): otherwise the
+// kernel could pick a port that another launcher has reserved in the same way.
 void allow_reuse(const Fd& socket) {
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

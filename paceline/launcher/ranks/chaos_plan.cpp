@@ -32,7 +32,7 @@ std::uint64_t number_of(const std::string& text, const std::string& item) {
   return *value;
 }
 
-// 1/15s is one fault in 15 s, 4/60s are four in a minute.
+// "1/15s" is one fault in 15 s; "4/60s" is four faults in a minute.
 double mean_seconds_of(const std::string& rate, const std::string& item) {
   const auto slash = rate.find('/');
   check(slash != std::string::npos, "--chaos: '{}': a rate is 1/15s", item);
@@ -114,7 +114,8 @@ ChaosPlan::ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed) : ran
   }
 }
 
-// In [0, 1). The same on every machine, unlike the distributions of the standard library.
+// Returns a random number in [0, 1). The sequence is the same on every machine, unlike with the
+// distributions of the standard library.
 double ChaosPlan::uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
 void ChaosPlan::plan_next(Pending& pending) {

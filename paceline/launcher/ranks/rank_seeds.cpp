@@ -46,7 +46,8 @@ bool tells_place(const std::string& name) {
   return name.starts_with(kOwn) || std::find(kPlace.begin(), kPlace.end(), name) != kPlace.end();
 }
 
-// The descriptors that every program executed from here inherits, beside those it is given.
+// The number of descriptors that every program executed from this process inherits, in addition to
+// those passed to it.
 int num_inherited_descriptors() {
   int count = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir("/proc/self/fd"), closedir);
@@ -86,11 +87,11 @@ SocketPair make_seed_socket() {
 }
 
 struct Word {
-  pid_t sender = -1;  // as the kernel attests; -1: no word has come
+  pid_t sender = -1;  // attested by the kernel; -1: no message has arrived
   std::string text;
 };
 
-// Waits for a word until the deadline.
+// Waits for a message until the deadline.
 Word hear(const Fd& socket, Deadline deadline) {
   std::array<char, kLongestAnswer> heard;
   iovec text{heard.data(), heard.size()};
@@ -239,7 +240,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   return growth;
 }
 
-// Takes the first word of a seed, which may have arrived since the last look.
+// Reads the first message of a seed, if it has arrived.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
   const Word word = hear(seed.socket, Deadline::after(0ns));
