@@ -47,7 +47,7 @@ bool is_key(std::string_view text) {
   });
 }
 
-// The string that begins at `text`; what follows it may only be a comment.
+// Reads the quoted string at the beginning of `text`. After the string, only a comment is allowed.
 std::string take_string(std::string_view text, const std::string& where) {
   const char quote = text.front();
   std::string value;
@@ -143,8 +143,8 @@ std::string named_path(const CommandLine& line) {
 }
 
 struct Opened {
-  Fd file;               // none: nothing is to be read
-  std::string obstacle;  // why not; empty if the user wants no file
+  Fd file;               // empty: there is nothing to read
+  std::string obstacle;  // why the file is not read; empty if the user wants no file
 };
 
 // A device such as /dev/null means that the user wants no file.

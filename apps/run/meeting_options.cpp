@@ -20,8 +20,8 @@ using launcher::LaunchOptions;
 constexpr long kMaxNodes = 65536;
 constexpr long kMaxRestarts = 1'000'000;
 constexpr double kMaxSecondsToMeet = 86400.0 * 365;
-constexpr std::uint16_t kMasterPort = 29500;  // torchrun's
-constexpr long kEndpointPort = 29400;         // torchrun's for c10d
+constexpr std::uint16_t kMasterPort = 29500;  // torchrun's default
+constexpr long kEndpointPort = 29400;         // torchrun's default for c10d
 
 OptionTarget nodes_target(LaunchOptions& launch) {
   const auto read = [&launch](const Option& option) {
@@ -62,7 +62,8 @@ OptionTarget rdzv_backend_target(std::string& backend) {
   return target;
 }
 
-// check_meeting() reads the endpoint, once it is known whether the job has several nodes.
+// Has no read(): check_meeting() reads the endpoint, when it is known whether the job has several
+// nodes.
 OptionTarget endpoint_target(const LaunchOptions& launch) {
   return {.print = [&launch] {
     return launch.several_nodes() ? to_string(launch.meeting.endpoint) : std::string();
@@ -86,7 +87,8 @@ OptionTarget node_rank_target(const LaunchOptions& launch) {
           .unset = "as they come"};
 }
 
-// torchrun's words; those that concern only its own stores are accepted without effect.
+// Reads torchrun's keys. Keys that concern only torchrun's own stores are accepted and have no
+// effect.
 void read_conf(const Option& option, launcher::MeetingOptions& meeting) {
   for (const std::string& item : items_of(option.text)) {
     const auto equals = item.find('=');
@@ -140,7 +142,7 @@ void check_endpoint(const OptionTable& table, LaunchOptions& launch) {
   const Option& option = table["--rdzv-endpoint"];
   if (!option.given()) return;
   const Endpoint endpoint = endpoint_of(option, several);
-  if (!several) return;  // one node has no other to meet
+  if (!several) return;  // a single node does not meet another one
   if (table["--master-addr"].given() || table["--master-port"].given()) {
     throw UsageError(
         fmt::format("{} and --master-addr or --master-port exclude each other", option.source));
@@ -156,7 +158,7 @@ void check_nodes(const OptionTable& table, LaunchOptions& launch) {
     throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
                                  table["--nnodes"].source, table["--nnodes"].text));
   }
-  // torchrun: --standalone wins over the rendezvous flags.
+  // As with torchrun, --standalone has precedence over the rendezvous flags.
   launch.master_addr = LaunchOptions().master_addr;
   launch.master_port = LaunchOptions().master_port;
 }
@@ -225,7 +227,7 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
   if (launch.run_id != launcher::neutralise_in_line(launch.run_id)) {
     table["--rdzv-id"].refuse("a name without control characters");
   }
-  // Agents that are started apart must mean the same job.
+  // Agents that are started separately must use the same id.
   if (launch.run_id.empty()) launch.run_id = several ? "none" : random_hex(8);
 }
 

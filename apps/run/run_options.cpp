@@ -52,8 +52,8 @@ OptionTarget threads_target(std::optional<int>& threads) {
   }};
 }
 
-// Checks the name only. Whether a program has the backend is known to the program alone: c10d is in
-// programs with tensors, not in this command.
+// Checks the name only. This command cannot know whether the program has the backend: for example,
+// only programs with tensors have c10d.
 void check_backend(const Option& option) {
   try {
     [[maybe_unused]] static const bool is_known =
@@ -98,7 +98,7 @@ ConsoleStreams streams_of(const Option& option, const std::string& digit) {
   return {(mask & 1) != 0, (mask & 2) != 0};
 }
 
-// One entry for each local rank.
+// Returns one entry for each local rank.
 std::vector<ConsoleStreams> parse_streams(const Option& option, int count) {
   if (option.text.find(':') == std::string::npos) {
     return std::vector<ConsoleStreams>(count, streams_of(option, option.text));
@@ -144,13 +144,14 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
   launch.redirected = parse_streams(redirects, count);
   if (!tee.given()) return;
   const auto shown = parse_streams(tee, count);
-  for (int i = 0; i < count; ++i) {  // what is teed goes both ways
+  for (int i = 0; i < count; ++i) {  // a teed stream is also shown
     if (shown[i].out) launch.redirected[i].out = false;
     if (shown[i].err) launch.redirected[i].err = false;
   }
 }
 
-// Checks only what can be known here; with several hosts the coordinator checks again.
+// Checks whether ranks can divide the shards, as far as the number of ranks is known here; with
+// several hosts the coordinator checks again.
 void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
   if (launch.logical_shards == 0) return;
   const char* const chosen = std::getenv("OMP_NUM_THREADS");

@@ -1,4 +1,5 @@
-// Which options of `paceline bench` have a meaning in which mode, and what does not go together.
+// Checks which options of `paceline bench` have an effect in which mode, and refuses combinations
+// that are not possible.
 
 #include <algorithm>
 
@@ -47,11 +48,11 @@ std::vector<std::string_view> algorithms_for(Op op) {
   return names;
 }
 
-// Whether there are several hosts with several ranks each, as far as that is known before the
-// start.
+// Whether there may be several hosts with several ranks each; false only if that is impossible, as
+// far as it is known before the ranks start.
 bool has_hierarchy(const BenchOptions& options) {
   if (options.mode == BenchMode::kMeasure) return false;
-  if (options.mode != BenchMode::kSimulate) return true;  // the group will show it
+  if (options.mode != BenchMode::kSimulate) return true;  // known only once the group exists
   return options.cluster.hosts > 1 && options.cluster.ranks > 1 &&
          options.transport != TransportKind::kTcp;
 }

@@ -33,7 +33,7 @@ std::vector<std::string> op_names() {
   return names;
 }
 
-// `all` is what "all" stands for.
+// The operations that the texts name. The word "all" means the operations in `all`.
 std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
                                      const std::vector<bench::Operation>& all) {
   std::vector<bench::Operation> ops;
@@ -63,7 +63,7 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
   return ops;
 }
 
-// Without an operation, planning modes take all_reduce.
+// The operations for the mode. If none is given, planning modes use all_reduce.
 std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
   if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
@@ -80,7 +80,7 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
   return ops;
 }
 
-// Takes the name of one of the values of `all`.
+// Reads the name of one of the values in `all`.
 template <class Value, class All>
 OptionTarget named_target(Value& value, const All& all) {
   std::vector<std::pair<std::string, Value>> words;
@@ -88,8 +88,8 @@ OptionTarget named_target(Value& value, const All& all) {
   return word_target(value, words);
 }
 
-// The placement asked for. Operations that do not support it are measured in their usual one, with
-// a note; if none supports it, UsageError.
+// The placement that the option names. Operations that do not support it are measured in their
+// usual one, with a note; if none supports it, UsageError.
 std::optional<Placement> placement_of(const Option& option,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
@@ -127,7 +127,7 @@ constexpr const char* kLimitOfLimit =
     "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
     "all_to_all in their usual form";
 
-// Whether the program `limit`, which is written by hand, has any of the operations in this form.
+// Whether the hand-written program `limit` supports any of the operations in this form.
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
                                   Op::kBroadcast, Op::kAllToAll};
@@ -140,8 +140,8 @@ bool limit_applies(const bench::SessionOptions& session) {
          std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
-// Adds memcpy and, where it applies, limit to any list of peers. Call after the operations, ranks
-// and types are known.
+// The peers that the option names, with memcpy and, if it supports an operation, limit. Call this
+// after the operations, the number of ranks and the type are known.
 std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
                                   std::vector<std::string>& notes) {
   if (!option.given()) return {};
@@ -167,7 +167,7 @@ void read_cluster(const Option& option, bench::Cluster& cluster) {
   }
 }
 
-// Refuses one file for two kinds of text.
+// Refuses the same file for two formats.
 void require_different_files(const OptionTable& table) {
   const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
   std::error_code ignored;
@@ -186,7 +186,7 @@ void require_different_files(const OptionTable& table) {
   }
 }
 
-// Notes once, with the first example, that sizes are rounded up to whole elements.
+// Adds a note, with the first example, if sizes are rounded up to whole elements.
 void say_what_is_rounded(bench::SessionOptions& session) {
   for (const bench::Operation op : session.ops) {
     if (op.op == Op::kBarrier) continue;

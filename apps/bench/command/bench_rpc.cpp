@@ -43,7 +43,7 @@ Examples:
 
 Ctrl-C ends the measurement and writes what there is.)";
 
-// The items of a list, each the name of a value of `all`.
+// Reads a list whose items are names of values in `all`.
 template <class Value, class All>
 OptionTarget list_target(std::vector<Value>& list, const All& all) {
   return {.read = [&](const Option& option) {
@@ -71,7 +71,7 @@ void read_call_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   }
 }
 
-// Looks for the program now, so that a turn does not fail for want of it.
+// Looks for the program now, so that a missing program is reported before the measurement.
 void read_python(const Option& option, std::string& python) {
   try {
     python = launcher::find_program(option.text);

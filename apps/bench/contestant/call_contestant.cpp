@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The session's limit of a turn is shorter.
+// The session's limit for a turn (TurnOptions::turn_limit) is normally shorter.
 constexpr auto kTurnLimit = 600s;
 
 std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {
@@ -32,7 +32,7 @@ std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {
   return request;
 }
 
-// One caller of a turn: calls until it is over.
+// Makes the calls of one caller until the turn is over.
 CallTimes call_in_turn(CallContestant& contestant, const CallLoad& load, int caller) {
   CallTimes times;
   for (; load.goes_on(); ++times.calls) {

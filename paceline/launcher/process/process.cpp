@@ -126,8 +126,7 @@ void bind_to(const std::vector<int>& cpus) {
 [[noreturn]] void become(const ProcessSpec& spec, pid_t parent, char** argv, char** envp) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent)
-    _exit(128 + SIGKILL);                  // the parent died before the prctl() above took effect
+  if (getppid() != parent) _exit(128 + SIGKILL);  // the parent died before prctl() took effect
   prctl(PR_SET_PTRACER, parent, 0, 0, 0);  // the launcher's helpers may read the rank's stack
   dup2(spec.stdin_fd, STDIN_FILENO);
   dup2(spec.stdout_fd, STDOUT_FILENO);
