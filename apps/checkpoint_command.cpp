@@ -58,7 +58,8 @@ void require_directory(const std::string& path) {
   if (!fs::is_directory(path)) throw UsageError(path + ": no such directory");
 }
 
-// A directory opened for reading, and the named step in it, or the newest.
+// A directory that has been opened for reading, and the step to use: the one that the word names,
+// or the newest.
 struct Chosen {
   explicit Chosen(const std::string& word)
       : place(place_in(word)), directory(opened(place.directory), {.read_only = true}) {

@@ -1,5 +1,5 @@
 // `paceline completion SHELL`: a script that completes commands and options in bash, zsh or fish.
-// It is made from each command's --help, so it cannot fall behind.
+// It is made from each command's --help, so it always contains the current options.
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ struct OptionHelp {
   bool takes_value = false;
 };
 
-// The values of options that take one of a few words.
+// The values of options that accept only a few words.
 struct OptionValues {
   std::string_view name, values;
 };
@@ -51,7 +51,7 @@ constexpr std::array<OptionValues, 13> kValues = {{
      "join_timeout= last_call_timeout= keep_alive_interval= keep_alive_max_attempt= is_host="},
 }};
 
-// Commands whose first word is a running job of the user.
+// Commands whose first argument names a running job of the user.
 constexpr std::array<std::string_view, 4> kOfJobs = {"top", "logs", "stop", "stacks"};
 
 bool is_of_jobs(const std::string& command) {
@@ -221,8 +221,8 @@ complete -F _paceline paceline
       names, options, values, fmt::join(kOfJobs, "|"));
 }
 
-// The text that zsh and fish show beside an option, without characters that have a meaning inside
-// the quotes of the scripts.
+// The text that zsh and fish show beside an option. Characters that have a meaning inside the
+// quotes of the scripts are replaced by blanks.
 std::string plain(const std::string& text) {
   std::string kept;
   for (const char c : text)
@@ -269,7 +269,7 @@ compdef _paceline paceline
                      names, cases);
 }
 
-// A function of fish that is true while the word being typed stands in front of the program.
+// A fish function that succeeds while the word that is being typed comes before the program.
 constexpr const char* kFishCondition = R"(function __paceline_options_of
   set -l words (commandline -opc)
   test (count $words) -ge 2; and test $words[2] = $argv[1]; or return 1

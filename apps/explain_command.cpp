@@ -1,4 +1,5 @@
-// `paceline explain [DIR]`: the flight records of a job's ranks, read and put into one sentence.
+// `paceline explain [DIR]`: reads the flight records of a job's ranks and summarises them in one
+// sentence.
 
 #include <algorithm>
 
@@ -77,7 +78,7 @@ struct Records {
   bool empty() const { return flights.flights.empty() && !has_calls; }
 };
 
-// Reads both kinds of records. A job of workers without a group leaves no flight records.
+// Reads flight records and call gauges. A job of workers without a group leaves no flight records.
 Records read_records(const std::string& directory) {
   const auto calls = read_call_gauges(directory);
   Records records{.waits = launcher::call_waits(calls), .has_calls = !calls.empty()};

@@ -19,9 +19,9 @@ namespace paceline::apps {
 
 namespace {
 
-// Signals that the starter of the command wanted to be ignored (nohup, the background of a script).
-// A library may install a handler over that before main(): UCX, which an MPI may be linked to, does
-// so for SIGHUP.
+// Signals that may have been ignored when the command was started (by nohup, or in the background
+// of a script). A library may replace that by its own handler before main(): UCX, which some MPIs
+// use, does so for SIGHUP.
 constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP};
 
 std::array<bool, kSignals.size()> were_ignored{};
@@ -37,7 +37,8 @@ void note_ignored_signals(int, char**, char**) {
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 
-// Ignores again what was ignored when the process began. Call before the first thread.
+// Ignores the signals again that were ignored when the process began. Call this before there are
+// other threads.
 void restore_ignored_signals() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     if (were_ignored[i]) std::signal(kSignals[i], SIG_IGN);
@@ -47,7 +48,7 @@ void restore_ignored_signals() {
 struct Command {
   const char* name;
   int (*run)(const Arguments&);
-  const char* summary;  // null: not for users
+  const char* summary;  // for the help; null: not shown
 };
 
 constexpr Command kCommands[] = {

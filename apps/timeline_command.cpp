@@ -1,4 +1,4 @@
-// `paceline timeline DIR`: the timelines that ranks left in a directory, as one trace.
+// `paceline timeline DIR`: joins the timelines that ranks left in a directory into one trace.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

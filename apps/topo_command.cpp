@@ -1,4 +1,4 @@
-// `paceline topo`: draws the machine, and where ranks would run on it.
+// `paceline topo`: draws the machine and the cores on which ranks would run.
 
 #include <fstream>
 #include <optional>

@@ -33,10 +33,10 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // ranks that take turns on a core
+constexpr int kMostTurns = 4;  // ranks on one core at most
 
-// The costs of links: those between ranks of this host, measured now, and those of the network, as
-// `paceline bench --calibrate` stored them.
+// The costs of links: between ranks of this host they are measured now; for the network they are
+// those that `paceline bench --calibrate` has stored.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;
@@ -52,10 +52,11 @@ bool is_flag(const std::string& word, const std::string& flag) {
   return word == flag || word.starts_with(flag + "=");
 }
 
-// `command` with these flags, which replace its own of the same names.
+// Returns `command` with these flags added; flags of the same names in the command are replaced.
 std::vector<std::string> with_flags(std::vector<std::string> command,
                                     const std::vector<std::string>& flags) {
-  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
+  std::vector<std::string> replaced = {
+      "--batch-size"};  // per rank; the global batch is set instead
   for (const std::string& word : flags) {
     if (word.starts_with("--")) replaced.push_back(word);
   }
@@ -120,7 +121,8 @@ class MeshAdviser {
     return options_.simulate.empty() ? machine : simulated({});
   }
 
-  // The links are this machine's, except what the option sets.
+  // The machines that the option describes. Links have the costs of this machine unless the option
+  // sets them.
   Machine simulated(const Machine& here) const {
     try {
       return planning::parse_machine(options_.simulate, Machine{.links = here.links});
@@ -143,8 +145,8 @@ class MeshAdviser {
     return measured;
   }
 
-  // Measures with as many ranks as the plan has, because ranks that share a core slow each other
-  // down; beyond kMostTurns a core the slowdown no longer changes.
+  // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
+  // each other down; with more than kMostTurns ranks per core the slowdown no longer changes.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =
@@ -181,7 +183,7 @@ class MeshAdviser {
          program_.front(), what);
   }
 
-  // Prints the memory of replicas in every stage of sharding.
+  // Prints the memory that replicas need in every stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
     std::vector<planning::Forecast> ways;
@@ -226,7 +228,7 @@ class MeshAdviser {
     return shell_line(words);
   }
 
-  // The first ways, or the best one of each mesh.
+  // The plans to try out: the first ones, or the best one for each mesh that the option names.
   std::vector<planning::Forecast> ways_to_try(const Search& search) const {
     const std::string& text = options_.check;
     std::vector<planning::Forecast> ways;

@@ -60,7 +60,8 @@ Finding check_calibration() {
   }
 }
 
-// Each of these libraries may be installed beside the one that a backend is linked to.
+// Finds the programs of `paceline bench` for other libraries. Such a library may be installed in
+// addition to the one to which a backend is linked.
 Finding check_bench_peers() {
   std::vector<std::string> here, absent;
   for (const std::string& name : bench::peer_names()) {
@@ -85,7 +86,7 @@ using Library = std::unique_ptr<void, int (*)(void*)>;
 
 Library load(const char* name) { return {dlopen(name, RTLD_LAZY | RTLD_LOCAL), dlclose}; }
 
-// The path at which the loader found the library, with links followed.
+// The path at which the loader found the library, with symbolic links resolved.
 std::string path_of(const Library& library) {
   link_map* map = nullptr;
   if (dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
@@ -102,10 +103,10 @@ Finding check_libtorch() {
           "apt-get install libtorch-dev, then cmake --preset release"};
 }
 
-// LibTorch of Debian multiplies matrices with whatever libblas.so.3 is; the reference one is 18
-// times slower than OpenBLAS.
+// Debian's LibTorch multiplies matrices with the library that is installed as libblas.so.3. The
+// reference implementation is 18 times slower than OpenBLAS.
 Finding check_blas() {
-  // The engine alone does not need it.
+  // Without LibTorch, BLAS is not needed.
   const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kInfo;
   const char* advice = "apt-get install libopenblas0-pthread";
   const Library blas = load("libblas.so.3");
@@ -131,7 +132,8 @@ std::vector<Finding> check_backends() {
   return findings;
 }
 
-// Whether the library for programs with tensors has the backend; this command itself does not.
+// Whether the library for programs with tensors contains the backend c10d. This command itself does
+// not contain it.
 Finding check_c10d() {
   if (built_with_c10d_gloo()) {
     return {"backend c10d", Verdict::kOk,
@@ -142,7 +144,8 @@ Finding check_c10d() {
           "apt-get install libgloo-dev, then configure and build again"};
 }
 
-// An InfiniBand card that UCX does not find is the usual reason for a slow network.
+// Checks whether UCX finds the InfiniBand cards: a card that it does not find is the usual reason
+// for a slow network.
 Finding check_ucx() {
   const UcxInfo info = ucx_info();
   if (!info.available)

@@ -31,8 +31,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models
-// only.
+// /dev/shm contains checkpoints in memory and buffers of other libraries. A smaller one is enough
+// only for toy models.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 
@@ -108,7 +108,8 @@ Finding check_running_jobs() {
           "paceline run ..."};
 }
 
-// With more than one node, memory of another node is slower.
+// Checks whether memory can be bound to NUMA nodes, because access to memory on another node is
+// slower.
 Finding check_memory_policy() {
   const auto nodes = discover_topology().numa_nodes;
   if (nodes.size() < 2) return {"NUMA", Verdict::kOk, "one node", ""};
@@ -183,7 +184,7 @@ Finding check_open_files() {
   return finding;
 }
 
-// "always [madvise] never"; empty where the kernel has no such setting.
+// The value of the setting, such as "always [madvise] never"; empty if the kernel does not have it.
 std::string huge_page_modes(const char* setting) {
   std::ifstream file(std::string("/sys/kernel/mm/transparent_hugepage/") + setting);
   std::string modes;

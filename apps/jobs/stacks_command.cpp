@@ -1,4 +1,4 @@
-// `paceline stacks`: where the ranks of a job, or the threads of a process, are.
+// `paceline stacks`: prints the stacks of a job's ranks, or of the threads of a process.
 
 #include <cstdio>
 #include <limits>
@@ -57,7 +57,8 @@ std::string text_of(const std::vector<ThreadStack>& stacks) {
   return text;
 }
 
-// The process that waits for the threads to run on holds the other end of the standard input.
+// Closes this process's end of the pipe at its standard input. This tells the process at the other
+// end that the threads run again.
 void let_go_of_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);

@@ -1,4 +1,4 @@
-// `paceline stop`: ends a job as SIGTERM to its launcher does, and waits for the end.
+// `paceline stop`: ends a job, as SIGTERM to its launcher would, and waits until it has ended.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
     launcher::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
-    // One that ended with another launcher of the job has been stopped as well.
+    // An agent that ends because another launcher of the job was stopped also counts as stopped.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }

@@ -5,9 +5,9 @@
 //
 // Options after the program belong to the program, which may have options of the same names, so
 // they are passed on and never refused. But if the job fails, or has only one rank because of this,
-// a note tells the user where to put them. A mistyped variable, such as PACELINE_TIMEUOT, would
-// have no effect, so a warning names it. (PET_NPROC_PER_NODE sets --nproc-per-node;
-// PACELINE_TIMEOUT is read by the engine.)
+// a note tells the user where to put them. Some variables have an effect: PET_NPROC_PER_NODE sets
+// --nproc-per-node, and the engine reads PACELINE_TIMEOUT. A mistyped variable would have none, so
+// a warning names it.
 
 #include <string>
 #include <vector>

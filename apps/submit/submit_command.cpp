@@ -1,4 +1,4 @@
-// `paceline submit slurm|kubernetes`: one job from the flags of `paceline run`, for a scheduler.
+// `paceline submit slurm|kubernetes`: makes a job for a scheduler from the flags of `paceline run`.
 
 #include <cerrno>
 #include <filesystem>
@@ -44,7 +44,8 @@ constexpr const char* kNoKill =
     "standing: "
     "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
 
-// Takes an option out of the help. It stays known, so that it is refused with the reason.
+// Removes an option from the help. The option stays declared, so that it can be refused with a
+// reason.
 void hide(const Option& option) { option.declared->group("")->envname(""); }
 
 void refuse_hidden(const OptionTable& table) {
@@ -57,7 +58,8 @@ void refuse_hidden(const OptionTable& table) {
   }
 }
 
-// A scheduler decides some options of paceline run, and reads others in its own way.
+// Adapts the options of paceline run: the scheduler decides some of them, and others have a
+// different form.
 void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesRequest& kubernetes,
                        bool for_kubernetes) {
   for (const Option& option : table.options()) {
@@ -86,7 +88,7 @@ void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesReq
 void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmRequest& slurm,
                          KubernetesRequest& kubernetes, bool for_kubernetes) {
   table.group("Job");
-  // The help texts name the defaults.
+  // Removes CLI11's default texts, because the help texts contain the defaults.
   const auto value = [&](const char* name, const char* type, const char* text,
                          OptionTarget target) {
     table.value(name, type, text, std::move(target), kDecidedHere).declared->default_str("");
@@ -117,7 +119,7 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
              bool_target(slurm.no_requeue), kDecidedHere);
 }
 
-// sbatch reads the script from its stdin and prints the number of the job.
+// Submits the script. sbatch reads it from its stdin and prints the number of the job.
 int hand_to_sbatch(const std::string& script) {
   const std::string sbatch = launcher::find_program("sbatch");
   int ends[2];
@@ -129,7 +131,7 @@ int hand_to_sbatch(const std::string& script) {
                                              .stdin_fd = from.get()})
                         .pid;
   from.reset();
-  write_whole(to.get(), as_bytes(script));  // sbatch says why it does not read it
+  write_whole(to.get(), as_bytes(script));  // if sbatch does not read it, it prints the reason
   to.reset();
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
