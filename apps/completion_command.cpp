@@ -85,8 +85,8 @@ std::vector<std::string> lines_of(const std::string& arguments) {
   return lines;
 }
 
-// The options in a line of help, "  -t,--tee 0-3  (Env:PET_TEE)": their names, and whether a value
-// follows. The text is on this line or on the next.
+// Reads the options in a line of the help, such as "  -t,--tee 0-3  (Env:PET_TEE)": their names,
+// and whether a value follows. Their text is on this line or on the next one.
 std::vector<OptionHelp> options_in(const std::string& line, const std::string& next) {
   std::vector<OptionHelp> options;
   if (!line.starts_with("  -")) return options;
@@ -156,7 +156,7 @@ _paceline() {{
   local line=$COMP_LINE current=${{COMP_WORDS[COMP_CWORD]}} option= options= values= job= i n=-1
   local words=() word= first=2
   COMPREPLY=()
-  # Bash takes ":" and "=" for words of their own; what stands together in the line is one.
+  # Bash treats ":" and "=" as separate words; text without blanks in the line is one word here.
   for ((i = 0; i <= COMP_CWORD; ++i)); do
     word=${{COMP_WORDS[i]}}
     [[ $i -gt 0 && $line != [[:space:]]* ]] || words[++n]=
@@ -180,7 +180,7 @@ _paceline() {{
     COMPREPLY=($(compgen -W "$word" -- "$current"))
     return
   fi
-  # Behind the program everything is the program's; files are the best guess.
+  # All words after the program belong to the program; complete them as files.
   for ((i = first; i < n; ++i)); do
     option=${{words[i]//_/-}}
     case ${{words[i]}} in
@@ -193,7 +193,7 @@ _paceline() {{
       esac ;;
     esac
   done
-  # The value of an option, behind a blank or "=".
+  # The value of an option, after a blank or "=".
   option=${{words[n - 1]}}
   [[ ${{words[n]}} == --*=* ]] && option=${{words[n]%%=*}}
   option=${{option//_/-}}

@@ -87,13 +87,14 @@ class MeshAdviser {
     if (program_.empty() && !has_profile) {
       throw UsageError(
           "no program given: paceline advise --mesh [options] -- PROGRAM, or --profile FILE with "
-          "one that was measured");
+          "an existing profile");
     }
     if (!options.check.empty() && (program_.empty() || !options.simulate.empty()))
-      throw UsageError("--check runs PROGRAM on this machine: it needs one, and no --simulate");
+      throw UsageError(
+          "--check runs PROGRAM on this machine: give PROGRAM, and leave out --simulate");
     if (!options.check.empty() && !options.ways) throw UsageError("--check needs --mesh");
     if (options.ranks > 0 && !options.simulate.empty())
-      throw UsageError("--ranks is of this machine; give ranks= of each host to --simulate");
+      throw UsageError("--ranks is for this machine; with --simulate, set ranks= for each host");
     machine_ = machine();
   }
 
@@ -178,8 +179,8 @@ class MeshAdviser {
 
   [[noreturn]] void refuse(const std::string& what) const {
     fail(ErrorCode::kInvalid,
-         "no profile: {} {}. Programs that train by train::TrainingRun write one where the "
-         "variable PACELINE_PROFILE says; others can write it themselves (docs/planner.md)",
+         "no profile: {} {}. Programs that use train::TrainingRun write one to the file in the "
+         "variable PACELINE_PROFILE; others can write it themselves (docs/planner.md)",
          program_.front(), what);
   }
 
@@ -202,7 +203,7 @@ class MeshAdviser {
     fmt::print("\n{}\n", way_table(search, profile_, static_cast<std::size_t>(options_.rows)));
     const planning::Forecast& best = search.ways.front();
     if (!best.fits) {
-      fmt::print("advice: nothing fits into {} a host\n",
+      fmt::print("advice: no plan fits into {} per host\n",
                  planning::memory_text(machine_.memory_bytes));
       exit_code_ = 1;
     } else {
@@ -260,18 +261,17 @@ class MeshAdviser {
         });
     if (best == search.ways.end()) {
       throw UsageError(fmt::format(
-          "--check {}: is not one of the meshes for these ranks and this batch (--rows 1000)",
-          text));
+          "--check {}: not one of the meshes for these ranks and this batch (--rows 1000)", text));
     }
     return *best;
   }
 
   void try_out(const Search& search) {
     const std::vector<planning::Forecast> ways = ways_to_try(search);
-    say(fmt::format("paceline advise: trying {} out", counted(ways.size(), "way")));
+    say(fmt::format("paceline advise: trying out {}", counted(ways.size(), "way")));
     std::vector<planning::MeasuredWay> measured;
     for (const planning::Forecast& way : ways) measured.push_back(measure(way));
-    fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
+    fmt::print("\npredicted and measured (step; memory of all ranks):\n{}",
                measured_table(measured));
   }
 

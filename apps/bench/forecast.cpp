@@ -55,7 +55,7 @@ Cluster parse_cluster(std::string_view text) {
     has_hosts |= setting.key == "hosts";
   });
   if (!has_hosts)
-    throw SettingError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
+    throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
   if (cluster.hosts > kMostSimulatedRanks / cluster.ranks) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
                                    cluster.ranks, kMostSimulatedRanks));
@@ -221,12 +221,12 @@ void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count
     forecast.simulated = simulate_call(call, planner);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
-    forecast.refusal = forecast.is_chosen
-                           ? error.what()
-                           : fmt::format(
-                                 "not simulated beside the chosen one: it takes long; "
-                                 "alone: --algorithm {}",
-                                 name_of(candidate.algorithm));
+    forecast.refusal =
+        forecast.is_chosen
+            ? error.what()
+            : fmt::format(
+                  "not simulated, because it takes long; to simulate it alone: --algorithm {}",
+                  name_of(candidate.algorithm));
   }
 }
 

@@ -124,7 +124,7 @@ struct stat status_of(int fd) {
   return status;
 }
 
-constexpr const char* kForeign = "it belongs to another user or everyone may write it";
+constexpr const char* kForeign = "it belongs to another user, or every user may write to it";
 
 // Whether another user could have written the file, which can name programs to start.
 bool is_foreign(int fd) {
@@ -161,7 +161,7 @@ void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::str
   const std::string name = "--" + entry.key;
   const CLI::Option* option = app.get_option_no_throw(name);
   if (name == "--help" || name == "--config") {
-    refuse(where, fmt::format("{} is for the command line alone", entry.key));
+    refuse(where, fmt::format("{} can be given only on the command line", entry.key));
   }
   if (option == nullptr) {
     std::vector<std::string> known;

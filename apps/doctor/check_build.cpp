@@ -29,11 +29,12 @@ namespace {
 Finding check_reduce_kernel() { return {"reduce kernel", Verdict::kOk, reduce_kernel_name(), ""}; }
 
 Finding check_encryption() {
-  return {"encryption", Verdict::kOk,
-          fmt::format("{}, of TCP between hosts where it is asked for (paceline run --encrypt, "
-                      "PACELINE_ENCRYPT=1)",
-                      name_of(best_cipher())),
-          ""};
+  return {
+      "encryption", Verdict::kOk,
+      fmt::format(
+          "{}, for TCP between hosts, if requested (paceline run --encrypt, PACELINE_ENCRYPT=1)",
+          name_of(best_cipher())),
+      ""};
 }
 
 Finding check_calibration() {
@@ -41,7 +42,7 @@ Finding check_calibration() {
   const auto path = calibration_path();
   if (path.empty()) {
     return {"calibration", Verdict::kOk,
-            "none is kept (PACELINE_CALIBRATION is off, or there is no home): the planner goes by "
+            "none is stored (PACELINE_CALIBRATION is off, or there is no home): the planner uses "
             "defaults",
             ""};
   }
@@ -49,8 +50,7 @@ Finding check_calibration() {
     const auto costs = load_calibration(path);
     if (!costs) {
       return {"calibration", Verdict::kOk,
-              fmt::format("none: the planner goes by defaults ({} measures this machine)", how),
-              ""};
+              fmt::format("none: the planner uses defaults ({} measures this machine)", how), ""};
     }
     const bool is_noisy = costs->spread > kSteadySpread;
     return {"calibration", is_noisy ? Verdict::kWarn : Verdict::kOk,
@@ -136,8 +136,7 @@ std::vector<Finding> check_backends() {
 // not contain it.
 Finding check_c10d() {
   if (built_with_c10d_gloo()) {
-    return {"backend c10d", Verdict::kOk,
-            "the Gloo that LibTorch carries, for programs with tensors", ""};
+    return {"backend c10d", Verdict::kOk, "LibTorch's own Gloo, for programs with tensors", ""};
   }
   return {"backend c10d", Verdict::kInfo,
           "not built: Gloo's headers were not found; register_c10d_backend() takes others",
@@ -165,7 +164,8 @@ Finding check_environment() {
     return {"launcher", Verdict::kOk,
             fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
   } catch (const Error& error) {
-    return {"launcher", Verdict::kFail, error.what(), "unset the variables, or start as it says"};
+    return {"launcher", Verdict::kFail, error.what(),
+            "unset the variables, or start the process in the way that the message names"};
   }
 }
 

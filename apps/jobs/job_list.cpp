@@ -182,12 +182,12 @@ Job find_job(const std::vector<std::string>& arguments) {
   if (meant.size() == 1) return meant.front();
   if (meant.size() > 1) {
     throw UsageError(fmt::format(
-        "'{}' may be {} jobs; give {}: {}", name, meant.size(),
+        "'{}' matches {} jobs; give {}: {}", name, meant.size(),
         meant.front().id() == meant.back().id() ? "a pid" : "an id or a pid", list_of(meant)));
   }
   if (auto job = find_by_pid(jobs, name)) return *job;
-  throw UsageError(jobs.empty() ? fmt::format("no job '{}': none of yours runs here", name)
-                                : fmt::format("no job '{}'; there are {}", name, list_of(jobs)));
+  throw UsageError(jobs.empty() ? fmt::format("no job '{}': no job of yours runs here", name)
+                                : fmt::format("no job '{}'; your jobs: {}", name, list_of(jobs)));
 }
 
 JobEntry find_agent(const std::vector<std::string>& arguments) {

@@ -125,7 +125,7 @@ std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
 
 int logs_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows what the ranks of a running job wrote last, with control characters as text. Without "
+      "Prints the last output of a running job's ranks, with control characters as text. Without "
       "JOB: the only job that runs.",
       "paceline logs");
   std::string rank;
@@ -136,8 +136,7 @@ int logs_command(const Arguments& arguments) {
   table.value("--rank", "R", "Only this rank, without \"[3] \" before the lines",
               text_target(rank));
   table.value("-n,--lines", "N", "Lines of each rank", number_target(count, 0, kMostLines));
-  table.flag("-f,--follow", "Keep printing what they write until the job ends",
-             bool_target(follow));
+  table.flag("-f,--follow", "Keep printing new output until the job ends", bool_target(follow));
   app.footer(
       "\nExamples:\n  paceline logs\n  paceline logs -f --rank 1\n  paceline logs 1f0c93aa -n 100");
   const auto words = table.read_line(arguments, 1);

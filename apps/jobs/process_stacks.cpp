@@ -45,7 +45,8 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
 }
 
 [[noreturn]] void refuse(pid_t pid, int status) {
-  if (status == ESRCH) throw Error(ErrorCode::kSystem, fmt::format("process {} is gone", pid));
+  if (status == ESRCH)
+    throw Error(ErrorCode::kSystem, fmt::format("process {} no longer exists", pid));
   if (status != EPERM) throw system_error(fmt::format("inspecting process {}", pid), status);
   throw Error(
       ErrorCode::kSystem,

@@ -36,9 +36,9 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
 
 int stop_command(const Arguments& arguments) {
   CLI::App app(
-      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout; "
-      "on all hosts where its launcher of --hosts runs here. Returns when the job is over. Without "
-      "JOB: the only job that runs.",
+      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout. "
+      "Ends it on all hosts if its launcher of --hosts runs on this machine. Returns when the job "
+      "is over. Without JOB: the only job that runs.",
       "paceline stop");
   std::chrono::nanoseconds timeout = 60s;
   OptionTable table(app, /*has_variables=*/false);

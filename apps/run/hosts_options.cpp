@@ -57,8 +57,8 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
   if (is_given || !text) return std::vector<int>(nodes.size(), 0);
   const auto counts = expand_task_counts(*text);
   check(counts && counts->size() == nodes.size(),
-        "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); say how "
-        "many ranks each node gets: --nproc-per-node N",
+        "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); give the "
+        "number of ranks on each node: --nproc-per-node N",
         *text, nodes.size());
   return *counts;
 }
@@ -189,7 +189,7 @@ launcher::Environment exported(const Option& names) {
 }
 
 [[noreturn]] void refuse_with_hosts(const Option& option, const char* why) {
-  throw UsageError(fmt::format("{} does not go with --hosts: {}", option.source, why));
+  throw UsageError(fmt::format("{} cannot be used with --hosts: {}", option.source, why));
 }
 
 // Checks that MAX (or N) of --nnodes is the number of hosts.
@@ -289,8 +289,8 @@ std::string meeting_address(const OptionTable& table, const std::vector<Host>& h
   if (other == hosts.end()) return "127.0.0.1";
   std::string own = launcher::own_address_towards(other->address());
   check(!own.empty() && launcher::numeric_address(own) == own,
-        "--hosts: cannot tell which address of this machine ({}) the other hosts reach, as {} does "
-        "not resolve; give --master-addr",
+        "--hosts: cannot tell which address of this machine ({}) the other hosts can reach, "
+        "because {} does not resolve; give --master-addr",
         hosts[0].name, other->name);
   return own;
 }
@@ -309,8 +309,8 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
     throw UsageError(fmt::format("{} and {} exclude each other", list.source, file.source));
   }
   const std::pair<const char*, const char*> refused[] = {
-      {"--node-rank", "it numbers the hosts itself"},
-      {"--standalone", "it means one machine"},
+      {"--node-rank", "--hosts numbers the hosts itself"},
+      {"--standalone", "--standalone is for one machine"},
       {"--rdzv-endpoint", "the hosts do not have to find each other"}};
   for (const auto& [name, why] : refused) {
     if (table[name].given()) refuse_with_hosts(table[name], why);
@@ -325,10 +325,9 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
 void refuse_options_of_hosts(const OptionTable& table) {
   for (const Option& option : table.options()) {
     if ((option.traits & kOfHosts) == 0 || !option.origin.starts_with("flag ")) continue;
-    throw UsageError(
-        fmt::format("{} is for --hosts and --hostfile, and none is given: the ranks run "
-                    "on this machine",
-                    option.name));
+    throw UsageError(fmt::format(
+        "{} is for --hosts and --hostfile, but neither is given: the ranks run on this machine",
+        option.name));
   }
 }
 

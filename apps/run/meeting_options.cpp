@@ -51,8 +51,8 @@ OptionTarget rdzv_backend_target(std::string& backend) {
     backend = option.text;
     if (backend.starts_with("etcd")) {
       throw UsageError(
-          fmt::format("{}: '{}': the machines meet at an agent of the job here, no etcd "
-                      "is needed; leave the option out",
+          fmt::format("{}: '{}': the machines meet at one of the job's agents, so no etcd is "
+                      "needed; leave the option out",
                       option.source, backend));
     }
     if (backend != "paceline" && backend != "c10d" && backend != "static") {
@@ -170,8 +170,8 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.flag("--standalone", "One machine, free ports (the default)", {},
              kDecidedHere | kNotSubmitted);
   table.value("--nnodes", "N|MIN:MAX",
-              "Machines of the job; MIN:MAX: it goes on while MIN are there", nodes_target(launch),
-              kDecidedHere);
+              "Machines of the job; MIN:MAX: it continues while at least MIN are left",
+              nodes_target(launch), kDecidedHere);
   table.value("--node-rank", "R", "Number of this machine [in order of arrival]",
               node_rank_target(launch), kDecidedHere | kNotSubmitted);
   table.value("--master-addr", "A", "Address of machine 0", address_target(launch.master_addr),
@@ -181,7 +181,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.flag("--encrypt", "Encrypt what the ranks send over TCP", bool_target(launch.encrypt));
   table.value("--rdzv-endpoint", "HOST:PORT", "Where the machines meet [master-addr:master-port]",
               endpoint_target(launch), kNotSubmitted);
-  table.value("--rdzv-id", "ID", "Name of the job [random; where agents are started by hand: none]",
+  table.value("--rdzv-id", "ID", "Name of the job [random; if agents are started by hand: none]",
               text_target(launch.run_id), kDecidedHere | kNotSubmitted);
   table.value("--role", "NAME", "The ranks' ROLE_NAME", text_target(launch.role));
   table.value("--rdzv-backend", "NAME", "paceline; c10d and static mean the same here",
@@ -198,8 +198,8 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.value("--restart-window", "S", "Seconds after which a restart no longer counts; 0: never",
               seconds_target(launch.restarts.window, kMaxSecondsToMeet));
   table.value("--on-damage", "restart|stop",
-              "When ranks' parameters differ, or a state is not what was written: start all ranks "
-              "again from the last checkpoint, as after any failure; or end the job",
+              "If ranks' parameters differ or a stored state is damaged: restart all ranks from "
+              "the last checkpoint, as after any failure; or end the job",
               word_target(launch.restarts.after_damage, {{"restart", true}, {"stop", false}}));
   table.value("--fork-server", "on|off",
               "Start ranks again from a process that has loaded the program; off: execute it",
@@ -214,7 +214,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
               {.read = [&launch](const Option& option) {
                 launch.chaos = launcher::parse_faults(option.text);
               }});
-  table.value("--chaos-seed", "N", "Seed of the moments and the ranks",
+  table.value("--chaos-seed", "N", "Seed for the moments and the ranks of faults",
               number_target(launch.chaos_seed, 0, std::numeric_limits<long>::max()));
 }
 
@@ -234,11 +234,11 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
 void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
   if (!launch.several_nodes()) return;
   if (table["--rdzv-endpoint"].given() || table["--master-addr"].given()) return;
-  throw UsageError(fmt::format(
-      "{}: '{}': where do the machines meet? Give each of them the same --rdzv-endpoint "
-      "HOST:{} (or --master-addr HOST), a host that all reach; or let one launcher start "
-      "all of them: --hosts",
-      table["--nnodes"].source, table["--nnodes"].text, kEndpointPort));
+  throw UsageError(
+      fmt::format("{}: '{}' needs a meeting point: give every machine the same --rdzv-endpoint "
+                  "HOST:{} (or --master-addr HOST), a host that all of them can reach; or let one "
+                  "launcher start all machines: --hosts",
+                  table["--nnodes"].source, table["--nnodes"].text, kEndpointPort));
 }
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {

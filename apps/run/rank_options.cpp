@@ -78,7 +78,7 @@ void read_until(const Option& until, LaunchOptions& launch) {
   if (!launch.roles.empty()) return launcher::set_awaited(launch.roles, until.text, until.source);
   if (launch.role == launcher::kNoRole) {
     throw UsageError(
-        fmt::format("{}: '{}': it names roles, and neither --roles nor --role is given",
+        fmt::format("{}: '{}': it names roles, but neither --roles nor --role is given",
                     until.source, until.text));
   }
   const auto awaited = launcher::parse_role_names(until.text, until.source);
@@ -89,7 +89,7 @@ void read_until(const Option& until, LaunchOptions& launch) {
 int ranks_per_node(const Option& option, int num_ranks, int num_nodes) {
   if (num_ranks % num_nodes != 0) {
     throw UsageError(fmt::format(
-        "{}: '{}': {} cannot be divided evenly among {}: give each its --nproc-per-node",
+        "{}: '{}': {} cannot be divided evenly among {}: give each node its own --nproc-per-node",
         option.source, option.text, counted(num_ranks, "rank"), counted(num_nodes, "node")));
   }
   if (num_ranks / num_nodes > kMaxLocalRanks) {

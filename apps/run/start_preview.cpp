@@ -127,7 +127,7 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
   return names;
 }
 
-constexpr const char* kByTheHost = "(by the host's cores)";
+constexpr const char* kByTheHost = "(from the host's cores)";
 
 // Lists the variables that a rank gets in addition to `inherited`. `placement`: null if another
 // host decides it.
@@ -198,7 +198,7 @@ std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& 
     there.terminal = false;
     there.part = launcher::HostPart{.ranks_per_host = ranks};
     for (int local = 0; local < ranks[host]; ++local) {
-      text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
+      text += fmt::format("  rank {}: cores as the host has them\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
       text += fmt::format("    {}\n", shell_line(options.command));
     }

@@ -40,9 +40,8 @@ Examples:
   paceline submit kubernetes --dry-run --image registry/train:1 --nnodes 2 ./train)";
 
 constexpr const char* kNoKill =
-    ". A job that goes on without a node that fails needs an allocation that SLURM leaves "
-    "standing: "
-    "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
+    ". To let a job continue after a node fails, use an allocation that SLURM does not cancel: "
+    "sbatch or salloc --no-kill -N MAX, and start paceline run --nnodes MIN:MAX in it";
 
 // Removes an option from the help. The option stays declared, so that it can be refused with a
 // reason.
@@ -51,10 +50,10 @@ void hide(const Option& option) { option.declared->group("")->envname(""); }
 void refuse_hidden(const OptionTable& table) {
   for (const Option& option : table.options()) {
     if (!option.given() || !option.declared->get_group().empty()) continue;
-    throw UsageError(fmt::format(
-        "{} is for paceline run: a submitted job gets its nodes from the scheduler, --nnodes says "
-        "how many",
-        option.source));
+    throw UsageError(
+        fmt::format("{} is for paceline run: a submitted job gets its nodes from the scheduler, "
+                    "and --nnodes sets their number",
+                    option.source));
   }
 }
 
@@ -113,9 +112,9 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
   value("--array", "SPEC", "Task numbers of a job array: 0-9%2", text_target(slurm.array));
   value("--output", "FILE", "Output of the batch script [slurm-%j.out]", text_target(slurm.output));
   value("--signal-before", "S",
-        "Seconds before the end of the time at which ranks are asked to stop [120]; 0: never",
+        "Seconds before the time limit at which ranks are asked to stop [120]; 0: never",
         number_target(slurm.signal_seconds, 0, 65535));
-  table.flag("--no-requeue", "Do not queue a job again that stopped as agreed",
+  table.flag("--no-requeue", "Do not requeue a job after an agreed stop",
              bool_target(slurm.no_requeue), kDecidedHere);
 }
 
@@ -183,7 +182,7 @@ int submit(const std::string& where, const Arguments& arguments) {
     fmt::print("{}", script);
     return 0;
   }
-  if (!run.dry_run) throw UsageError("give --dry-run, and the output to: kubectl apply -f -");
+  if (!run.dry_run) throw UsageError("give --dry-run, and pass the output to: kubectl apply -f -");
   job.secret = random_hex(Secret::kSize);
   fmt::print("{}", kubernetes_manifests(request, job));
   return 0;

@@ -24,7 +24,7 @@ void check_label(const std::string& flag, const std::string& text, std::size_t m
                     std::all_of(text.begin(), text.end(), [](unsigned char c) {
                       return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
                     });
-  check(good, "{}: '{}' is not at most {} small letters, digits and '-' inside", flag,
+  check(good, "{}: '{}' must be at most {} lower-case letters, digits and inner '-'", flag,
         launcher::neutralise(text), most);
 }
 
@@ -160,7 +160,7 @@ std::string kubernetes_manifests(const SubmitRequest& request,
   check(std::isalpha(static_cast<unsigned char>(request.job_name.front())) != 0,
         "--job-name: '{}' must begin with a letter", request.job_name);
   if (!kubernetes.name_space.empty()) check_label("--namespace", kubernetes.name_space, 63);
-  check(!kubernetes.image.empty(), "--image: which image to start is needed");
+  check(!kubernetes.image.empty(), "no image given: add --image IMAGE");
   check_quantity("--shared-memory", kubernetes.shared_memory);
   if (!request.memory.empty()) check_quantity("--mem", request.memory);
   std::string text =

@@ -87,9 +87,8 @@ void check_array(const std::string& text) {
 
 void check_memory(const std::string& text) {
   check(text.empty() || is_like(text, "[0-9]+[KMGTkmgt]?"),
-        "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or with K, M, G "
-        "or T "
-        "behind it, as 16G",
+        "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or a number "
+        "with K, M, G or T, such as 16G",
         launcher::neutralise(text));
 }
 

@@ -247,9 +247,9 @@ class Top {
 
 int top_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps "
-      "and samples per second (of programs that count them), operations per second, the share of "
-      "time spent waiting for others. Of workers of calls also: calls per second, their median and "
+      "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps and "
+      "samples per second (of programs that count them), operations per second, the share of time "
+      "spent waiting for others. For workers of calls also: calls per second, their median and "
       "99th percentile, calls under way and queued, by method. Without JOB: the only job that "
       "runs.",
       "paceline top");

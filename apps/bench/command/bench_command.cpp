@@ -104,7 +104,7 @@ Examples:
   paceline bench all_reduce --simulate hosts=64,ranks=8,link=25Gbit
   paceline run --hosts a:1,b:1 paceline bench all_reduce --predict
 
-Ctrl-C ends the measurement and writes what there is.)";
+Ctrl-C ends the measurement and writes the results so far.)";
 
 constexpr const char* kBenchUsage =
     "Usage: paceline bench OPERATION[,...] [options]\n"

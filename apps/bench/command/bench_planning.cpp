@@ -66,8 +66,8 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   if (!options.session.algorithm) return;
   if (transport == "shm") {
     fail(ErrorCode::kUnsupported,
-         "--algorithm: these ranks share memory, where there are no messages to arrange: start "
-         "ranks on several hosts, or add --transport tcp");
+         "--algorithm: these ranks share memory, so there are no messages to arrange: start ranks "
+         "on several hosts, or add --transport tcp");
   }
   if (*options.session.algorithm == Algorithm::kHierarchy && !shares_memory(group)) {
     fail(ErrorCode::kUnsupported,
@@ -157,7 +157,7 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
   save_calibration(costs, path);
   fmt::print(
       "kept in {}{}\n", path.string(),
-      fresh.is_steady() ? "" : ", noisy as they are: measure again when the machine is quiet");
+      fresh.is_steady() ? "" : ", although they are noisy: measure again on an idle machine");
 }
 
 void explain(const BenchOptions& options, ProcessGroup& group) {
@@ -204,7 +204,7 @@ int simulate(const BenchOptions& options) {
   const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks),
                         {.algorithm = options.session.algorithm, .costs = costs}, shares);
   fmt::print("{}{}\n\n", bench::describe(cluster, costs),
-             shares || cluster.ranks == 1 ? "" : "; over tcp inside a host, too");
+             shares || cluster.ranks == 1 ? "" : "; also over tcp inside a host");
   const auto which = options.explains ? bench::Which::kAll : bench::Which::kChosen;
   const bool is_whole = tabulate(options, planner, true, [&](Op op, std::size_t bytes) {
     if (options.explains) {

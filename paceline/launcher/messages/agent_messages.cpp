@@ -98,7 +98,7 @@ Message decode(const std::string& text, const Types& types, const char* unknown)
     }
     fail(ErrorCode::kCorrupt, "{} '{}'", unknown, type);
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a message between agents makes no sense: {}", error.what());
+    fail(ErrorCode::kCorrupt, "cannot read a message between agents: {}", error.what());
   }
 }
 
@@ -108,10 +108,10 @@ std::string encode(const Report& report) { return to_text(report, kReports); }
 std::string encode(const Order& order) { return to_text(order, kOrders); }
 
 Report decode_report(const std::string& text) {
-  return decode<Report>(text, kReports, "no agent reports");
+  return decode<Report>(text, kReports, "unknown report");
 }
 Order decode_order(const std::string& text) {
-  return decode<Order>(text, kOrders, "no coordinator orders");
+  return decode<Order>(text, kOrders, "unknown order");
 }
 
 }  // namespace paceline::launcher

@@ -114,7 +114,7 @@ RemoteJob decode_job(const std::string& bytes) {
   try {
     return nlohmann::json::from_cbor(bytes).get<RemoteJob>();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a job for another host makes no sense: {}", error.what());
+    fail(ErrorCode::kCorrupt, "cannot read the job for another host: {}", error.what());
   }
 }
 

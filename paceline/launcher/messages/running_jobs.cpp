@@ -78,7 +78,7 @@ class Question {
     socket_ = attempt.take();
     const auto peer = peer_credentials(socket_.get());
     if (!peer || peer->pid != launcher_of(mark_)) {
-      end(ErrorCode::kSystem, "another process than the one in its name listens there");
+      end(ErrorCode::kSystem, "the process that listens there is not the one in its name");
     } else if (peer->uid != getuid() && getuid() != 0) {
       end(ErrorCode::kSystem, "it belongs to another user");
     }

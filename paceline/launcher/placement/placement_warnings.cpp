@@ -113,8 +113,8 @@ class Judge {
     const int threads = threads_, cores = natural_threads_;
     const std::string what = fmt::format("OMP_NUM_THREADS={} is inherited", threads);
     const std::string cure = fmt::format(
-        "unset it, or give --threads-per-rank {} if it is meant ({} would use every core)", threads,
-        cores);
+        "unset it; if it is intended, give --threads-per-rank {} ({} would use every core)",
+        threads, cores);
     if (threads < cores) {
       add({what, fmt::format("{} of every rank's {} cores stay idle", cores - threads, cores),
            cure});

@@ -41,13 +41,13 @@ class Choice {
     const double sharded_optimizer = ranks * (state_ - moments + other_) + moments;
     if (sharded_optimizer <= usable_) {
       return {Division::kShardedOptimizer, ranks, 1,
-              fmt::format("{}: too much; {} when the optimizer's state is divided among them",
+              fmt::format("{}: too much; {} if the optimizer's state is divided among the ranks",
                           account(replicas), size_text(sharded_optimizer))};
     }
     const double sharded_model = ranks * other_ + state_;
     if (sharded_model <= usable_) {
       return {Division::kShardedModel, ranks, 1,
-              fmt::format("{}: too much; {} when parameters and gradients are divided, too",
+              fmt::format("{}: too much; {} if parameters and gradients are also divided",
                           account(replicas), size_text(sharded_model))};
     }
     if (state_ + other_ <= usable_) return fewer_ranks(replicas);
@@ -57,7 +57,7 @@ class Choice {
  private:
   std::string account(double replicas) const {
     std::string text =
-        fmt::format("parameters of {}: parameters, gradients and Adam's state take {} a rank",
+        fmt::format("parameters of {}: parameters, gradients and Adam's state take {} per rank",
                     size_text(parameters_), size_text(state_));
     if (other_ > 0) text += fmt::format(", the rest of the program {}", size_text(other_));
     return text + fmt::format("; {} for {} of this machine's {}", size_text(replicas),
@@ -86,7 +86,7 @@ class Choice {
     }
     const int machines = static_cast<int>(std::ceil((state_ + other_) / usable_));
     const std::string why =
-        is_slow ? fmt::format("moving shards at 10 Gbit/s takes {:.1f} s beside steps of {:.1f} s",
+        is_slow ? fmt::format("moving shards at 10 Gbit/s takes {:.1f} s, and a step {:.1f} s",
                               traffic, needs_.step_seconds)
                 : "and what cannot be sharded does not fit either";
     return {Division::kSplitModel, 1, machines, fmt::format("{}; {}", text, why)};
@@ -280,8 +280,8 @@ class Reasoning {
     const double exchange = 2 * static_cast<double>(best.parameter_bytes) / kTenGigabit;
     const double share = exchange / best.step_seconds();
     because(fmt::format(
-        "on more machines with 10 Gbit/s, exchanging gradients takes at least "
-        "{:.1f} ms beside steps of {:.1f} ms: {}",
+        "on more machines with 10 Gbit/s, exchanging gradients takes at least {:.1f} ms, and a "
+        "step takes {:.1f} ms: {}",
         1e3 * exchange, 1e3 * best.step_seconds(),
         share < 0.2   ? "they would scale"
         : share < 1.0 ? "they can scale while it overlaps with the backward pass"
@@ -300,9 +300,9 @@ class Reasoning {
     }
     if (largest < 1.05 * smallest) return;
     because(
-        fmt::format("careful: the global batch was {:.0f} to {:.0f} samples, so these are "
-                    "different trainings; --global-batch N with {{batch}} in the program's "
-                    "arguments keeps it",
+        fmt::format("careful: the global batch was {:.0f} to {:.0f} samples, so the trials trained "
+                    "differently; to keep it fixed, give --global-batch N and put {{batch}} into "
+                    "the program's arguments",
                     smallest, largest));
   }
 

@@ -141,7 +141,9 @@ void bind_to(const std::vector<int>& cpus) {
   const char* hint = "";
   if (error == ENOEXEC) hint = " (another machine's binary, or a script without a #! line)";
   if (error == ENOENT && access(spec.path.c_str(), F_OK) == 0) {
-    hint = " (it is there, but not what its #! line names, or the loader that the binary needs)";
+    hint =
+        " (the file exists, but the interpreter in its #! line or the loader that the binary needs "
+        "does not)";
   }
   dprintf(STDERR_FILENO, "paceline: cannot execute %s: %s%s\n", spec.path.c_str(),
           std::strerror(error), hint);

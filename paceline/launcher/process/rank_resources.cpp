@@ -36,9 +36,8 @@ void require_descriptors(int num_local_ranks) {
   if (limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed) {
     fail(ErrorCode::kSystem,
-         "{} ranks need {} open files, the hard limit is {}; raise it (ulimit -Hn {}) or start "
-         "fewer "
-         "ranks",
+         "{} ranks need {} open files, but the hard limit is {}; raise it (ulimit -Hn {}) or start "
+         "fewer ranks",
          num_local_ranks, needed, limit.rlim_max, needed);
   }
   original_limit = limit;
@@ -96,8 +95,8 @@ ReservedPort reserve_port(std::uint16_t port) {
   if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     throw system_error(
-        fmt::format("--master-port {0} cannot be used (who holds it: ss -ltnp 'sport = :{0}'; "
-                    "without the flag a free port is taken)",
+        fmt::format("--master-port {0} cannot be used (to see which process uses it: ss -ltnp "
+                    "'sport = :{0}'; without the flag a free port is chosen)",
                     port),
         error);
   }
