@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDifferent = 1;  // exit code: checkpoints differ, or one is damaged
+constexpr int kDifferent = 1;  // exit code if checkpoints differ or one is damaged
 constexpr long kMostKept = 1'000'000;
 
 struct CheckpointFlags {
@@ -33,7 +33,7 @@ struct CheckpointFlags {
 
 using Words = std::vector<std::string>;
 
-// "DIR" or "DIR/step-00000042".
+// The checkpoints that a word names: "DIR" or "DIR/step-00000042".
 struct Place {
   std::string directory;
   std::optional<std::int64_t> step;

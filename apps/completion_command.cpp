@@ -26,7 +26,7 @@ namespace {
 
 struct OptionHelp {
   std::string name;  // "--log-dir" or "-t"
-  std::string text;  // the first line that explains it
+  std::string text;  // the first line of its help text
   bool takes_value = false;
 };
 

@@ -151,7 +151,7 @@ bool has_records(const std::string& directory) {
   }
 }
 
-// The newest temporary log folder with records that a failed or stopped job left.
+// The newest temporary log folder in which a failed or stopped job left records.
 std::string directory_of_last_failure() {
   const auto folders = launcher::kept_log_folders();
   const auto last = std::find_if(folders.begin(), folders.end(), has_records);

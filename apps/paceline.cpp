@@ -33,7 +33,7 @@ void note_ignored_signals(int, char**, char**) {
   }
 }
 
-// Called before any library's constructor.
+// The loader calls this function before the constructors of any library.
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 

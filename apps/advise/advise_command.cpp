@@ -42,7 +42,7 @@ Examples:
 
 struct AdviseOptions {
   long seconds = 5, patience = 60;
-  long global_batch = 0;  // 0: none
+  long global_batch = 0;  // 0: not given
 };
 
 std::vector<std::string> with_batch(std::vector<std::string> command,

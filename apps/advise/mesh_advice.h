@@ -24,8 +24,8 @@ struct MeshAdviceOptions {
   bool is_asked_for() const { return ways || memory; }
 };
 
-// Returns the exit code. Throws UsageError for options that do not belong together, Interrupted,
-// and Error for a program without a profile.
+// Returns the exit code. Throws UsageError for options that cannot be combined, Interrupted when a
+// signal arrives, and Error if the program writes no profile.
 int advise_mesh(const MeshAdviceOptions& options, const std::vector<std::string>& program);
 
 }  // namespace paceline::apps

@@ -28,7 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kEnd = 20s;  // after SIGTERM; the launcher ends its ranks after 2 s
+constexpr auto kEnd = 20s;  // from SIGTERM to SIGKILL; the launcher ends its ranks after 2 s
 
 std::vector<std::string> launcher_command(const LauncherRunOptions& options) {
   std::vector<std::string> command = {"paceline",
@@ -239,7 +239,7 @@ class TrialRun {
       if (first_rank_.steps().size() > seen) {
         seen = first_rank_.steps().size();
         patience = Deadline::after(options_.patience);
-        measure_memory(launcher);  // a program may end by itself at any time
+        measure_memory(launcher);  // now, because the program may end by itself at any time
       }
       if (is_enough()) return;
       if (ended) return judge_end(launcher);
@@ -257,7 +257,7 @@ class TrialRun {
     if (!next_measurement_.expired()) return;
     next_measurement_ = Deadline::after(kMeasureMemoryEvery);
     auto processes = launcher::family_of(launcher.pid());
-    if (!processes.empty()) processes.erase(processes.begin());  // the launcher itself
+    if (!processes.empty()) processes.erase(processes.begin());  // leaves out the launcher itself
     trial_.memory_bytes = std::max(trial_.memory_bytes, launcher::memory_of(processes));
   }
 

@@ -55,13 +55,14 @@ struct Interrupted {
   int signal;
 };
 
-// Blocks the signals that end a command, except those that are ignored. Returns their signalfd.
+// Blocks the signals that end a command, except those that are ignored. Returns a signalfd for
+// them.
 Fd block_ending_signals();
 
 struct LauncherRunOptions {
   std::vector<std::string> command;  // the program and its arguments
   int num_ranks = 1;
-  int num_threads = 1;  // of each rank
+  int num_threads = 1;  // computing threads of each rank
   std::string folder;   // for output and logs; the caller creates and removes it
   // Variables for the program: pairs of name and value.
   std::vector<std::pair<std::string, std::string>> variables;
@@ -109,7 +110,7 @@ struct TrialOptions {
   launcher::Combination combination;
   std::chrono::nanoseconds duration =
       std::chrono::seconds(5);  // of the measured steps, after the warm-up
-  std::chrono::nanoseconds patience = std::chrono::seconds(60);  // for the next step
+  std::chrono::nanoseconds patience = std::chrono::seconds(60);  // longest wait for the next step
   std::string folder;  // for logs; the caller creates and removes it
 };
 

@@ -38,10 +38,12 @@ struct CatalogEntry {
 const std::vector<CatalogEntry>& catalog(Subject subject = Subject::kCollectives);
 // The entry of that name; null if there is none.
 const CatalogEntry* find_entry(const std::string& name, Subject subject = Subject::kCollectives);
-// "gloo", "openmpi", "mpich", "oneccl"; for calls "socket", "grpc", "capnp", "torch".
+// The names of the peers: "gloo", "openmpi", "mpich", "oneccl"; for calls "socket", "grpc",
+// "capnp", "torch".
 std::vector<std::string> peer_names(Subject subject = Subject::kCollectives);
 
-// Where a contestant's program and launcher are on this machine, or why it cannot take part.
+// The paths of a contestant's program and launcher on this machine, or the reason why it cannot
+// take part.
 struct Located {
   std::string program;
   std::string launcher;  // with Starter::kPaceline: an interpreter, or empty

@@ -15,9 +15,9 @@ struct ChartPoint {
   double low = 0, high = 0;  // ends of the error bar; both equal to y: no bar
 };
 
-// How a curve looks; the same contestant looks the same in every chart.
+// The style of a curve; a contestant has the same style in every chart.
 struct ChartStyle {
-  std::string color;  // as CSS writes it
+  std::string color;  // a CSS colour
   std::string dash;   // "" for a solid line, else an SVG dash array
   char marker = 'o';  // o circle, s square, t triangle, d diamond, + and x crosses
   double width = 2;

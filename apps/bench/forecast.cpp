@@ -232,7 +232,7 @@ void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count
 
 std::string microseconds(double seconds) { return rounded_text(seconds * 1e6); }
 
-// How much `predicted` differs from `measured`: "+12%".
+// The deviation of `predicted` from `measured`, for example "+12%".
 std::string error_text(double predicted, double measured) {
   return fmt::format("{:+.0f}%", (predicted / measured - 1) * 100);
 }

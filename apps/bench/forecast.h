@@ -23,7 +23,7 @@ namespace paceline::bench {
 // A cluster that is described in words, for example "hosts=64,ranks=8,link=25Gbit,latency=20us".
 struct Cluster {
   int hosts = 1;
-  int ranks = 1;  // on each host
+  int ranks = 1;  // ranks on each host
   std::optional<double> link_bytes_per_s, latency_s;
   bool operator==(const Cluster&) const = default;
 
@@ -32,11 +32,11 @@ struct Cluster {
   CostModel costs(CostModel costs) const;
 };
 
-// hosts and ranks (1 when not given), link in bit/s with k, M, G or T, latency with us, ms or s.
-// Throws SettingError (engine/core/option_text.h).
+// Reads hosts= and ranks= (both 1 when not given), link= in bit/s with k, M, G or T, and latency=
+// with us, ms or s. Throws SettingError (engine/core/option_text.h).
 Cluster parse_cluster(std::string_view text);
 
-// "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
+// A text such as "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
 std::string describe(const Cluster& cluster, const CostModel& costs);
 
 // One call by one algorithm, for the simulator. It is simulated at once if that is possible,

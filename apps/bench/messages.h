@@ -78,9 +78,9 @@ struct Turn {
 struct TurnResult {
   static constexpr const char* kKind = "result";
   std::string lacks;            // why the library cannot do it; then nothing was measured
-  std::vector<double> seconds;  // of each call, on this rank
+  std::vector<double> seconds;  // duration of each call on this rank
   std::string difference;       // with Turn::check: the first wrong element; empty when right
-  double idle_seconds = 0;      // since the last turn
+  double idle_seconds = 0;      // time since the last turn
   double idle_cpu_seconds = 0;  // processor time of this process during idle_seconds
 };
 
@@ -106,10 +106,10 @@ struct CallTurn {
 
 struct CallTurnResult {
   static constexpr const char* kKind = "result";
-  std::string lacks;                              // as above
+  std::string lacks;                              // as in TurnResult
   double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
   double per_second = 0;                          // calls, or messages that the callee received
-  double idle_seconds = 0, idle_cpu_seconds = 0;  // as above
+  double idle_seconds = 0, idle_cpu_seconds = 0;  // as in TurnResult
 };
 
 // One end of the socket. An invalid or too long message is Error(kCorrupt), a closed socket

@@ -53,7 +53,7 @@ bool is_plannable(Operation operation);
 bool has_form(Operation operation, Placement placement);
 // The form in which the operation is usually called.
 Placement usual_placement(Operation operation);
-// `wanted` if the operation has that form, else its usual one.
+// Returns `wanted` if the operation has that form, otherwise its usual form.
 Placement placement_for(Operation operation, std::optional<Placement> wanted);
 
 // The number of elements for buffers of `bytes`, of the whole buffer or of one block, like
@@ -84,9 +84,9 @@ class SizeError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Sizes as people type them: "4K,64K,1M", and ranges "8:1G" (times 4) or "8:1G:2" (times 2). K, M
-// and G are powers of 1024; "KB" and "KiB" mean the same. The sizes ascend without duplicates, each
-// from 1 to kLargestSize. Throws SizeError.
+// Reads sizes as people type them: "4K,64K,1M", and ranges "8:1G" (each 4 times the one before) or
+// "8:1G:2" (2 times). K, M and G are powers of 1024; "KB" and "KiB" mean the same. The result
+// ascends without duplicates; each size is from 1 to kLargestSize. Throws SizeError.
 std::vector<std::size_t> parse_sizes(std::string_view text);
 
 }  // namespace paceline::bench

@@ -67,7 +67,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kGrace = 3s;           // for ranks to end after their conversation was closed
-constexpr auto kAcceptSlice = 100ms;  // between looks at whether a process has ended
+constexpr auto kAcceptSlice = 100ms;  // interval between checks whether a process has ended
 constexpr std::size_t kShownOutput = 2000;
 
 launcher::LaunchOptions options_for(int num_ranks) {
@@ -260,7 +260,7 @@ std::string RankSet::output() const {
 }
 
 void RankSet::stop() {
-  for (auto& rank : ranks_) rank.reset();  // tells them to end
+  for (auto& rank : ranks_) rank.reset();  // closes the conversation, so the rank ends
   const Deadline deadline = Deadline::after(kGrace);
   for (const launcher::Process& process : processes_) {
     wait_ready(process.pidfd.get(), POLLIN, deadline);

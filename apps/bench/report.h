@@ -38,7 +38,8 @@ std::string rounded_text(double value, double whole_from = 1000);
 
 // One round's calls of one contestant.
 struct Round {
-  double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;  // of the slowest rank's time of each call
+  // Each call has the time of its slowest rank.
+  double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;
   int calls = 0;
 };
 
@@ -61,15 +62,15 @@ struct Row {
   double median_us() const;
   double p95_us() const;
   double p99_us() const;
-  Spread spread() const;  // of the rounds' medians
-  double min_us() const;  // of all calls
+  Spread spread() const;  // spread of the rounds' medians
+  double min_us() const;  // over all calls, like max_us()
   double max_us() const;
   double algbw() const;
   double busbw() const;
   // Whether other programs probably disturbed the measurement: the rounds' medians differ by more
   // than a factor of 2, or the median call took more than 5 times as long as the fastest.
   bool is_noisy() const;
-  // "paceline, ordinary", "gloo".
+  // The name of the row in tables and charts: "paceline, ordinary", "gloo".
   std::string label() const;
 };
 
@@ -86,7 +87,7 @@ struct Participant {
   std::string name, title, version;
 };
 
-// The beginning of every kind of report.
+// The members that every kind of report begins with.
 struct ReportHead {
   std::string date;       // UTC, ISO 8601
   std::string command;    // as typed
@@ -101,7 +102,7 @@ struct ReportHead {
 };
 
 struct Report : ReportHead {
-  std::vector<Row> rows;  // by operation, then size, then contestant
+  std::vector<Row> rows;  // in the order of operations, then sizes, then contestants
 };
 
 // The ratios' median and range, and a mark if they are not reliable: "2.00 [1.90, 2.10]" or
@@ -160,7 +161,7 @@ struct CallRow {
 
 struct CallReport : ReportHead {
   bool busy = false;          // all cores computed during the measurement
-  std::vector<CallRow> rows;  // by way, size, measure, figure, then contestant
+  std::vector<CallRow> rows;  // ordered by way, size, measure, figure, contestant
 };
 
 // The note that explains "noisy"; empty if no row is noisy.

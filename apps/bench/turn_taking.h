@@ -47,7 +47,7 @@ struct TurnEvents {
 
 // A contestant in one of the forms in which it is measured, for example with one kind of memory.
 struct Entrant {
-  RankSet* set = nullptr;  // null: left out
+  RankSet* set = nullptr;  // null: the entrant has been left out
   bool takes_part = true;  // at the current point
 };
 
@@ -86,7 +86,7 @@ class TurnTaking {
 
   // The report with all rows that are finished so far.
   const AnyReport& report() const { return report_; }
-  // Measures all points.
+  // Measures all points and returns the report.
   const AnyReport& run(const TurnEvents<Row>& events = {}) {
     const std::vector<Point> wanted = points();
     std::size_t done = 0;

@@ -17,7 +17,7 @@ namespace paceline::apps {
 
 namespace {
 
-// torchrun's options that are known here but not available.
+// Options of torchrun that are not available here; the message about them says so.
 constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
                                                            "--start-method",
                                                            "--local-addr",

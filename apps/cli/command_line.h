@@ -46,7 +46,7 @@ CommandLine split_around_words(const CLI::App& app, const std::vector<std::strin
 // the others. Returns false if --help was typed. Throws UsageError.
 bool take_options(CLI::App& app, const CommandLine& line);
 
-// Where the value of `option` comes from: "flag --name", "variable PET_NAME", a default's source,
+// The origin of the value of `option`: "flag --name", "variable PET_NAME", the source of a default,
 // or "default".
 std::string origin_of(const CLI::Option& option, const CommandLine& line);
 

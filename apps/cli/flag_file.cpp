@@ -133,7 +133,7 @@ bool is_foreign(int fd) {
   return !own || (status.st_mode & S_IWOTH) != 0;
 }
 
-// The path that the command line or the variable gives; "" if neither does.
+// The path that the option --config or its variable gives; "" if neither is set.
 std::string named_path(const CommandLine& line) {
   for (const std::string& option : line.options) {
     if (option.starts_with("--config=")) return option.substr(std::strlen("--config="));
@@ -147,7 +147,7 @@ struct Opened {
   std::string obstacle;  // why the file is not read; empty if the user wants no file
 };
 
-// A device such as /dev/null means that the user wants no file.
+// Opens the file. A device such as /dev/null means that the user wants no file.
 Opened open_flag_file(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return {Fd(), std::strerror(errno)};

@@ -34,7 +34,7 @@ struct OptionTarget {
 enum OptionTraits : unsigned {
   kDecidedHere = 1,   // applies to the whole job; not passed on to other hosts
   kOfHosts = 2,       // concerns how the hosts of --hosts are reached
-  kNotSubmitted = 4,  // has no meaning in a job that a scheduler starts
+  kNotSubmitted = 4,  // has no effect in a job that a scheduler starts
   kNoVariable = 8,    // cannot be set by a variable
 };
 
@@ -54,7 +54,7 @@ struct Option {
   bool given() const { return !text.empty(); }
   // The value in effect as text; "" if there is none.
   std::string value() const;
-  // The text as a number from `min` to `max`. Throws UsageError.
+  // The text as a number; UsageError if it is not a number from `min` to `max`.
   long number(long min, long max) const { return whole_number(source, text, min, max); }
   // Throws UsageError, which names the source, the text and what is allowed.
   [[noreturn]] void refuse(const std::string& allowed) const {
@@ -120,7 +120,7 @@ class OptionTable {
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // The group in the help for options that are declared from here on.
+  // Sets the group in the help for the options that are declared after this call.
   void group(const char* name) { group_ = name; }
   Option& value(const std::string& names, const char* type, const char* help, OptionTarget target,
                 unsigned traits = 0);

@@ -1,6 +1,6 @@
 #pragma once
 
-// "Did you mean ...?" for a mistyped option or command.
+// Suggestions ("did you mean ...?") for a mistyped option or command.
 
 #include <string>
 #include <vector>

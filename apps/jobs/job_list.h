@@ -37,7 +37,7 @@ struct JobEntry {
   std::vector<std::string> hosts;               // for a launcher of --hosts; empty: an agent
 
   bool is_launcher() const { return !hosts.empty(); }
-  // Whether other ranks of the job are on other hosts, or in another entry.
+  // Whether other ranks of the job may be on other hosts or in another entry.
   bool is_part() const { return of_hosts || is_launcher() || world_size > num_local_ranks; }
 };
 
@@ -73,11 +73,11 @@ JobEntry find_agent(const std::vector<std::string>& arguments);
 // cannot be inspected here.
 std::string no_ranks_here(const Job& job);
 
-// "4", "ranks 0-1 of 4", "on 2 hosts".
+// The ranks as text: "4", "ranks 0-1 of 4", "on 2 hosts".
 std::string ranks_text(const JobEntry& job);
-// "./train --epochs 3", cut to `width`.
+// The command as text, such as "./train --epochs 3", cut to `width`.
 std::string short_command(const JobEntry& job, std::size_t width);
-// "42 s", "3:07", "2:03:07".
+// The age as text: "42 s", "3:07", "2:03:07".
 std::string age_text(std::int64_t seconds);
 
 }  // namespace paceline::apps

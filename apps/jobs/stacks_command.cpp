@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLongestLook = 10;  // seconds; a process inside the kernel may never stop
+constexpr unsigned kLongestLook = 10;  // seconds; a process blocked in the kernel may never stop
 constexpr auto kLongestStacksAnswer = 60s;
 
 struct StacksTexts {

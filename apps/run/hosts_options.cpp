@@ -25,7 +25,7 @@ namespace paceline::apps {
 
 namespace {
 
-// A size above 1 means that this launcher was started once for each task.
+// Refuses a size above 1: it means that another launcher has started this one once for each task.
 void refuse_copies(const GetVariable& variable, const std::string& name, const char* launcher) {
   const auto size = read_number(variable, name);
   if (!size || *size <= 1) return;
@@ -36,7 +36,8 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
                   launcher, *size, name));
 }
 
-// Each component of a job has variables of its own, and only srun can start processes on all.
+// Refuses a SLURM job with several components: each has variables of its own, and only srun can
+// start processes on all of them.
 void refuse_components(const GetVariable& variable) {
   const auto size = read_number(variable, "SLURM_HET_SIZE");
   if (!size || *size <= 1) return;
@@ -242,7 +243,8 @@ HostRoute route_through_srun(const Host& host, const std::string& paceline) {
           {kOptionsOfSrun.begin(), kOptionsOfSrun.end()}};
 }
 
-// `paceline`: the command's path on the host.
+// The route to a host: none for this machine, srun, or ssh. `paceline`: the command's path on the
+// host.
 HostRoute route_to(const Host& host, const OptionTable& table, const std::string& paceline) {
   const Option& ssh_command = table["--ssh-command"];
   const bool allocated = !table["--hosts"].given() && !table["--hostfile"].given();

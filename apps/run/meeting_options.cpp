@@ -33,7 +33,7 @@ OptionTarget nodes_target(LaunchOptions& launch) {
     };
     const auto colon = option.text.find(':');
     launch.min_nodes = number(option.text.substr(0, colon));
-    launch.num_nodes = number(option.text.substr(colon + 1));  // npos + 1 is 0
+    launch.num_nodes = number(option.text.substr(colon + 1));  // without a colon: npos + 1 is 0
     if (launch.min_nodes <= launch.num_nodes) return;
     throw UsageError(fmt::format("{}: '{}': MIN is above MAX", option.source, option.text));
   };

@@ -43,7 +43,7 @@ std::string yaml_text(const std::string& text) {
   return strict_json_text(text, fmt::format("manifest: '{}'", launcher::neutralise(text)));
 }
 
-// Kubernetes expands $(NAME) in arguments, and reads $$ as one $.
+// Doubles every $, because Kubernetes expands $(NAME) in arguments and reads $$ as one $.
 std::string quoted_argument(const std::string& text) {
   std::string doubled;
   for (const char c : text) doubled += c == '$' ? std::string("$$") : std::string(1, c);

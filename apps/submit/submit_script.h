@@ -15,7 +15,7 @@ struct SubmitRequest {
   int num_nodes = 1;
   int ranks_per_node = 1;
   int cores_per_rank = 1;
-  std::string memory;                    // per node: 16G
+  std::string memory;                    // per node, such as 16G
   std::string paceline;                  // its path on the nodes
   std::vector<std::string> run_options;  // passed on to paceline run
   std::vector<std::string> command;      // the program and its arguments
@@ -24,7 +24,7 @@ struct SubmitRequest {
 struct SlurmRequest {
   std::string time, partition, account, qos, constraint, reservation, array, output;
   std::string directory;     // the folder in which the job starts
-  int signal_seconds = 120;  // before the end of the job's time
+  int signal_seconds = 120;  // time of the signal before the time limit; 0: no signal
   bool no_requeue = false;
 };
 

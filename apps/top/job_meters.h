@@ -32,7 +32,7 @@ struct RankFigures {
   std::optional<double> samples_per_second;
   std::optional<double> operations_per_second;
   std::optional<double> waiting_share;  // share of the time spent waiting for others
-  std::string where;                    // the last operation, "all_reduce #42"
+  std::string where;                    // the last operation, such as "all_reduce #42"
   bool straggler = false;
 };
 
@@ -92,7 +92,7 @@ class CallMeter {
   std::map<int, Before> before_;  // by rank
 };
 
-// "12 us", "1.5 ms": three digits at most.
+// A duration as text with at most three digits: "12 us", "1.5 ms".
 std::string time_text(double seconds);
 
 }  // namespace paceline::apps

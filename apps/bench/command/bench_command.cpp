@@ -78,7 +78,7 @@ int measure_and_write(const bench::ReportHead& report, const std::function<void(
     measure();
   } catch (const Error&) {
     const auto notes = std::span(report.notes).subspan(num_said);
-    print_notes(notes.first(notes.size() - 1));  // the last one is the error
+    print_notes(notes.first(notes.size() - 1));  // without the last note, which is the error
     write();
     throw;
   }

@@ -14,7 +14,8 @@
 
 namespace paceline::apps {
 
-// Checks an output file before minutes are spent on measuring. Throws UsageError.
+// Checks that an output file can be written, before minutes are spent on measuring. Throws
+// UsageError.
 void require_writable(const std::string& flag, const std::string& path);
 
 // From now on the first SIGINT or SIGTERM ends the measurement, and the second one ends this

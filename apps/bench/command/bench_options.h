@@ -25,7 +25,7 @@ enum BenchMode : unsigned {
   kPredict = 16,   // compares predictions with measurements
 };
 
-// The name of a file that means standard output.
+// The file name that means standard output.
 inline constexpr const char* kStandardOutput = "-";
 
 struct BenchOptions {

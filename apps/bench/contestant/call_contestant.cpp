@@ -135,7 +135,7 @@ CallTimes CallContestant::call_all(CallLoad& load) {
 
 int run_call_worker(int argc, char** argv, const ConnectCalls& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
-    const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps it free
+    const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps this port free
     check(port != nullptr, "MASTER_PORT is not set");
     const CallPlace place{.is_caller = end.who().rank == 0,
                           .uses_tcp = setup.option == "tcp",

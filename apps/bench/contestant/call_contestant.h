@@ -35,7 +35,7 @@ using CallClock = std::chrono::steady_clock;
 
 // The times of a turn of kBlocking.
 struct CallTimes {
-  std::vector<double> seconds{};  // of each call that was not slow
+  std::vector<double> seconds{};  // duration of each call that was not slow
   std::uint64_t calls = 0;        // including slow ones
 };
 
@@ -43,7 +43,7 @@ struct CallTimes {
 class CallLoad {
  public:
   explicit CallLoad(const CallTurn& turn);
-  // Starts the clock. Called by the measurement before each turn; a contestant whose threads take
+  // Starts the clock. The measurement calls it before each turn. A contestant whose threads take
   // time to start calls it again when they are ready.
   void start();
   double seconds_since_start() const;
@@ -66,7 +66,7 @@ class CallContestant {
  public:
   virtual ~CallContestant() = default;
 
-  // "gRPC 1.51.1".
+  // The library and its version, for example "gRPC 1.51.1".
   virtual std::string version() const = 0;
   // Why the library cannot do it, for example "has no one-way calls"; empty if it can.
   virtual std::string lacks(const CallTurn& turn) const = 0;

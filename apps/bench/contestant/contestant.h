@@ -16,7 +16,7 @@
 
 namespace paceline::bench {
 
-// Page-aligned memory; freed with its last owner.
+// Page-aligned memory, which is freed with its last owner.
 struct Memory {
   std::byte* data = nullptr;
   std::shared_ptr<void> owner;
@@ -29,14 +29,14 @@ class Contestant {
  public:
   virtual ~Contestant() = default;
 
-  // "Open MPI 4.1.4".
+  // The library and its version, for example "Open MPI 4.1.4".
   virtual std::string version() const = 0;
 
   // Why the library cannot do it, for example "has no bfloat16"; empty if it can. The same on every
   // rank.
   virtual std::string lacks(Op op, Dtype dtype, Placement placement) const = 0;
 
-  // False for a yardstick that only moves bytes: it has no result to check.
+  // Whether there are results to check. False for a yardstick that only moves bytes.
   virtual bool gives_results() const { return true; }
 
   // Collective. Allocates memory of that kind for an input or an output. Called only with kOrdinary

@@ -49,7 +49,7 @@ class Pattern {
   const Dtype dtype_;
   const int world_size_;
   const std::size_t element_;   // bytes
-  std::vector<Table> of_rank_;  // one period each
+  std::vector<Table> of_rank_;  // one table for each rank
   Table of_sum_;
 };
 

@@ -97,7 +97,7 @@ std::vector<std::string> AgentLink::read() {
     taken += kHeader + length;
   }
   input_.erase(0, taken);
-  // Messages that arrived before the end still count.
+  // Returns the messages that arrived before the connection ended; a later call reports the end.
   if (messages.empty() && !closed_.empty()) fail(ErrorCode::kPeerLost, "{}: {}", peer_, closed_);
   return messages;
 }
@@ -139,7 +139,8 @@ void AgentLink::flush() {
 
 namespace {
 
-// Sends all bytes at once, because a handshake's messages are smaller than any socket's buffer.
+// Sends all bytes, or returns false. A message of the handshake is smaller than any socket's
+// buffer, so a part of it need never wait.
 bool send_now(const Fd& socket, std::span<const std::byte> bytes) {
   SendQueue queue;
   queue.add(bytes);

@@ -33,7 +33,7 @@ inline constexpr char kAgentContext[] = "agents of a job";
 
 class AgentLink {
  public:
-  // The agent's end: `socket` has been authenticated.
+  // The agent's end. Requires: `socket` has been authenticated.
   explicit AgentLink(Fd socket);
   // The coordinator's end. The agent at the other end must first prove that it knows the secret
   // (authenticated()). `secret` must outlive this object.
@@ -43,7 +43,7 @@ class AgentLink {
   // when the other end has closed the connection, kInvalid when it is not an agent of the job,
   // kCorrupt when it breaks the protocol.
   std::vector<std::string> read();
-  // Sends as much as the socket takes now, and keeps the rest. Error(kPeerLost).
+  // Sends as much as the socket accepts now, and keeps the rest for flush(). Error(kPeerLost).
   void send(const std::string& text);
   void send_sign_of_life() { send(""); }
   // A sign of life that asks for the time as well. Error(kPeerLost).

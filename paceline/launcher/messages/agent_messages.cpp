@@ -71,7 +71,7 @@ constexpr std::array kOrders = {"start",     "stop",          "wait",  "end",   
 static_assert(kReports.size() == std::variant_size_v<Report>);
 static_assert(kOrders.size() == std::variant_size_v<Order>);
 
-// Output of ranks and names of hosts need not be UTF-8; json_text() repairs them.
+// The output of ranks and the names of hosts may not be valid UTF-8; json_text() repairs them.
 template <class Message, class Types>
 std::string to_text(const Message& message, const Types& types) {
   Json json = std::visit([](const auto& one) { return Json(one); }, message);

@@ -31,18 +31,18 @@ struct Failure {
   int exit_code = 0;        // of the job, if it ends because of this failure
   int signal = 0;           // the signal that killed the rank; 0: it exited by itself
   std::string reason;       // "out of memory"; empty: no short reason is known
-  bool on_purpose = false;  // by --chaos
+  bool on_purpose = false;  // --chaos caused it
   // The moment of the failure on the monotonic clock of the reporting agent. The coordinator
   // converts it to its own clock, with an error of at most `clock_error`, or drops it.
   std::optional<std::chrono::nanoseconds> at;
-  std::chrono::nanoseconds clock_error{};  // not sent
+  std::chrono::nanoseconds clock_error{};  // largest error of `at`; not sent
 
   // Whether the program did not cause it.
   bool blameless() const { return on_purpose || kind == Kind::kHost; }
   bool operator==(const Failure&) const = default;
 };
 
-// The services that an agent offers to the next generation, in case rank 0 runs at its node.
+// The services that an agent offers to the next generation, in case rank 0 runs on its node.
 struct Offer {
   Endpoint store;   // the node already listens there
   Endpoint master;  // a port that is kept free for rank 0
@@ -133,7 +133,7 @@ struct Standstill {
   std::uint64_t steps = 0;   // made by all ranks together in this generation
   bool idle = false;         // no rank uses processor time
   std::vector<int> running;  // ranks whose processes have not ended
-  std::vector<int> stopped;  // by SIGSTOP or at a terminal
+  std::vector<int> stopped;  // ranks that are stopped, by SIGSTOP or by a terminal
   // Ranks of any node that wait in the first meeting of all ranks, and ranks that have not arrived
   // there. Empty except on the node of rank 0.
   std::vector<int> waiting, missing;
@@ -160,7 +160,7 @@ struct RankShare {
 
 struct Shares {
   int generation = 0;
-  std::vector<RankShare> ranks;  // of this node
+  std::vector<RankShare> ranks;  // the ranks of this node
   bool operator==(const Shares&) const = default;
 };
 
@@ -170,10 +170,10 @@ using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, Gi
 // --- Orders ---
 struct StartOrder {
   NodePlace place;
-  Endpoint store;                   // the ranks' store, at node 0
+  Endpoint store;                   // the ranks' store, on node 0
   Endpoint master;                  // for programs that create a store of their own
   std::string note;                 // why this generation starts; empty for the first
-  std::vector<Endpoint> stand_ins;  // where to look for the next coordinator, in this order
+  std::vector<Endpoint> stand_ins;  // where to look for the next coordinator, in order
   bool operator==(const StartOrder&) const = default;
 };
 
@@ -261,7 +261,7 @@ std::string encode(const Order& order);
 Report decode_report(const std::string& text);
 Order decode_order(const std::string& text);
 
-// One order on its way to an agent.
+// An order that is to be sent to an agent.
 struct Mail {
   int to = -1;  // the agent
   Order order;
@@ -296,9 +296,9 @@ struct JobEnd {
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
   std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
   int stop_signal = 0;         // the first signal that ended the launcher; 0: none
-  bool abandoned = false;      // the supervisor is gone
+  bool abandoned = false;      // the supervisor has ended
 
-  // 0, the exit code of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  // The job's exit code: 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

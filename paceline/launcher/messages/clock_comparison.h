@@ -27,7 +27,7 @@ struct ClockExchange {
   bool operator==(const ClockExchange&) const = default;
 };
 
-// This host's monotonic clock.
+// A reading of this host's monotonic clock.
 std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Deadline::Clock::now());
 
 // Whether a monotonic clock can have this reading: 0 or above, and below 36 years. So sums of

@@ -86,7 +86,7 @@ void send_answer(const JobRequest& request, const std::string& text) {
   try {
     send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
   } catch (const Error&) {
-    // The process that asked has gone.
+    // The process that asked has ended or does not read.
   }
 }
 

@@ -18,7 +18,7 @@ namespace paceline::launcher {
 // to count from the last number.
 struct RestartBudget {
   int max_restarts = 0;
-  std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
+  std::chrono::nanoseconds window = std::chrono::hours(1);  // 0: restarts of the whole job count
   bool after_damage = true;  // whether ranks whose state was damaged are started again
 
   int num_restarts = 0;  // so far, including restarts before the window

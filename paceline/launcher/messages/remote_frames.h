@@ -23,7 +23,7 @@ namespace paceline::launcher {
 enum class FrameKind : char {
   kHello = 'H',  // both directions: the version of Paceline; always the first frame
   kAlive = 'A',  // both directions, every few seconds: a sign of life
-  kClock = 'K',  // to the host: asks for the time there; from it: the answer. A ClockExchange
+  kClock = 'K',  // a ClockExchange; to the host: the question; from it: the answer
   // To the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
@@ -55,12 +55,12 @@ Endpoint decode_endpoint(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 
-// The first bytes of a host's launcher.
+// The first bytes that the launcher on the other host sends.
 inline constexpr std::string_view kGreeting = "\x01paceline-remote-1\n";
 
 class FrameReader {
  public:
-  // With a greeting, skips all bytes before it.
+  // If there is a greeting, skips all bytes before it.
   explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
 
   void feed(std::string_view bytes);
@@ -80,7 +80,7 @@ class FrameReader {
 
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
-  std::string host;                 // as the launcher calls it; before the rank in "[a:3] "
+  std::string host;                 // the launcher's name for it; before the rank in "[a:3] "
   std::string secret;               // of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
   // Where the agents meet now, in a job that has begun. nullopt: at the first host.

@@ -35,7 +35,7 @@ struct RankRole {
 int num_ranks(const Roles& roles);
 // Requires: rank < num_ranks(roles).
 RankRole role_of(const Roles& roles, int rank);
-// "trainer=2,observer=4".
+// The roles as text: "trainer=2,observer=4".
 std::string to_text(const Roles& roles);
 
 // Reads what to_text() writes. Error(kInvalid) names `source`, the wrong part and what is allowed.

@@ -33,7 +33,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostAtOnce = 512;  // half of the descriptors that a process usually has
+constexpr std::size_t kMostAtOnce = 512;               // half of the usual limit of descriptors
 constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // total size of the answers
 constexpr milliseconds kPatienceWithJobs = 500ms;      // with a silent job while others wait
 constexpr milliseconds kPauseBetweenTries = 5ms;       // while a socket's queue is full
@@ -51,7 +51,7 @@ class Question {
   const std::string& mark() const { return mark_; }
   const std::string& answer() const { return answer_; }
   bool is_over() const { return is_over_; }
-  // Why the answer is not complete, once it is over.
+  // Once is_over(): why the answer is not complete; nullopt if it is complete.
   const std::optional<Error>& problem() const { return problem_; }
   bool is_patience_over() const { return patience_.expired(); }
   // The entry for poll(), which skips it before there is a connection.
@@ -201,7 +201,7 @@ bool parse_mark(const std::string& mark, RunningJob& job) {
          job.num_ranks >= 0 && job.num_threads >= 0;
 }
 
-// A socket that listens under a mark's name.
+// A listening socket whose name is that of a mark.
 struct Mark {
   std::string name;
   pid_t launcher = -1;

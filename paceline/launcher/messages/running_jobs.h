@@ -11,7 +11,7 @@
 //
 //   1. A socket is trusted only if the process that listens on it is the one in its name and
 //      belongs to this user (root trusts all users).
-//   2. No byte is sent to any other socket.
+//   2. No byte is sent to a socket that is not trusted.
 //   3. If /proc shows that a socket breaks rule 1, no connection is made at all.
 //   4. Marks are asked in rounds, one mark of each process per round, so a process that makes
 //      thousands of marks does not delay the others.
@@ -31,7 +31,7 @@
 namespace paceline::launcher {
 
 struct JobAnswer {
-  std::string mark;  // of the job that answered
+  std::string mark;  // mark of the job that answered
   std::string text;
 };
 

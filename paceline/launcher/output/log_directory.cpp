@@ -65,7 +65,7 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_removed(file.get())) continue;
-      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // a full disk
+      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // the disk is full
     } else if (errno != EWOULDBLOCK) {
       return {.lock = std::move(file)};
     }
@@ -91,7 +91,7 @@ using Folder = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-// "rank-000.log", "rank-001-000.timeline".
+// Whether Paceline makes files of that name: "rank-000.log", "rank-001-000.timeline".
 bool is_made_by_paceline(std::string_view name) {
   if (name == kClaimFile) return true;
   if (!name.starts_with("rank-")) return false;
@@ -197,7 +197,7 @@ std::string absolute(const std::string& path) {
   fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
 
-// paceline-20261231-235959-x7Fq2a, readable by its owner alone.
+// Creates a folder like paceline-20261231-235959-x7Fq2a, which only its owner can read.
 std::string make_folder_in(const std::string& base, std::string& problem) {
   std::string name =
       fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", base, fmt::localtime(std::time(nullptr)));

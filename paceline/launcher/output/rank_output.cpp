@@ -58,11 +58,11 @@ bool RankOutput::read_some(int stream) {
   const auto into = std::as_writable_bytes(std::span(buffer));
   std::size_t length = 0;
   ssize_t got = 0;
-  do {  // a terminal gives 4 KiB at a time
+  do {  // a terminal returns at most 4 KiB per read
     got = read_ready(from.pipe.get(), into.subspan(length));
     length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
   } while (got > 0 && length < into.size());
-  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal's end is EIO
+  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal ends with EIO
   const std::string_view bytes(buffer, length);
   write_log(bytes);
   remember(bytes);

@@ -31,7 +31,7 @@ class RankOutput {
   bool is_open(int stream) const { return static_cast<bool>(streams_[stream].pipe); }
   // Whether the stream's console is saturated, so the stream must not be read now.
   bool is_held_up(int stream) const;
-  // True once after each change of is_held_up().
+  // Returns true once after each change of is_held_up().
   bool hold_changed(int stream);
 
   // Reads the bytes that have arrived, at most 64 KiB; returns false if there were none. Closes the
@@ -42,7 +42,7 @@ class RankOutput {
   void drain();
   void close(int stream);
 
-  // Why the log is incomplete; empty when it is whole.
+  // Why the log is incomplete; empty if it is complete.
   const std::string& log_problem() const { return log_problem_; }
   // The last `count` lines of both streams, in the order of arrival, with control characters shown
   // as text; long lines are cut.

@@ -71,7 +71,7 @@ std::vector<Cores> divide(const Cores& cores, int num_ranks, std::span<const Lev
   return divide(cores, num_ranks, inner_levels);
 }
 
-// The cores by their kind, the fastest kind first.
+// Groups the cores by kind, the fastest kind first.
 std::vector<Cores> kinds_of(const Cores& cores) {
   std::vector<double> speeds;
   for (const Core& core : cores) speeds.push_back(core.speed);

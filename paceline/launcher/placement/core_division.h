@@ -11,7 +11,7 @@
 //   1. every rank lies within one part; D'Hondt's method assigns ranks to parts, which makes the
 //      smallest share as large as possible (a part that is too small for a rank stays idle);
 //   2. every rank gets whole parts, if there are more parts than ranks;
-//   3. this level is ignored.
+//   3. no division at this level; the next level decides.
 // Within the smallest parts cores are split evenly, in hardware order. A share that is larger than
 // the smallest one and straddles parts is cut down to one of these parts, if that part is large
 // enough.
@@ -29,7 +29,7 @@ enum class Level { kPackage, kNuma, kCache, kCluster };
 inline constexpr std::array kLevels = {Level::kPackage, Level::kNuma, Level::kCache,
                                        Level::kCluster};
 
-// "package", "NUMA node", "cache", "cluster".
+// The name of a level: "package", "NUMA node", "cache" or "cluster".
 const char* name_of(Level level);
 // The number of the part of the machine to which a core belongs at that level.
 int part_of(const Core& core, Level level);
@@ -39,7 +39,8 @@ using Cores = std::vector<Core>;
 // The parts in hardware order, each with its cores.
 std::vector<Cores> parts_at(const Cores& cores, Level level);
 
-// One share per rank, none empty, no core twice. Requires: 1 <= num_ranks <= number of cores.
+// Returns one share for each rank. No share is empty, and no core is in two shares. Requires: 1 <=
+// num_ranks <= number of cores.
 std::vector<Cores> divide_cores(const Cores& cores, int num_ranks);
 
 // Divides `num_ranks` seats among parts of these sizes by D'Hondt's method: the smallest quotient

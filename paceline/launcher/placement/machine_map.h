@@ -18,7 +18,7 @@ struct MappedCore {
   std::vector<int> ranks;   // local ranks that may run on one of its cpus
 
   bool is_given() const;  // whether at least one of its cpus is given
-  // "" for a core without ranks, "3", "0,1" or "0-7".
+  // The ranks as text: "3", "0,1" or "0-7"; "" for a core without ranks.
   std::string rank_text() const;
 };
 
@@ -41,7 +41,8 @@ struct MappedPackage {
 // has ranks.
 std::vector<MappedPackage> map_machine(const Topology& topology, const Placement* placement);
 
-// "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and the part given to this process.
+// A text such as "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and the part that is
+// given to this process.
 std::string describe_machine(const Topology& topology);
 
 // The machine as lines of text: a block for each cache, a column for each core; then each rank's

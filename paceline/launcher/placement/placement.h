@@ -13,7 +13,7 @@
 // With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
 // for each other while another core is idle. The ranks share their NUMA node instead.
 //
-// Pure: a topology and a request in, a plan out.
+// Pure: makes a plan from a topology and a request.
 
 #include <optional>
 #include <string>
@@ -25,7 +25,7 @@ namespace paceline::launcher {
 
 enum class BindTo { kCore, kCache, kNuma, kPackage, kNone, kMap };
 
-// "core", "cache", ...: as the option --bind spells it.
+// The word that --bind uses for it: "core", "cache", ...
 const char* name_of(BindTo bind);
 
 struct Binding {
@@ -36,7 +36,7 @@ struct Binding {
 
 struct PlacementRequest {
   int num_local_ranks = 1;
-  std::optional<int> threads_per_rank;  // instead of one per core
+  std::optional<int> threads_per_rank;  // set: instead of one per core
   Binding binding;
 };
 
@@ -52,7 +52,7 @@ struct Placement {
   std::vector<RankPlacement> ranks;
   bool bound = false;                // affinity masks and memory policies are to be set
   bool oversubscribed = false;       // ranks x threads exceed the cpus (or the quota)
-  std::vector<std::string> reasons;  // a sentence each
+  std::vector<std::string> reasons;  // one sentence for each reason
 };
 
 // Error(kInvalid) for a map that does not have one set per rank or names cpus that were not given.
@@ -63,7 +63,7 @@ Placement plan_placement(const Topology& topology, const PlacementRequest& reque
 // more than the cpu quota allows.
 int automatic_ranks(const Topology& topology);
 
-// "rank 3: cpus 4-7 (2 cores), NUMA node 0, 2 threads"
+// A text such as "rank 3: cpus 4-7 (2 cores), NUMA node 0, 2 threads".
 std::string describe_placement(int rank, const RankPlacement& placement, bool bound);
 
 }  // namespace paceline::launcher

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kBlasVariables = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                                        "BLIS_NUM_THREADS"};
-// Each of these pins OpenMP's threads, the main thread among them.
+// Each of these variables pins OpenMP's threads, including the main thread.
 constexpr std::array kPinningVariables = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY"};
 
@@ -124,7 +124,8 @@ class Judge {
     }
   }
 
-  // Finds an outer launcher that binds its one process to one core.
+  // Warns if this process was given only a part of the machine's cores, for instance by an outer
+  // launcher that binds its only process to one core.
   void look_at_mask() {
     const Topology& machine = facts_.topology;
     if (num_ranks_ <= machine.num_cores() || machine.other_cores.empty()) return;

@@ -22,7 +22,7 @@ struct Warning {
   bool operator==(const Warning&) const = default;
 };
 
-// "what: price; cure"
+// The text "what: price; cure".
 std::string to_text(const Warning& warning);
 
 // The number in OMP_NUM_THREADS; nullopt if the variable is not set or is not a number.

@@ -110,7 +110,7 @@ namespace {
 
 // A smaller difference in speed is noise; the trial with fewer ranks and threads is then preferred.
 constexpr double kNoise = 0.03;
-// The least gain that is worth the trouble of a distributed job.
+// The smallest gain for which a distributed job is recommended.
 constexpr double kWorthwhile = 1.15;
 constexpr double kTenGigabit = 1.25e9;  // bytes/s
 

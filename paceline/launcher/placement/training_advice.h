@@ -23,17 +23,17 @@ enum class Division {
 };
 
 struct TrainingNeeds {
-  int num_ranks = 1;                  // wanted on this machine
-  std::uint64_t parameter_bytes = 0;  // above 0
+  int num_ranks = 1;                  // number of ranks wanted on this machine
+  std::uint64_t parameter_bytes = 0;  // size of all parameters; above 0
   std::uint64_t rank_bytes = 0;       // memory of one rank, as measured; 0: not known
-  double step_seconds = 0;            // 0: not known
+  double step_seconds = 0;            // duration of a step; 0: not known
   std::uint64_t machine_bytes = 0;    // memory that the job may use here
 };
 
 struct DivisionAdvice {
   Division division = Division::kReplicas;
   int num_ranks = 1;     // on each machine: as many as were wanted, or fewer
-  int num_machines = 1;  // like this one, at least
+  int num_machines = 1;  // at least this many machines like this one
   std::string reason;    // a sentence with the numbers
 };
 
@@ -43,7 +43,7 @@ struct DivisionAdvice {
 // division, unless the model itself is split.
 DivisionAdvice choose_division(const TrainingNeeds& needs);
 
-// "412.0 MB", powers of 1000.
+// The size as text, in powers of 1000: "412.0 MB".
 std::string size_text(double bytes);
 
 struct Combination {

@@ -141,7 +141,7 @@ void Orphans::reap(const std::function<bool(pid_t pid)>& is_owned) {
     siginfo_t ended{};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
     if (is_owned(ended.si_pid)) {
-      may_wait_ = true;  // look again once its pidfd has been seen
+      may_wait_ = true;  // look again when its owner has seen its end
       return;
     }
     waitpid(ended.si_pid, nullptr, 0);

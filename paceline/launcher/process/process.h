@@ -30,17 +30,17 @@ class ProgramError : public std::runtime_error {
   int exit_code_;
 };
 
-// The value of PATH, or "".
+// The value of PATH; "" if it is not set.
 std::string own_path();
 
 // The path of the program `name`, as typed by the user. As in a shell, a name without '/' is
 // searched for along `path`, the value of PATH. Throws ProgramError.
 std::string find_program(const std::string& name, const std::string& path = own_path());
 
-// The variables of a process.
+// The environment variables of a process.
 using Environment = std::map<std::string, std::string>;
 
-// This process's own variables.
+// The environment variables of this process.
 Environment inherited_environment();
 
 // The variables that `worker` adds to or changes in `inherited`.
@@ -93,10 +93,10 @@ bool stays_ignored(int signal);
 // Whether the launcher passes the signal on to the ranks and continues to run itself.
 bool is_for_ranks(int signal);
 
-// A signalfd(2), non-blocking. Error(kSystem).
+// Makes a non-blocking signalfd(2) for the signals. Error(kSystem).
 Fd make_signal_fd(std::span<const int> signals);
 
-// pidfd_open(2). Error(kSystem).
+// Opens a pidfd for the process (pidfd_open(2)). Error(kSystem).
 Fd open_pidfd(pid_t pid);
 
 }  // namespace paceline::launcher

@@ -54,7 +54,7 @@ void end_by_signal(int signal) {
   sigemptyset(&one);
   sigaddset(&one, signal);
   raise(signal);
-  sigprocmask(SIG_UNBLOCK, &one, nullptr);  // dies here
+  sigprocmask(SIG_UNBLOCK, &one, nullptr);  // the signal ends this process here
   _exit(128 + signal);
 }
 

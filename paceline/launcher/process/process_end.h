@@ -37,10 +37,10 @@ int shell_status(int wait_status);
 // Makes a RankEnd from that word.
 RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after);
 
-// "SIGKILL", "SIGTERM", ...
+// The name of a signal: "SIGKILL", "SIGTERM", ...
 std::string signal_name(int signal);
 
-// "exit code 3", "killed by SIGSEGV".
+// A text such as "exit code 3" or "killed by SIGSEGV".
 std::string describe(const RankEnd& end);
 
 // Flushes stdio, then ends this process by `signal`, without a core file. If the kernel does not

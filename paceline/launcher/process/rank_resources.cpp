@@ -20,7 +20,7 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr rlim_t kPerRank = 6;   // two pipes, a log, a pidfd; a seed's socket and pidfd
+constexpr rlim_t kPerRank = 6;   // two pipes, a log and a pidfd; the socket and pidfd of a seed
 constexpr rlim_t kForAll = 128;  // for the launcher itself, and for other connections to the store
 
 rlimit original_limit{};
@@ -29,7 +29,7 @@ bool raised = false;
 }  // namespace
 
 void require_descriptors(int num_local_ranks) {
-  // One more per rank for its connection to the store.
+  // Each rank needs one more descriptor, for its connection to the store.
   const rlim_t needed = (kPerRank + 1) * static_cast<rlim_t>(num_local_ranks) + kForAll;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

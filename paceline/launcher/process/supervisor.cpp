@@ -34,15 +34,15 @@ namespace {
 // in the foreground again, so it checks from time to time.
 class StdinRelay {
  public:
-  // `terminal` is not owned; `to_rank` is the non-blocking writing end of rank 0's stdin.
+  // Does not own `terminal`. `to_rank` is the non-blocking writing end of rank 0's stdin.
   StdinRelay(int terminal, Fd to_rank) : terminal_(terminal), to_rank_(std::move(to_rank)) {}
 
-  // The descriptor to poll now, or -1, and the events.
+  // The descriptor to poll now (-1: none), and the events to poll for.
   int poll_fd() const;
   short poll_events() const;
   // Whether it waits for this process to come to the foreground. If so, call poll_fd() again soon.
   bool waits_for_foreground() const;
-  // Call when poll_fd() is ready.
+  // Call this when poll_fd() is ready.
   void pass_on();
 
  private:
@@ -184,7 +184,7 @@ void Supervisor::suspend() {
   const sigset_t stop = only(SIGTSTP);
   pass_on(SIGTSTP);
   raise(SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // the pending SIGTSTP stops this process here
   sigprocmask(SIG_BLOCK, &stop, nullptr);
   pass_on(SIGCONT);
 }
@@ -271,7 +271,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   block_handled_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is like a full disk
+  signal(SIGXFSZ, SIG_IGN);  // a log at the file size limit then gets an error, not a signal
   adopt_orphans();
   const bool terminal = isatty(STDIN_FILENO) == 1;
   Pipe control = make_pipe();
@@ -280,7 +280,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
     if (*end) fcntl(end->get(), F_SETFL, O_NONBLOCK);
   }
   Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
-  Fd signals = make_supervisor_signal_fd();  // before there are ranks that a Ctrl-Z must reach
+  Fd signals = make_supervisor_signal_fd();  // before there are ranks that a Ctrl-Z must stop
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid < 0)

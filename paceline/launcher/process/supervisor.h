@@ -24,9 +24,9 @@
 
 namespace paceline::launcher {
 
-// The agent's end.
+// The agent's end of its connection to the supervisor.
 struct AgentChannel {
-  Fd control;   // one byte per signal to act on
+  Fd control;   // one byte for each signal that the agent must handle
   Fd stdin_fd;  // the input of rank 0
 
   // The next signal; nullopt when none has arrived; 0 when the supervisor has ended.

@@ -56,7 +56,7 @@ class ChaosPlan {
   struct Action {
     int rank = 0;
     int signal = 0;
-    std::string fault;  // "kill", for the first signal of a fault; empty for later ones
+    std::string fault;  // "kill" and so on for a fault's first signal; empty for later ones
   };
 
   ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed);

@@ -47,7 +47,7 @@ void set_terminal(Environment& env, const LaunchOptions& options, const NodePlac
 // PACELINE_SECRET_FILE. Error(kInvalid) if there is none.
 Secret require_job_secret(const LaunchOptions& options);
 
-// The job's store, a port for programs that bring a store of their own, and the secret that only
+// The job's store, a port for programs that create a store of their own, and the secret that only
 // this job knows.
 //
 // On one node the store listens on loopback, on a port that the kernel picks; MASTER_PORT is
@@ -55,7 +55,7 @@ Secret require_job_secret(const LaunchOptions& options);
 // services, on the address by which the others reach it, and all use those of the node with rank 0.
 // Each generation has its own services, so that no data of an older generation reaches a rank.
 //
-// The secret travels in a memfd that each rank inherits, never in an argument or a variable.
+// The secret is passed in a memfd that each rank inherits, never in an argument or a variable.
 class JobServices {
  public:
   // For a job on one node; chooses the secret. Claims ports, but does not start a thread yet.
@@ -87,7 +87,7 @@ class JobServices {
   ReservedPort reserved_;
   Fd store_listener_;  // until start_store() passes it to the store
   std::unique_ptr<TcpStoreServer> store_;
-  std::unique_ptr<TcpStore> onlooker_;  // a client of that store
+  std::unique_ptr<TcpStore> onlooker_;  // a client of store_, for meeting()
 };
 
 // Memory in which a job's ranks can keep state that survives the ranks (MemoryCheckpoint): a file

@@ -42,7 +42,7 @@ struct LaunchOptions : JobTerms {
   int num_local_ranks = 1;
   std::optional<int> node_rank;  // nullopt: in the order in which nodes arrive
   MeetingOptions meeting;        // for several nodes
-  bool fork_server = true;       // later generations start from loaded processes (rank_seeds.h)
+  bool fork_server = true;       // later generations are forked from seeds (rank_seeds.h)
   std::vector<Fault> chaos;      // faults to inject
   std::uint64_t chaos_seed = 0;
 
@@ -58,7 +58,7 @@ struct LaunchOptions : JobTerms {
   Binding binding;
   bool report_bindings = false;
 
-  std::string timeline;                    // the trace to write at the end; empty: none
+  std::string timeline;                    // path of the trace to write at the end; empty: none
   std::string log_dir;                     // empty: a temporary one, removed after success
   std::vector<ConsoleStreams> console;     // one per local rank
   bool show_rank_0 = false;                // show all output of rank 0, on whichever node it runs
@@ -69,7 +69,7 @@ struct LaunchOptions : JobTerms {
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 
   std::chrono::nanoseconds hang_timeout = std::chrono::seconds(30);  // 0: hangs are not reported
-  bool kill_hanging = false;  // ends ranks that block the others
+  bool kill_hanging = false;  // after a hang, ends the ranks that block the others
   // A rank that keeps the others waiting for this long is reported; 0: never.
   std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
 
@@ -116,7 +116,7 @@ struct LaunchOptions : JobTerms {
   }
 
  private:
-  // The number of ranks on the hosts before number `host`. Requires: part.
+  // The number of ranks on the hosts whose numbers are below `host`. Requires: part is set.
   int ranks_before(int host) const {
     const auto begin = part->ranks_per_host.begin();
     return std::accumulate(begin, begin + host, 0);

@@ -77,7 +77,7 @@ struct SocketPair {
   Fd own, others;
 };
 
-// Empty when no descriptor is left.
+// Makes the two ends of a seed's socket; both are empty if there is no free descriptor.
 SocketPair make_seed_socket() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};
@@ -219,7 +219,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   }
   auto changes = changes_of_place(seed.environment, spec.environment);
   if (!changes) return refuse("its environment has changed");
-  changes->erase("PACELINE_SECRET_FD");  // the seed keeps its own number of that descriptor
+  changes->erase("PACELINE_SECRET_FD");  // the seed uses its own number for that descriptor
   const std::string text = order_text(*changes);
   if (text.size() > kLongestOrder) return refuse("its environment has changed too much");
   const auto wait = std::min<std::chrono::nanoseconds>(kSeedAnswer, patience_.remaining());

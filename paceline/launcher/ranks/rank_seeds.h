@@ -15,7 +15,7 @@
 //   5. Each order contains the socket for the next seed, so every socket has at most one seed.
 //
 // In all other cases the program is executed, as at the first start. Seeds are children of this
-// process and end with this object.
+// process and are ended when this object is destroyed.
 //
 // Thread safety: none. Requires: the conditions of start_process(), and that orphans become
 // children of this process.
@@ -55,7 +55,7 @@ class RankSeeds {
     Fd socket;
     FileVersion program;      // the file that was executed ...
     Environment environment;  // ... with these variables
-    Process process;          // the seed, once it is ready
+    Process process;          // the seed process, once it is ready
   };
 
   Process execute(Seed& seed, ProcessSpec spec);

@@ -36,13 +36,14 @@ namespace {
 
 using namespace launcher;
 
-// The longest message about an exception; it fits into a pipe, so a rank never waits to send it.
+// The longest message about an exception. It fits into a pipe, so a rank can always send it without
+// waiting.
 constexpr std::size_t kMaxMessage = 32 << 10;
 
 struct SpawnedRank {
   pid_t pid = -1;
   Fd pidfd;
-  Fd message;  // the code of its Error as one byte, then the text
+  Fd message;  // pipe: the code of the rank's Error as one byte, then the text
   std::optional<RankEnd> end;
 };
 

@@ -23,7 +23,7 @@ namespace paceline {
 
 enum class RanksAs {
   kProcesses,  // forked from this one
-  kThreads,    // of this one; only for a body that takes its group
+  kThreads,    // threads of this process; only for a body that takes its group
 };
 
 struct SpawnOptions {
@@ -36,9 +36,10 @@ struct SpawnOptions {
   std::chrono::milliseconds grace = std::chrono::seconds(5);
 };
 
-// Returns when all ranks have returned from `body`. Error names the first rank that failed and
-// carries its message (and, if it threw an Error, its code; otherwise kAborted); kTimeout names the
-// ranks that had to be killed; kInvalid for a count below 1.
+// Returns when all ranks have returned from `body`. If a rank fails, throws an Error that names the
+// first rank that failed and contains its message; its code is that of the rank's own Error, or
+// kAborted. Error(kTimeout) names the ranks that had to be killed; Error(kInvalid) if `num_ranks`
+// is below 1.
 void spawn(int num_ranks, const std::function<void(int rank)>& body,
            const SpawnOptions& options = {});
 
