@@ -37,7 +37,7 @@ struct Failure {
   std::optional<std::chrono::nanoseconds> at;
   std::chrono::nanoseconds clock_error{};  // largest error of `at`; not sent
 
-  // Whether the program did not cause it.
+  // Whether something other than the program caused the failure.
   bool blameless() const { return on_purpose || kind == Kind::kHost; }
   bool operator==(const Failure&) const = default;
 };
@@ -79,8 +79,8 @@ struct Finished {
   bool operator==(const Finished&) const = default;
 };
 
-// All ranks of the node for which the job waits have ended without a failure; other ranks still
-// serve.
+// The job waits for only some of the node's ranks. All of these have ended without a failure, and
+// the others still serve.
 struct WorkDone {
   int generation = 0;
   bool operator==(const WorkDone&) const = default;
@@ -244,7 +244,7 @@ struct FollowOrder {
   bool operator==(const FollowOrder&) const = default;
 };
 
-// All ranks that the job waits for have ended without a failure; the agent ends the others.
+// All ranks for which the job waits have ended without a failure; the agent ends the others.
 struct WindUpOrder {
   int generation = 0;
   bool operator==(const WindUpOrder&) const = default;

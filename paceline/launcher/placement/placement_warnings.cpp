@@ -124,8 +124,8 @@ class Judge {
     }
   }
 
-  // Warns if this process was given only a part of the machine's cores, for instance by an outer
-  // launcher that binds its only process to one core.
+  // Warns if there are more ranks than cores because this process was given only a part of the
+  // machine, for instance by an outer launcher that binds its only process to one core.
   void look_at_mask() {
     const Topology& machine = facts_.topology;
     if (num_ranks_ <= machine.num_cores() || machine.other_cores.empty()) return;
