@@ -271,7 +271,7 @@ class MeshAdviser {
     say(fmt::format("paceline advise: trying out {}", counted(ways.size(), "way")));
     std::vector<planning::MeasuredWay> measured;
     for (const planning::Forecast& way : ways) measured.push_back(measure(way));
-    fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
+    fmt::print("\npredicted and measured (step; memory of all ranks):\n{}",
                measured_table(measured));
   }
 

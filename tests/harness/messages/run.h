@@ -480,7 +480,7 @@ inline constexpr Message kRunMessages[] = {
     {"mesh.failures_take",
      "because: failures and checkpoints take {}% of the time, with a checkpoint every {} s"},
     {"mesh.stragglers_take", "because: waiting for the slowest of {} ranks takes {}%"},
-    {"mesh.compared", "predicted beside measured (step; memory of all ranks):"},
+    {"mesh.compared", "predicted and measured (step; memory of all ranks):"},
     {"mesh.error", "{}: error {}% in the median, {}% at worst"},
     {"mesh.fits", "  fits"},
     {"mesh.does_not_fit", "  does not fit"},
