@@ -20,8 +20,8 @@ namespace paceline::apps {
 namespace {
 
 // Signals that may have been ignored when the command was started (by nohup, or in the background
-// of a script). A library may replace that by its own handler before main(): UCX, which some MPIs
-// use, does so for SIGHUP.
+// of a script). A library may install its own handler for such a signal before main(): UCX, which
+// some MPIs use, does so for SIGHUP.
 constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP};
 
 std::array<bool, kSignals.size()> were_ignored{};

@@ -40,8 +40,8 @@ struct CollectiveEntrant : Entrant {
 
 class Session : public TurnTaking<Report, Turn, CollectiveEntrant> {
  public:
-  // Starts all contestants and waits until their libraries are up. Requires: called on the main
-  // thread, before there are other threads. Error if Paceline's own ranks do not start; other
+  // Starts all contestants and waits until their libraries are initialised. Requires: called on the
+  // main thread, before there are other threads. Error if Paceline's own ranks do not start; other
   // contestants that do not start are added to Report::missing.
   explicit Session(SessionOptions options);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Predicts how long a collective would take on a cluster by the planner's formula, which the engine
-// uses to choose an algorithm, and by the simulator, which runs every rank's schedule in virtual
-// time.
+// Predicts how long a collective would take on a cluster. The planner's formula, which the engine
+// uses to choose an algorithm, gives one prediction; the simulator, which runs every rank's
+// schedule in virtual time, gives another.
 //
 // Thread safety: pure functions.
 
@@ -62,7 +62,8 @@ SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner
 SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Planner& planner);
 // In a chain, each additional host (on one host: each additional rank) takes the same time. So the
 // time and the number of messages of a long chain follow from those of two short chains, except for
-// a few messages with which each rank begins. Requires: more than 16 equal blocks of ranks (Hosts).
+// a few messages with which each rank begins. Requires: equal blocks of ranks (Hosts), and a chain
+// of more than 16 hosts or, on one host, ranks.
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner);
 // For algorithms in which every rank exchanges the same amount with every other rank, or along a
 // ring, on hosts with many ranks. Time, messages and bytes are quadratic functions of the number of

@@ -1,7 +1,7 @@
 #pragma once
 
-// The output of one rank. Its two streams arrive through a pipe or a terminal each. They are copied
-// to the rank's log, to the last lines for a failure report, and, if wanted, to the console.
+// The output of one rank. Each of its two streams arrives through a pipe or a terminal. They are
+// copied to the rank's log, to the last lines for a failure report, and, if wanted, to the console.
 
 #include <array>
 #include <memory>

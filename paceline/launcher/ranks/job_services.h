@@ -51,9 +51,10 @@ Secret require_job_secret(const LaunchOptions& options);
 // this job knows.
 //
 // On one node the store listens on loopback, on a port that the kernel picks; MASTER_PORT is
-// another one, kept free (launcher/process/rank_resources.h). Of several nodes each has such
-// services, on the address by which the others reach it, and all use those of the node with rank 0.
-// Each generation has its own services, so that no data of an older generation reaches a rank.
+// another port, which is kept free (launcher/process/rank_resources.h). If there are several nodes,
+// each one has such services, on the address at which the others reach it, and all use the services
+// of the node with rank 0. Each generation has its own services, so that no data of an older
+// generation reaches a rank.
 //
 // The secret is passed in a memfd that each rank inherits, never in an argument or a variable.
 class JobServices {

@@ -75,8 +75,8 @@ class RankSeeds {
   std::vector<Seed> seeds_;  // by local rank
 };
 
-// The variables to set (a value) or to remove (nullopt) to turn `before` into `after`; nullopt as
-// the result if the two differ in variables for which rule 3 does not allow it.
+// The variables to set (a value) or to remove (nullopt) so that `before` becomes `after`. Returns
+// nullopt if the two differ in a variable that rule 3 does not allow to differ.
 using VariableChanges = std::map<std::string, std::optional<std::string>>;
 std::optional<VariableChanges> changes_of_place(const Environment& before,
                                                 const Environment& after);
