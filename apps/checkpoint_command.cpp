@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kDifferent = 1;  // exit code: checkpoints differ, or one is damaged
+constexpr int kDifferent = 1;  // exit code if checkpoints differ or one is damaged
 constexpr long kMostKept = 1'000'000;
 
 struct CheckpointFlags {
@@ -33,7 +33,7 @@ struct CheckpointFlags {
 
 using Words = std::vector<std::string>;
 
-// "DIR" or "DIR/step-00000042".
+// The checkpoints that a word names: "DIR" or "DIR/step-00000042".
 struct Place {
   std::string directory;
   std::optional<std::int64_t> step;
@@ -58,7 +58,8 @@ void require_directory(const std::string& path) {
   if (!fs::is_directory(path)) throw UsageError(path + ": no such directory");
 }
 
-// A directory opened for reading, and the named step in it, or the newest.
+// A directory that has been opened for reading, and the step to use: the one that the word names,
+// or the newest.
 struct Chosen {
   explicit Chosen(const std::string& word)
       : place(place_in(word)), directory(opened(place.directory), {.read_only = true}) {
@@ -68,7 +69,7 @@ struct Chosen {
       return;
     }
     const auto steps = directory.list();
-    if (steps.empty()) throw UsageError(place.directory + ": no checkpoint is there");
+    if (steps.empty()) throw UsageError(place.directory + ": contains no checkpoint");
     step = steps.back();
   }
   static const std::string& opened(const std::string& path) {
@@ -161,7 +162,7 @@ int diff(const Words& words, const CheckpointFlags&) {
 int merge(const Words& words, const CheckpointFlags&) {
   const Chosen from(words[0]);
   if (fs::exists(words[1]) && fs::equivalent(words[1], from.place.directory))
-    throw UsageError(words[1] + ": a checkpoint is merged into another directory");
+    throw UsageError(words[1] + ": merge needs a directory other than the checkpoint's own");
   CheckpointDirectory into(words[1], {.keep = static_cast<int>(kMostKept)});
   merge_checkpoint(from.directory, from.step, into);
   fmt::print("{}: step {} in one file\n", words[1], from.step);
@@ -169,7 +170,7 @@ int merge(const Words& words, const CheckpointFlags&) {
 }
 
 int prune(const Words& words, const CheckpointFlags& flags) {
-  if (flags.keep < 1) throw UsageError("--keep: how many checkpoints are to stay?");
+  if (flags.keep < 1) throw UsageError("give --keep N, the number of checkpoints to keep");
   require_directory(words[0]);
   CheckpointDirectory directory(words[0]);
   const auto removed = directory.prune_to(flags.keep);
@@ -203,13 +204,13 @@ struct Action {
 
 constexpr Action kActions[] = {
     {"ls", "DIR", 1, list, "list the checkpoints"},
-    {"show", "DIR", 1, show, "print tensors, boxes and what the run says of itself"},
+    {"show", "DIR", 1, show, "print tensors, boxes and the run's own information"},
     {"verify", "DIR", 1, verify, "read every byte and check it"},
     {"diff", "DIR DIR2", 2, diff, "compare two checkpoints, bit by bit"},
     {"merge", "DIR OUT", 2, merge, "write the checkpoint in one file into directory OUT"},
-    {"prune", "DIR", 1, prune, "remove all but the newest --keep"},
+    {"prune", "DIR", 1, prune, "remove all but the newest N (--keep N)"},
     {"export", "DIR FILE", 2, export_file, "write one safetensors file"},
-    {"import", "FILE DIR", 2, import_file, "make a checkpoint of a safetensors file"},
+    {"import", "FILE DIR", 2, import_file, "make a checkpoint from a safetensors file"},
 };
 
 std::string actions_text() {
@@ -217,35 +218,36 @@ std::string actions_text() {
   for (const Action& action : kActions)
     text += fmt::format("  {:<7} {:<9} {}\n", action.name, action.words, action.summary);
   return text +
-         "\nDIR is a directory of checkpoints, of which the newest is taken, or one of them: "
-         "run/step-00000042.\nA difference, or damage, is exit code 1.\n\nExamples:\n"
-         "  paceline checkpoint verify run\n"
-         "  paceline checkpoint diff run/step-00000100 other\n"
-         "  paceline checkpoint export --weights run gpt.safetensors";
+         "\nDIR is a directory of checkpoints (the newest is used) or a single one: "
+         "run/step-00000042.\nExit code 1: a difference or damage was found.\n\nExamples:\n  "
+         "paceline checkpoint verify run\n  paceline checkpoint diff run/step-00000100 other\n  "
+         "paceline checkpoint export --weights run gpt.safetensors";
 }
 
 }  // namespace
 
 int checkpoint_command(const Arguments& arguments) {
-  CLI::App app("Works on checkpoints: paceline checkpoint ACTION [options] DIR",
-               "paceline checkpoint");
+  CLI::App app(
+      "Lists, checks, compares, converts and removes checkpoints: paceline checkpoint ACTION "
+      "[options] DIR",
+      "paceline checkpoint");
   CheckpointFlags flags;
   OptionTable table(app, /*has_variables=*/false);
   table.word("ACTION", "ls, show, verify, diff, merge, prune, export or import");
-  table.value("--keep", "N", "Checkpoints that prune leaves",
+  table.value("--keep", "N", "Number of checkpoints that prune keeps",
               number_target(flags.keep, 1, kMostKept));
-  table.flag("--weights", "Export the model's weights alone, by their names in the model",
+  table.flag("--weights", "Export only the model's weights, by their names in the model",
              bool_target(flags.weights));
-  table.flag("--boxes", "Show where each box lies", bool_target(flags.boxes));
+  table.flag("--boxes", "Show where each box is stored", bool_target(flags.boxes));
   app.footer(actions_text());
   const auto words = table.read_line(arguments, 3);
   if (!words) return 0;
-  if (words->empty()) throw UsageError("which action? see paceline checkpoint --help");
+  if (words->empty()) throw UsageError("no action given; see paceline checkpoint --help");
   for (const Action& action : kActions) {
     if (action.name != words->front()) continue;
     if (words->size() != action.num_words + 1)
       throw UsageError(
-          fmt::format("{}: wants {}; see paceline checkpoint --help", action.name, action.words));
+          fmt::format("{} needs {}; see paceline checkpoint --help", action.name, action.words));
     return action.run({words->begin() + 1, words->end()}, flags);
   }
   std::vector<std::string> known;

@@ -1,5 +1,5 @@
 // `paceline completion SHELL`: a script that completes commands and options in bash, zsh or fish.
-// It is made from each command's --help, so it cannot fall behind.
+// It is made from each command's --help, so it always contains the current options.
 
 #include <algorithm>
 #include <array>
@@ -26,11 +26,11 @@ namespace {
 
 struct OptionHelp {
   std::string name;  // "--log-dir" or "-t"
-  std::string text;  // the first line that explains it
+  std::string text;  // the first line of its help text
   bool takes_value = false;
 };
 
-// The values of options that take one of a few words.
+// The values of options that accept only a few words.
 struct OptionValues {
   std::string_view name, values;
 };
@@ -51,7 +51,7 @@ constexpr std::array<OptionValues, 13> kValues = {{
      "join_timeout= last_call_timeout= keep_alive_interval= keep_alive_max_attempt= is_host="},
 }};
 
-// Commands whose first word is a running job of the user.
+// Commands whose first argument names a running job of the user.
 constexpr std::array<std::string_view, 4> kOfJobs = {"top", "logs", "stop", "stacks"};
 
 bool is_of_jobs(const std::string& command) {
@@ -85,8 +85,8 @@ std::vector<std::string> lines_of(const std::string& arguments) {
   return lines;
 }
 
-// The options in a line of help, "  -t,--tee 0-3  (Env:PET_TEE)": their names, and whether a value
-// follows. The text is on this line or on the next.
+// Reads the options in a line of the help, such as "  -t,--tee 0-3  (Env:PET_TEE)": their names,
+// and whether a value follows. Their text is on this line or on the next one.
 std::vector<OptionHelp> options_in(const std::string& line, const std::string& next) {
   std::vector<OptionHelp> options;
   if (!line.starts_with("  -")) return options;
@@ -156,7 +156,7 @@ _paceline() {{
   local line=$COMP_LINE current=${{COMP_WORDS[COMP_CWORD]}} option= options= values= job= i n=-1
   local words=() word= first=2
   COMPREPLY=()
-  # Bash takes ":" and "=" for words of their own; what stands together in the line is one.
+  # Bash treats ":" and "=" as separate words; text without blanks in the line is one word here.
   for ((i = 0; i <= COMP_CWORD; ++i)); do
     word=${{COMP_WORDS[i]}}
     [[ $i -gt 0 && $line != [[:space:]]* ]] || words[++n]=
@@ -180,7 +180,7 @@ _paceline() {{
     COMPREPLY=($(compgen -W "$word" -- "$current"))
     return
   fi
-  # Behind the program everything is the program's; files are the best guess.
+  # All words after the program belong to the program; complete them as files.
   for ((i = first; i < n; ++i)); do
     option=${{words[i]//_/-}}
     case ${{words[i]}} in
@@ -193,7 +193,7 @@ _paceline() {{
       esac ;;
     esac
   done
-  # The value of an option, behind a blank or "=".
+  # The value of an option, after a blank or "=".
   option=${{words[n - 1]}}
   [[ ${{words[n]}} == --*=* ]] && option=${{words[n]%%=*}}
   option=${{option//_/-}}
@@ -221,8 +221,8 @@ complete -F _paceline paceline
       names, options, values, fmt::join(kOfJobs, "|"));
 }
 
-// The text that zsh and fish show beside an option, without characters that have a meaning inside
-// the quotes of the scripts.
+// The text that zsh and fish show beside an option. Characters that have a meaning inside the
+// quotes of the scripts are replaced by blanks.
 std::string plain(const std::string& text) {
   std::string kept;
   for (const char c : text)
@@ -269,7 +269,7 @@ compdef _paceline paceline
                      names, cases);
 }
 
-// A function of fish that is true while the word being typed stands in front of the program.
+// A fish function that succeeds while the word that is being typed comes before the program.
 constexpr const char* kFishCondition = R"(function __paceline_options_of
   set -l words (commandline -opc)
   test (count $words) -ge 2; and test $words[2] = $argv[1]; or return 1

@@ -1,4 +1,5 @@
-// `paceline explain [DIR]`: the flight records of a job's ranks, read and put into one sentence.
+// `paceline explain [DIR]`: reads the flight records of a job's ranks and summarises them in one
+// sentence.
 
 #include <algorithm>
 
@@ -77,7 +78,7 @@ struct Records {
   bool empty() const { return flights.flights.empty() && !has_calls; }
 };
 
-// Reads both kinds of records. A job of workers without a group leaves no flight records.
+// Reads flight records and call gauges. A job of workers without a group leaves no flight records.
 Records read_records(const std::string& directory) {
   const auto calls = read_call_gauges(directory);
   Records records{.waits = launcher::call_waits(calls), .has_calls = !calls.empty()};
@@ -150,7 +151,7 @@ bool has_records(const std::string& directory) {
   }
 }
 
-// The newest temporary log folder with records that a failed or stopped job left.
+// The newest temporary log folder in which a failed or stopped job left records.
 std::string directory_of_last_failure() {
   const auto folders = launcher::kept_log_folders();
   const auto last = std::find_if(folders.begin(), folders.end(), has_records);
@@ -168,20 +169,18 @@ std::string directory_of_last_failure() {
 int explain_command(const Arguments& arguments) {
   CLI::App app(
       "Reports in one sentence what the ranks of a job did last: which rank is missing, died or "
-      "called a different operation, or which call a worker has been waiting for. DIR has their "
-      "flight records, rank-000.flight and so on. "
-      "Without "
-      "DIR: those of the last job without a --log-dir that failed or was stopped.",
+      "called a different operation, or which call a worker has been waiting for. DIR contains "
+      "their flight records, rank-000.flight and so on. Without DIR: those of the last job without "
+      "a --log-dir that failed or was stopped.",
       "paceline explain");
   bool json = false;
   OptionTable table(app, /*has_variables=*/false);
   table.word("DIR", "The directory with the records [that of the last job that failed]");
   table.flag("--json", "One JSON object with every record", bool_target(json));
   app.footer(
-      "\nWhile a job runs it says where the ranks are now. Files of several machines can be copied "
-      "into one directory.\n\n"
-      "Examples:\n  paceline explain\n  paceline explain logs\n  paceline explain --json logs | jq "
-      ".verdict");
+      "\nWhile a job runs, it reports where the ranks are now. Files of several machines can be "
+      "copied into one directory.\n\nExamples:\n  paceline explain\n  paceline explain logs\n  "
+      "paceline explain --json logs | jq .verdict");
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
   const std::string directory = words->empty() ? directory_of_last_failure() : words->front();

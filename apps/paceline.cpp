@@ -19,9 +19,9 @@ namespace paceline::apps {
 
 namespace {
 
-// Signals that the starter of the command wanted to be ignored (nohup, the background of a script).
-// A library may install a handler over that before main(): UCX, which an MPI may be linked to, does
-// so for SIGHUP.
+// Signals that may have been ignored when the command was started (by nohup, or in the background
+// of a script). A library may install its own handler for such a signal before main(): UCX, which
+// some MPIs use, does so for SIGHUP.
 constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP};
 
 std::array<bool, kSignals.size()> were_ignored{};
@@ -33,11 +33,12 @@ void note_ignored_signals(int, char**, char**) {
   }
 }
 
-// Called before any library's constructor.
+// The loader calls this function before the constructors of any library.
 [[gnu::section(".preinit_array"),
   gnu::used]] void (*const kNoteBeforeConstructors)(int, char**, char**) = note_ignored_signals;
 
-// Ignores again what was ignored when the process began. Call before the first thread.
+// Ignores the signals again that were ignored when the process began. Call this before there are
+// other threads.
 void restore_ignored_signals() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     if (were_ignored[i]) std::signal(kSignals[i], SIG_IGN);
@@ -47,7 +48,7 @@ void restore_ignored_signals() {
 struct Command {
   const char* name;
   int (*run)(const Arguments&);
-  const char* summary;  // null: not for users
+  const char* summary;  // for the help; null: not shown
 };
 
 constexpr Command kCommands[] = {
@@ -56,16 +57,16 @@ constexpr Command kCommands[] = {
     {"advise", advise_command,
      "try your program with several ranks and threads, recommend the best"},
     {"topo", topo_command, "draw this machine, and where ranks would run on it"},
-    {"bench", bench_command, "measure collectives or calls, alone or beside other libraries"},
+    {"bench", bench_command, "measure collectives or calls, alone or against other libraries"},
     {"doctor", doctor_command, "report what this machine and this build can do"},
     {"checkpoint", checkpoint_command, "list, check, compare and convert checkpoints"},
     {"completion", completion_command, "print a script that completes commands in your shell"},
     {"remote-agent", remote_agent_command, nullptr},
     {"explain", explain_command, "report what the ranks of a job did last, and which are missing"},
-    {"timeline", timeline_command, "put what ranks recorded into one trace for Perfetto"},
+    {"timeline", timeline_command, "join the timelines of ranks into one trace for Perfetto"},
     {"ps", ps_command, "list your jobs on this machine"},
     {"top", top_command, "show a job's ranks live: steps, cpu, memory, waiting"},
-    {"logs", logs_command, "show what the ranks of a job write"},
+    {"logs", logs_command, "show the output of a job's ranks"},
     {"stop", stop_command, "end a job cleanly"},
     {"stacks", stacks_command, "print the call stack of every thread of a running job"},
 };

@@ -1,4 +1,4 @@
-// `paceline timeline DIR`: the timelines that ranks left in a directory, as one trace.
+// `paceline timeline DIR`: joins the timelines that ranks left in a directory into one trace.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -14,9 +14,9 @@ namespace paceline::apps {
 
 int timeline_command(const Arguments& arguments) {
   CLI::App app(
-      "Puts the timelines that ranks recorded in a directory on one clock, as a file that "
-      "https://ui.perfetto.dev opens: paceline timeline [options] DIR. `paceline run --timeline "
-      "FILE` does it by itself.",
+      "Joins the timelines that ranks recorded in a directory into one trace, on one clock, for "
+      "https://ui.perfetto.dev: paceline timeline [options] DIR. `paceline run --timeline FILE` "
+      "does so automatically.",
       "paceline timeline");
   std::string output = "timeline.json";
   OptionTable table(app, /*has_variables=*/false);
@@ -27,7 +27,7 @@ int timeline_command(const Arguments& arguments) {
       "  mpirun -x PACELINE_TIMELINE_DIR=/shared/spans ./train; paceline timeline /shared/spans");
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
-  if (words->empty()) throw UsageError("which directory? see paceline timeline --help");
+  if (words->empty()) throw UsageError("no directory given; see paceline timeline --help");
   const auto paths = timelines_in(words->front());
   const launcher::TraceSummary summary = launcher::write_trace(paths, output);
   for (const std::string& problem : summary.problems)

@@ -1,4 +1,4 @@
-// `paceline topo`: draws the machine, and where ranks would run on it.
+// `paceline topo`: draws the machine and the cores on which ranks would run.
 
 #include <fstream>
 #include <optional>
@@ -50,9 +50,9 @@ int topo_command(const Arguments& arguments) {
   table.group("Machine");
   table.value("--svg", "FILE", "Also draw into this file; -: on stdout instead", {}, kNoVariable);
   table.value("--machine", "FILE|TEXT",
-              "Another machine: a file of lstopo (.xml), or a description in hwloc's words", {},
+              "Another machine: a file of lstopo (.xml), or a description in hwloc's syntax", {},
               kNoVariable);
-  table.value("--cpus", "LIST", "As if only these cpus were given", {}, kNoVariable);
+  table.value("--cpus", "LIST", "Draw as if only these cpus were given", {}, kNoVariable);
   const CommandLine line = split_command_line(app, arguments);
   if (!line.program.empty()) {
     throw UsageError(fmt::format("'{}' was not expected", line.program.front()));

@@ -30,8 +30,8 @@ constexpr long kMostRows = 1000;
 
 constexpr const char* kHelp = R"(
 PROGRAM must report its steps: DistributedDataParallel and paceline's training loop do, other programs by
-paceline::StepLog or a line of JSON a step (docs/placement.md). With --mesh and --memory it must write
-a profile of its layers: train::TrainingRun does (docs/planner.md).
+paceline::StepLog or a line of JSON for each step (docs/placement.md). With --mesh and --memory it must
+write a profile of its layers: train::TrainingRun does (docs/planner.md).
 
 Examples:
   paceline advise -- ./train
@@ -42,7 +42,7 @@ Examples:
 
 struct AdviseOptions {
   long seconds = 5, patience = 60;
-  long global_batch = 0;  // 0: none
+  long global_batch = 0;  // 0: not given
 };
 
 std::vector<std::string> with_batch(std::vector<std::string> command,
@@ -74,8 +74,8 @@ class Adviser {
     if (options.global_batch > 0) global_batch_ = options.global_batch;
     if (global_batch_.has_value() != mentions_batch(program_)) {
       throw UsageError(
-          "--global-batch N and {batch} in the program's arguments belong together: each rank's "
-          "batch, N / ranks, is put there");
+          "--global-batch N and {batch} in the program's arguments belong together: {batch} is "
+          "replaced by each rank's batch, N / ranks");
     }
   }
 
@@ -145,9 +145,9 @@ int advise_command(const Arguments& arguments) {
   set_usage(app, "Usage: paceline advise [options] -- PROGRAM [arguments]\n");
   AdviseOptions options;
   OptionTable table(app, /*has_variables=*/false);
-  table.value("--seconds", "S", "Seconds of steps to measure with each, after warming up",
+  table.value("--seconds", "S", "Seconds to measure each combination after the warm-up",
               number_target(options.seconds, 1, kMaxSecondsOfAdvice));
-  table.value("--patience", "S", "Seconds to wait for a step before giving one up",
+  table.value("--patience", "S", "Seconds to wait for a step before giving up",
               number_target(options.patience, 1, kMaxSecondsOfAdvice));
   table.value("--global-batch", "N",
               "Samples of all ranks in a step: {batch} in the arguments becomes N / ranks",
@@ -158,14 +158,14 @@ int advise_command(const Arguments& arguments) {
   table.flag("--memory", "Plan the memory of replicas in each stage of sharding",
              bool_target(mesh.memory));
   table.value("--simulate", "MACHINE",
-              "Plan for machines in words: hosts=64,ranks=8,link=100Gbit,latency=5us,cores=64,"
-              "memory=512GB,mtbf=5000h,checkpoint=30s,restart=2min,interval=1h,stragglers=5%",
+              "Plan for the described machines: "
+              "hosts=64,ranks=8,link=100Gbit,latency=5us,cores=64,memory=512GB,mtbf=5000h,"
+              "checkpoint=30s,restart=2min,interval=1h,stragglers=5%",
               text_target(mesh.simulate));
-  table.value("--ranks", "N", "Ranks of this machine to plan for [one a core]",
+  table.value("--ranks", "N", "Ranks on this machine to plan for [one per core]",
               number_target(mesh.ranks, 1, planning::kMostPlannedRanks));
-  table.value("--rows", "N", "Ways to print", number_target(mesh.rows, 1, kMostRows));
-  table.value("--check", "WAYS",
-              "Ways to try out, predicted beside measured: how many, or meshes as 'dp=2 pp=2'",
+  table.value("--rows", "N", "Plans to print", number_target(mesh.rows, 1, kMostRows));
+  table.value("--check", "WAYS", "Plans to try out: their number, or meshes as 'dp=2 pp=2'",
               text_target(mesh.check));
   table.value("--profile", "FILE", "Profile to plan from; it is measured if FILE does not exist",
               text_target(mesh.profile));

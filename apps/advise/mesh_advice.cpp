@@ -33,10 +33,10 @@ using planning::Way;
 
 constexpr std::chrono::milliseconds kLookForProfileEvery{100};
 constexpr long kMostWaysToTry = 1000;
-constexpr int kMostTurns = 4;  // ranks that take turns on a core
+constexpr int kMostTurns = 4;  // ranks on one core at most
 
-// The costs of links: those between ranks of this host, measured now, and those of the network, as
-// `paceline bench --calibrate` stored them.
+// The costs of links: between ranks of this host they are measured now; for the network they are
+// those that `paceline bench --calibrate` has stored.
 CostModel measured_links() {
   const CostModel known = load_calibration(calibration_path()).value_or(CostModel());
   const TemporaryFolder folder;
@@ -52,10 +52,11 @@ bool is_flag(const std::string& word, const std::string& flag) {
   return word == flag || word.starts_with(flag + "=");
 }
 
-// `command` with these flags, which replace its own of the same names.
+// Returns `command` with these flags added; flags of the same names in the command are replaced.
 std::vector<std::string> with_flags(std::vector<std::string> command,
                                     const std::vector<std::string>& flags) {
-  std::vector<std::string> replaced = {"--batch-size"};  // of a rank, instead of the global batch
+  std::vector<std::string> replaced = {
+      "--batch-size"};  // per rank; the global batch is set instead
   for (const std::string& word : flags) {
     if (word.starts_with("--")) replaced.push_back(word);
   }
@@ -86,13 +87,14 @@ class MeshAdviser {
     if (program_.empty() && !has_profile) {
       throw UsageError(
           "no program given: paceline advise --mesh [options] -- PROGRAM, or --profile FILE with "
-          "one that was measured");
+          "an existing profile");
     }
     if (!options.check.empty() && (program_.empty() || !options.simulate.empty()))
-      throw UsageError("--check runs PROGRAM on this machine: it needs one, and no --simulate");
+      throw UsageError(
+          "--check runs PROGRAM on this machine: give PROGRAM, and leave out --simulate");
     if (!options.check.empty() && !options.ways) throw UsageError("--check needs --mesh");
     if (options.ranks > 0 && !options.simulate.empty())
-      throw UsageError("--ranks is of this machine; give ranks= of each host to --simulate");
+      throw UsageError("--ranks is for this machine; with --simulate, set ranks= for each host");
     machine_ = machine();
   }
 
@@ -120,7 +122,8 @@ class MeshAdviser {
     return options_.simulate.empty() ? machine : simulated({});
   }
 
-  // The links are this machine's, except what the option sets.
+  // The machines that the option describes. Links have the costs of this machine unless the option
+  // sets them.
   Machine simulated(const Machine& here) const {
     try {
       return planning::parse_machine(options_.simulate, Machine{.links = here.links});
@@ -143,8 +146,8 @@ class MeshAdviser {
     return measured;
   }
 
-  // Measures with as many ranks as the plan has, because ranks that share a core slow each other
-  // down; beyond kMostTurns a core the slowdown no longer changes.
+  // Measures with as many ranks as the plan has on a host, because ranks that share a core slow
+  // each other down; with more than kMostTurns ranks per core the slowdown no longer changes.
   JobProfile measure() const {
     const int turns = options_.simulate.empty() ? kMostTurns : 1;
     const int at_once =
@@ -176,12 +179,12 @@ class MeshAdviser {
 
   [[noreturn]] void refuse(const std::string& what) const {
     fail(ErrorCode::kInvalid,
-         "no profile: {} {}. Programs that train by train::TrainingRun write one where the "
-         "variable PACELINE_PROFILE says; others can write it themselves (docs/planner.md)",
+         "no profile: {} {}. Programs that use train::TrainingRun write one to the file in the "
+         "variable PACELINE_PROFILE; others can write it themselves (docs/planner.md)",
          program_.front(), what);
   }
 
-  // Prints the memory of replicas in every stage of sharding.
+  // Prints the memory that replicas need in every stage of sharding.
   void print_memory() {
     planning::Forecaster forecaster(profile_, machine_, global_batch_);
     std::vector<planning::Forecast> ways;
@@ -200,7 +203,7 @@ class MeshAdviser {
     fmt::print("\n{}\n", way_table(search, profile_, static_cast<std::size_t>(options_.rows)));
     const planning::Forecast& best = search.ways.front();
     if (!best.fits) {
-      fmt::print("advice: nothing fits into {} a host\n",
+      fmt::print("advice: no plan fits into {} per host\n",
                  planning::memory_text(machine_.memory_bytes));
       exit_code_ = 1;
     } else {
@@ -226,7 +229,7 @@ class MeshAdviser {
     return shell_line(words);
   }
 
-  // The first ways, or the best one of each mesh.
+  // The plans to try out: the first ones, or the best one for each mesh that the option names.
   std::vector<planning::Forecast> ways_to_try(const Search& search) const {
     const std::string& text = options_.check;
     std::vector<planning::Forecast> ways;
@@ -258,18 +261,17 @@ class MeshAdviser {
         });
     if (best == search.ways.end()) {
       throw UsageError(fmt::format(
-          "--check {}: is not one of the meshes for these ranks and this batch (--rows 1000)",
-          text));
+          "--check {}: not one of the meshes for these ranks and this batch (--rows 1000)", text));
     }
     return *best;
   }
 
   void try_out(const Search& search) {
     const std::vector<planning::Forecast> ways = ways_to_try(search);
-    say(fmt::format("paceline advise: trying {} out", counted(ways.size(), "way")));
+    say(fmt::format("paceline advise: trying out {}", counted(ways.size(), "way")));
     std::vector<planning::MeasuredWay> measured;
     for (const planning::Forecast& way : ways) measured.push_back(measure(way));
-    fmt::print("\npredicted beside measured (step; memory of all ranks):\n{}",
+    fmt::print("\npredicted and measured (step; memory of all ranks):\n{}",
                measured_table(measured));
   }
 

@@ -28,7 +28,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kEnd = 20s;  // after SIGTERM; the launcher ends its ranks after 2 s
+constexpr auto kEnd = 20s;  // from SIGTERM to SIGKILL; the launcher ends its ranks after 2 s
 
 std::vector<std::string> launcher_command(const LauncherRunOptions& options) {
   std::vector<std::string> command = {"paceline",
@@ -77,7 +77,7 @@ void LauncherRun::start(const LauncherRunOptions& options) {
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
-    setpgid(0, 0);  // a Ctrl-C is passed on by this process
+    setpgid(0, 0);  // this process passes a Ctrl-C on
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -104,7 +104,7 @@ int LauncherRun::stop() {
   if (pid_ < 0) return exit_code_;
   kill(pid_, SIGTERM);
   const Deadline end = Deadline::after(kEnd);
-  if (!await(pidfd_.get(), POLLIN, end)) kill(pid_, SIGKILL);  // its agent ends the ranks
+  if (!await(pidfd_.get(), POLLIN, end)) kill(pid_, SIGKILL);  // then its agent ends the ranks
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -192,7 +192,8 @@ class StepReader {
   std::int64_t parameter_bytes_ = 0;
 };
 
-// The first steps are slower: caches fill, libraries choose their kernels.
+// The number of steps at the beginning that are not measured: they are slower, because caches fill
+// and libraries choose their kernels.
 std::size_t num_warm_up(const std::vector<Step>& steps) {
   double seconds = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -227,7 +228,7 @@ class TrialRun {
     return fmt::format("{}/rank-{:03}.jsonl", options_.folder, rank);
   }
 
-  // Returns when enough steps were seen, when the next one takes too long, or when the program
+  // Returns when enough steps have been read, when the next one takes too long, or when the program
   // ends.
   void watch(LauncherRun& launcher) {
     std::size_t seen = 0;
@@ -238,7 +239,7 @@ class TrialRun {
       if (first_rank_.steps().size() > seen) {
         seen = first_rank_.steps().size();
         patience = Deadline::after(options_.patience);
-        measure_memory(launcher);  // a program may end by itself at any time
+        measure_memory(launcher);  // now, because the program may end by itself at any time
       }
       if (is_enough()) return;
       if (ended) return judge_end(launcher);
@@ -250,12 +251,13 @@ class TrialRun {
     }
   }
 
-  // Keeps the largest amount seen; at most once a second, because the kernel looks at every page.
+  // Measures the memory of all ranks and keeps the maximum. Measures at most once a second, because
+  // the kernel examines every page.
   void measure_memory(const LauncherRun& launcher) {
     if (!next_measurement_.expired()) return;
     next_measurement_ = Deadline::after(kMeasureMemoryEvery);
     auto processes = launcher::family_of(launcher.pid());
-    if (!processes.empty()) processes.erase(processes.begin());  // the launcher itself
+    if (!processes.empty()) processes.erase(processes.begin());  // leaves out the launcher itself
     trial_.memory_bytes = std::max(trial_.memory_bytes, launcher::memory_of(processes));
   }
 
@@ -282,7 +284,8 @@ class TrialRun {
     }
   }
 
-  // Takes the same steps of every rank. Ranks step together, but some were stopped a step earlier.
+  // Evaluates the same steps of every rank. All ranks make the same steps, but some may have been
+  // stopped one step earlier.
   void evaluate() {
     const int num_ranks = options_.combination.num_ranks;
     std::vector<StepReader> ranks;

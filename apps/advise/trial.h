@@ -1,7 +1,7 @@
 #pragma once
 
-// Tries the user's program out: runs it for a few seconds with one combination of ranks and
-// threads, as `paceline run` would, and reads its step log (engine/telemetry/step_log.h).
+// Tries out the user's program: runs it with `paceline run` for a few seconds, with one combination
+// of ranks and threads, and reads its step log (engine/telemetry/step_log.h).
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace paceline::apps {
 
-// A new temporary folder, removed with this value.
+// A new temporary folder, which is removed with this object.
 class TemporaryFolder {
  public:
   // Error(kSystem) if it cannot be made.
@@ -43,52 +43,55 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Bytes of memory that a job may use here: the machine's, or the limit of a cgroup.
+// The bytes of memory that a job may use on this machine: all of its memory, or the limit of a
+// cgroup.
 inline std::uint64_t usable_memory() {
   const launcher::MemoryCounters memory = launcher::read_memory_counters();
   return std::min(memory.machine_bytes, memory.limit.value_or(memory.machine_bytes));
 }
 
-// A signal arrived while something was being tried.
+// Thrown when a signal arrives during a trial.
 struct Interrupted {
   int signal;
 };
 
-// Blocks the signals that end a command, except those that are ignored. Returns their signalfd.
+// Blocks the signals that end a command, except those that are ignored. Returns a signalfd for
+// them.
 Fd block_ending_signals();
 
 struct LauncherRunOptions {
-  std::vector<std::string> command;  // of the program
+  std::vector<std::string> command;  // the program and its arguments
   int num_ranks = 1;
-  int num_threads = 1;  // of each rank
-  std::string folder;   // for output and logs; exists, and is removed by the caller
-  // For the program; NAME and VALUE.
+  int num_threads = 1;  // computing threads of each rank
+  std::string folder;   // for output and logs; the caller creates and removes it
+  // Variables for the program: pairs of name and value.
   std::vector<std::pair<std::string, std::string>> variables;
 };
 
-// `paceline run` as a child of this process. Its output goes into a file, from which the reason of
-// a failure is read.
+// `paceline run` as a child of this process. Its output is written to a file, from which the reason
+// for a failure is read.
 //
 // Thread safety: none.
 class LauncherRun {
  public:
-  // `signals`: of block_ending_signals(). Error(kSystem) when it cannot be started.
+  // `signals`: from block_ending_signals(). Error(kSystem) if `paceline run` cannot be started.
   LauncherRun(const LauncherRunOptions& options, const Fd& signals);
-  // As stop().
+  // Calls stop().
   ~LauncherRun();
   LauncherRun(const LauncherRun&) = delete;
   LauncherRun& operator=(const LauncherRun&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Waits at most so long. True when the launcher has ended. Throws Interrupted.
+  // Waits at most for this time. Returns true if the launcher has ended. Throws Interrupted.
   bool wait(std::chrono::milliseconds time) const;
-  // Ends it if it still runs; its exit code.
+  // Ends the launcher if it still runs. Returns its exit code.
   int stop();
 
-  // The cause in the launcher's report (launcher/diagnosis/failure_report.h), else the program's
-  // last line in it, else the report's first line. Without a report, the last line of the output.
+  // The reason for a failure: the cause in the launcher's report
+  // (launcher/diagnosis/failure_report.h), or else the program's last line in that report, or else
+  // the report's first line. Without a report, the last line of the output.
   std::string last_words() const;
-  // Whether a line of the output has these words.
+  // Whether a line of the output contains these words.
   bool says(std::string_view words) const;
 
  private:
@@ -105,14 +108,15 @@ class LauncherRun {
 struct TrialOptions {
   std::vector<std::string> command;
   launcher::Combination combination;
-  std::chrono::nanoseconds duration = std::chrono::seconds(5);   // of steps, after warming up
-  std::chrono::nanoseconds patience = std::chrono::seconds(60);  // for the next step
-  std::string folder;  // for logs; exists, and is removed by the caller
+  std::chrono::nanoseconds duration =
+      std::chrono::seconds(5);  // of the measured steps, after the warm-up
+  std::chrono::nanoseconds patience = std::chrono::seconds(60);  // longest wait for the next step
+  std::string folder;  // for logs; the caller creates and removes it
 };
 
-// `signals`: of block_ending_signals(); when one arrives the trial is stopped and Interrupted is
-// thrown. What goes wrong with the program is in the trial's `problem`. Error(kSystem) when it
-// cannot be started at all.
+// `signals`: from block_ending_signals(). When a signal arrives, stops the trial and throws
+// Interrupted. A failure of the program is reported in the trial's `problem`. Error(kSystem) if
+// `paceline run` cannot be started at all.
 launcher::Trial run_trial(const TrialOptions& options, const Fd& signals);
 
 }  // namespace paceline::apps

@@ -18,7 +18,7 @@ constexpr int kWindow = 256;
 constexpr int kSomeCallers = 16, kManyCallers = 1000;
 constexpr int kSlowEvery = 100, kSlowMs = 5;
 
-// A number of a round, from the results of its turns.
+// One number for a round, from the results of its turns.
 struct Reading {
   CallFigure figure;
   double value = 0;
@@ -141,7 +141,7 @@ std::string CallSession::text_of(const CallPoint& point) const {
                      name_of(point.way));
 }
 
-// memcpy has no way: it stands beside large messages over any.
+// memcpy has no way; it is measured beside large messages over any way.
 bool CallSession::enter(CallEntrant& entrant, const CallPoint& point) {
   entrant.rows.clear();
   if (entrant.set->name() == "memcpy") return point.bytes > kEchoedBytes;

@@ -1,10 +1,11 @@
 #pragma once
 
-// A whole measurement of calls: starts caller and callee of every contestant, lets the contestants
-// take turns (turn_taking.h), and collects the figures. A point is a way, a size and a measure.
+// A whole measurement of calls: starts the caller and the callee of every contestant, lets the
+// contestants take turns (turn_taking.h), and collects the figures. A point of the measurement is a
+// way (CallWay), a size and a measure (CallMeasure).
 //
-// Small messages, up to kEchoedBytes, are echoed, and all measures apply. A larger one gets a short
-// reply, so that the time is that of one transfer, and only blocking calls are measured.
+// Small messages, up to kEchoedBytes, are echoed, and all measures apply. A larger message gets a
+// short reply, so the time is that of one transfer; for these only blocking calls are measured.
 
 #include <string>
 #include <thread>
@@ -24,9 +25,9 @@ struct CallSessionOptions : TurnOptions {
   std::vector<std::size_t> sizes = {64, 1 << 20};
   std::vector<CallWay> ways = {std::begin(kAllCallWays), std::end(kAllCallWays)};
   std::vector<CallMeasure> measures = {std::begin(kAllCallMeasures), std::end(kAllCallMeasures)};
-  std::string python;    // for torch; empty: the system's
-  bool busy = false;     // all cores compute meanwhile
-  double seconds = 0.3;  // of a turn
+  std::string python;    // the interpreter for torch; empty: the system's
+  bool busy = false;     // all cores compute during the measurement
+  double seconds = 0.3;  // length of a turn
 };
 
 using CallSessionEvents = TurnEvents<CallRow>;
@@ -37,15 +38,15 @@ struct CallPoint {
   CallMeasure measure;
 };
 
-// A contestant over one way.
+// A contestant whose caller and callee use one way.
 struct CallEntrant : Entrant {
   CallWay way = CallWay::kUnix;
-  std::vector<CallRow> rows;  // of the point under way, one for each figure
+  std::vector<CallRow> rows;  // of the current point, one for each figure
 };
 
 class CallSession : public TurnTaking<CallReport, CallPoint, CallEntrant> {
  public:
-  // As Session's.
+  // As the constructor of Session.
   explicit CallSession(CallSessionOptions options);
 
  private:

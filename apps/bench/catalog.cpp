@@ -23,7 +23,8 @@ std::vector<CatalogEntry> make_catalog() {
       {.name = "gloo",
        .title = "Gloo",
        .how_to_get = "apt-get install libgloo-dev, then configure and build Paceline again",
-       // On one core its polling thread keeps the waiting one off for a time slice, 4 ms.
+       // On one core its polling thread would keep the waiting thread from running for a time
+       // slice, 4 ms.
        .bound = false},
       {.name = "openmpi",
        .title = "Open MPI",
@@ -43,7 +44,7 @@ std::vector<CatalogEntry> make_catalog() {
   };
 }
 
-// Processes that are measured in calls are not bound, because each has several threads.
+// Processes that make or serve calls are not bound, because each has several threads.
 std::vector<CatalogEntry> make_call_catalog() {
   std::vector<CatalogEntry> entries = {
       own_entry("paceline", "Paceline"),
@@ -104,7 +105,7 @@ Located locate(const CatalogEntry& entry, const std::string& folder, const std::
     try {
       located.launcher = launcher::find_program(launcher, path);
       return located;
-    } catch (const launcher::ProgramError&) {  // the next one
+    } catch (const launcher::ProgramError&) {  // tries the next one
     }
   }
   if (!entry.launchers.empty()) {

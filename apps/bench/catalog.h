@@ -1,9 +1,9 @@
 #pragma once
 
 // The contestants that are known by name, for collectives and for calls: the program of a rank, how
-// ranks are started, and how to get the library when it is missing. The programs are built from
-// benchmarks/contestants, each if its library was found, and lie in ../libexec/paceline, seen from
-// the command.
+// ranks are started, and how to get the library if it is missing. Each program is built from
+// benchmarks/contestants if its library was found, and is installed in ../libexec/paceline,
+// relative to the command.
 
 #include <string>
 #include <vector>
@@ -14,8 +14,8 @@ namespace paceline::bench {
 
 enum class Starter {
   kPaceline,  // as `paceline run` starts ranks
-  kMpirun,    // Open MPI's
-  kMpiexec,   // MPICH's
+  kMpirun,    // by Open MPI's mpirun
+  kMpiexec,   // by MPICH's mpiexec
 };
 
 enum class Subject { kCollectives, kCalls };
@@ -24,29 +24,32 @@ struct CatalogEntry {
   std::string name;   // "openmpi"
   std::string title;  // "Open MPI"
   Starter starter = Starter::kPaceline;
-  std::vector<std::string> launchers;  // programs that start its ranks; the first found is taken
-  std::string how_to_get;              // what to install, and that it takes a new build
-  // A rank is bound to cores of its own. False for a library whose threads need more than their
-  // rank's core: together the ranks still have the same cores as everybody else's.
+  std::vector<std::string> launchers;  // programs that start its ranks; the first one found is used
+  std::string how_to_get;              // what to install and to build again
+  // Whether each rank is bound to cores of its own. False for a library whose threads need more
+  // than one core per rank; all its ranks together still use the same cores as those of other
+  // contestants.
   bool bound = true;
   bool is_peer = true;
-  std::string prefix = "bench-";  // of the program, before the name
+  std::string prefix = "bench-";  // the program's name is this prefix and `name`
 };
 
-// "paceline", "memcpy", for collectives "limit", then the peers.
+// The entries "paceline", "memcpy" and, for collectives, "limit"; then the peers.
 const std::vector<CatalogEntry>& catalog(Subject subject = Subject::kCollectives);
-// Null if there is none of that name.
+// The entry of that name; null if there is none.
 const CatalogEntry* find_entry(const std::string& name, Subject subject = Subject::kCollectives);
-// "gloo", "openmpi", "mpich", "oneccl"; for calls "socket", "grpc", "capnp", "torch".
+// The names of the peers: "gloo", "openmpi", "mpich", "oneccl"; for calls "socket", "grpc",
+// "capnp", "torch".
 std::vector<std::string> peer_names(Subject subject = Subject::kCollectives);
 
-// Where a contestant's program and launcher are on this machine, or why it cannot take part.
+// The paths of a contestant's program and launcher on this machine, or the reason why it cannot
+// take part.
 struct Located {
   std::string program;
-  std::string launcher;  // for Starter::kPaceline an interpreter, or empty
-  std::string missing;   // not empty: it cannot take part; the reason and what to do
+  std::string launcher;  // with Starter::kPaceline: an interpreter, or empty
+  std::string missing;   // why it cannot take part, and what to do; empty: it can
 };
-// `folder` holds the programs, `path` is a value of PATH.
+// `folder` contains the programs, `path` is a value of PATH.
 Located locate(const CatalogEntry& entry, const std::string& folder,
                const std::string& path = launcher::own_path());
 

@@ -14,7 +14,7 @@ constexpr double kMarker = 4;
 constexpr double kLegendLine = 22;
 constexpr std::size_t kManyBinaryTicks = 11;
 
-// From values to places on the page.
+// Converts values to positions on the page.
 class Axis {
  public:
   Axis(double low, double high, double from, double to)
@@ -33,7 +33,7 @@ struct Range {
     low = low == 0 ? value : std::min(low, value);
     high = std::max(high, value);
   }
-  // A little room, and at least a factor of two.
+  // Adds some space at both ends; a narrow range becomes a factor of two in both directions.
   Range widened(double factor) const {
     const bool narrow = high < low * 1.01;
     return narrow ? Range{low / 2, high * 2} : Range{low / factor, high * factor};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Curves over logarithmic axes as one SVG element, without script or font of its own.
+// Draws curves over logarithmic axes as one SVG element, without scripts or embedded fonts.
 //
 // Thread safety: pure functions.
 
@@ -12,12 +12,12 @@ namespace paceline::bench {
 
 struct ChartPoint {
   double x = 0, y = 0;       // positive
-  double low = 0, high = 0;  // of the bar through the point; equal to y: none
+  double low = 0, high = 0;  // ends of the error bar; both equal to y: no bar
 };
 
-// How a curve looks; the same contestant looks the same in every chart.
+// The style of a curve; a contestant has the same style in every chart.
 struct ChartStyle {
-  std::string color;  // as CSS writes it
+  std::string color;  // a CSS colour
   std::string dash;   // "" for a solid line, else an SVG dash array
   char marker = 'o';  // o circle, s square, t triangle, d diamond, + and x crosses
   double width = 2;
@@ -31,19 +31,19 @@ struct ChartSeries {
 
 struct Chart {
   std::string title, x_label, y_label;
-  std::function<std::string(double)> x_text, y_text;  // of a tick
+  std::function<std::string(double)> x_text, y_text;  // the label of a tick
   std::vector<ChartSeries> series;
 };
 
 // Requires: at least one point.
 std::string to_svg(const Chart& chart);
 
-// Text that may stand in HTML and SVG.
+// Returns `text` with the characters escaped that have a meaning in HTML and SVG.
 std::string escaped(const std::string& text);
 
-// The decades of `low` to `high`, with 2 and 5 between them when there are few.
+// The powers of ten from `low` to `high`, and their multiples by 2 and 5 if there are few.
 std::vector<double> decimal_ticks(double low, double high);
-// Powers of two; only every second or third one if there are many.
+// The powers of two from `low` to `high`; only every second or third one if there are many.
 std::vector<double> binary_ticks(double low, double high);
 
 }  // namespace paceline::bench

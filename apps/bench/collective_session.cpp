@@ -11,7 +11,7 @@ namespace paceline::bench {
 
 namespace {
 
-// A turn ends after so long, or after so many bytes, but not before kMinCalls.
+// A turn ends after this time or this many bytes, but not before kMinCalls calls.
 constexpr double kSecondsPerTurn = 0.25;
 constexpr std::size_t kBytesPerTurn = 64 << 20;
 constexpr int kMinCalls = 5;
@@ -30,7 +30,7 @@ int calls_for(const SessionOptions& options, std::size_t bytes) {
       std::clamp<std::size_t>(wanted, std::min<std::size_t>(kMinCalls, most), most));
 }
 
-// Microseconds of each call on the slowest rank.
+// The time of each call on the slowest rank, in microseconds.
 std::vector<double> slowest(const std::vector<TurnResult>& results) {
   std::vector<double> calls(results.front().seconds.size());
   for (const TurnResult& result : results) {
@@ -123,7 +123,7 @@ bool Session::enter(CollectiveEntrant& entrant, const Turn& point) {
                  .checked = options_.check && entrant.set->library().gives_results,
                  .ranks = options_.num_ranks,
                  .bytes = bytes_of_point(point)};
-  // A barrier has no memory, so one turn a contestant is enough.
+  // A barrier uses no buffers, so each contestant takes part with one kind of memory only.
   return point.op != Op::kBarrier || entrant.is_first;
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // A whole measurement of collectives: starts the ranks of every contestant, lets the contestants
-// take turns (turn_taking.h), and collects the figures. A point is an operation and a size.
+// take turns (turn_taking.h), and collects the figures. A point of the measurement is an operation
+// and a size.
 
 #include <optional>
 #include <string>
@@ -19,12 +20,12 @@ struct SessionOptions : TurnOptions {
   int num_ranks = 2;
   std::vector<std::size_t> sizes;
   Dtype dtype = Dtype::kFloat32;
-  std::optional<Placement> placement;  // of operations that have it; their usual one otherwise
-  std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // of Paceline; others use ordinary
+  std::optional<Placement> placement;  // of operations that support it; others use their usual one
+  std::vector<MemoryKind> memory = {MemoryKind::kSymmetric};  // for Paceline; others use ordinary
   bool fresh = true;
   bool check = false;
-  int calls = 200;                     // of a contestant in a round, at most
-  std::optional<Algorithm> algorithm;  // of Paceline's messages, wherever it serves
+  int calls = 200;                     // most calls of a contestant in a round
+  std::optional<Algorithm> algorithm;  // of Paceline's messages, for calls that it supports
   bool bind = true;
 };
 
@@ -33,15 +34,15 @@ using SessionEvents = TurnEvents<Row>;
 // A contestant with one kind of memory.
 struct CollectiveEntrant : Entrant {
   MemoryKind memory = MemoryKind::kOrdinary;
-  bool is_first = true;  // of its contestant's kinds
-  Row row;               // of the point under way
+  bool is_first = true;  // of its contestant's kinds of memory
+  Row row;               // of the current point
 };
 
 class Session : public TurnTaking<Report, Turn, CollectiveEntrant> {
  public:
-  // Starts all contestants and waits until their libraries are up. Requires: the main thread, and
-  // no others yet. Error when Paceline's own ranks do not start; other contestants become
-  // Report::missing.
+  // Starts all contestants and waits until their libraries are initialised. Requires: called on the
+  // main thread, before there are other threads. Error if Paceline's own ranks do not start; other
+  // contestants that do not start are added to Report::missing.
   explicit Session(SessionOptions options);
 
  private:
@@ -57,7 +58,8 @@ class Session : public TurnTaking<Report, Turn, CollectiveEntrant> {
   const SessionOptions options_;
 };
 
-// Bytes that all ranks together hold at the largest point: for a refusal before anything starts.
+// The bytes that all ranks together use at the largest point, so that a measurement that does not
+// fit can be refused before anything starts.
 std::size_t bytes_needed(const SessionOptions& options);
 
 }  // namespace paceline::bench

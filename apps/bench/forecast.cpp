@@ -55,7 +55,7 @@ Cluster parse_cluster(std::string_view text) {
     has_hosts |= setting.key == "hosts";
   });
   if (!has_hosts)
-    throw SettingError(fmt::format("{}: how many hosts? for example hosts=64,ranks=8", text));
+    throw SettingError(fmt::format("{}: hosts= is missing; for example hosts=64,ranks=8", text));
   if (cluster.hosts > kMostSimulatedRanks / cluster.ranks) {
     throw SettingError(fmt::format("{} hosts x {} ranks are more than {} ranks", cluster.hosts,
                                    cluster.ranks, kMostSimulatedRanks));
@@ -71,12 +71,12 @@ std::string describe(const Cluster& cluster, const CostModel& costs) {
 
 namespace {
 
-// The links of a chain that stands for a longer one: at least so many, for a steady pace, and at
-// least this part of the longer chain.
+// The number of links in a short chain that is simulated in place of a longer one: at least
+// kLeastLinks, so that the pace is steady, and at least 1/kPartOfLinks of the longer chain.
 constexpr int kLeastLinks = 8;
 constexpr int kPartOfLinks = 64;
-// The ranks of a host from which on a sixteenth of them still shows how they compete for its
-// network.
+// From this number of ranks per host on, a sixteenth of the ranks is enough to show how they
+// compete for the host's network.
 constexpr std::size_t kManyRanks = 128;
 
 SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
@@ -95,7 +95,7 @@ SimulationResult simulate_at_once(const SimulatedCall& call, const Hosts& hosts,
   return simulate({hosts, costs}, schedule_of, options);
 }
 
-// The number of equal links of a chain: between hosts, or on one host between ranks.
+// The number of equal links in a chain: links between hosts or, on a single host, between ranks.
 int links_of(const Hosts& hosts) {
   return hosts.size() > 1 ? static_cast<int>(hosts.size()) : hosts.world_size();
 }
@@ -104,7 +104,7 @@ Hosts with_links(const Hosts& hosts, int links) {
   return hosts.size() > 1 ? Hosts::blocks(links, ranks) : Hosts::blocks(1, links);
 }
 
-// Whether simulate_hosts_in_parts() can take the call.
+// Whether simulate_hosts_in_parts() can handle the call.
 bool grows_with_ranks(const SimulatedCall& call) {
   switch (call.algorithm) {
     case Algorithm::kOneShot:
@@ -161,18 +161,18 @@ SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planne
   const Hosts& hosts = planner.hosts();
   const int num_hosts = static_cast<int>(hosts.size());
   const int ranks = static_cast<int>(hosts.members.front().size());
-  const std::array fewer = {ranks / 4, ranks / 8, ranks / 16};  // what is too long is seen first
+  const std::array fewer = {ranks / 4, ranks / 8, ranks / 16};  // the longest simulation first
   SimulationResult result;
   double messages = 0, bytes = 0;
   for (const int some : fewer) {
     SimulatedCall part = call;
-    // A rank's chunk stays as large as it is, so that the parts differ in one thing.
+    // Keeps the size of a rank's chunk, so that the parts differ only in the number of ranks.
     if (call.op == Op::kAllReduce && call.algorithm != Algorithm::kOneShot) {
       const auto world = static_cast<std::size_t>(hosts.world_size());
       part.count = (call.count + world - 1) / world * static_cast<std::size_t>(num_hosts * some);
     }
     const auto one = simulate_at_once(part, Hosts::blocks(num_hosts, some), planner.costs());
-    double weight = 1;  // Lagrange's
+    double weight = 1;  // of Lagrange's interpolation
     for (const int other : fewer) {
       if (other != some) weight *= static_cast<double>(ranks - other) / (some - other);
     }
@@ -210,7 +210,7 @@ namespace {
 
 constexpr const char* kColumns = "{:>8} {:1} {:<10} {:>13} {:>11} {:>8} {:>8} {:>10} {:>11}";
 
-// For an algorithm that is only shown for comparison: about a second.
+// The limit for an algorithm that is shown only for comparison: about a second.
 constexpr std::size_t kMostStepsBeside = 500'000;
 
 void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count) {
@@ -221,18 +221,18 @@ void simulate_into(Forecast& forecast, const Planner& planner, std::size_t count
     forecast.simulated = simulate_call(call, planner);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
-    forecast.refusal = forecast.is_chosen
-                           ? error.what()
-                           : fmt::format(
-                                 "not simulated beside the chosen one: it takes long; "
-                                 "alone: --algorithm {}",
-                                 name_of(candidate.algorithm));
+    forecast.refusal =
+        forecast.is_chosen
+            ? error.what()
+            : fmt::format(
+                  "not simulated, because it takes long; to simulate it alone: --algorithm {}",
+                  name_of(candidate.algorithm));
   }
 }
 
 std::string microseconds(double seconds) { return rounded_text(seconds * 1e6); }
 
-// How much `predicted` differs from `measured`: "+12%".
+// The deviation of `predicted` from `measured`, for example "+12%".
 std::string error_text(double predicted, double measured) {
   return fmt::format("{:+.0f}%", (predicted / measured - 1) * 100);
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// How long a collective would take on a cluster: by the planner's formula, by which the engine
-// chooses, and by the simulator, which runs every rank's schedule in virtual time.
+// Predicts how long a collective would take on a cluster. The planner's formula, which the engine
+// uses to choose an algorithm, gives one prediction; the simulator, which runs every rank's
+// schedule in virtual time, gives another.
 //
 // Thread safety: pure functions.
 
@@ -19,58 +20,62 @@
 
 namespace paceline::bench {
 
-// A cluster that is not at hand, as people type it: "hosts=64,ranks=8,link=25Gbit,latency=20us".
+// A cluster that is described in words, for example "hosts=64,ranks=8,link=25Gbit,latency=20us".
 struct Cluster {
   int hosts = 1;
-  int ranks = 1;  // on each host
+  int ranks = 1;  // ranks on each host
   std::optional<double> link_bytes_per_s, latency_s;
   bool operator==(const Cluster&) const = default;
 
   int world_size() const { return hosts * ranks; }
-  // `costs` with the network given here.
+  // Returns `costs` with the network's values replaced by those given here.
   CostModel costs(CostModel costs) const;
 };
 
-// hosts and ranks (1 when not given), link in bit/s with k, M, G or T, latency with us, ms or s.
-// Throws SettingError (engine/core/option_text.h).
+// Reads hosts= and ranks= (both 1 when not given), link= in bit/s with k, M, G or T, and latency=
+// with us, ms or s. Throws SettingError (engine/core/option_text.h).
 Cluster parse_cluster(std::string_view text);
 
-// "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
+// A text such as "64 hosts x 8 ranks, 25 Gbit/s, 20 µs".
 std::string describe(const Cluster& cluster, const CostModel& costs);
 
-// One call by one algorithm in the simulator: at once if the simulator can, otherwise in parts. Too
-// long at once are a direct reduce of thousands of ranks (messages), a broadcast along a chain of
-// them (chunks), and an all_to_all among many ranks of few hosts (the square of the ranks).
+// One call by one algorithm, for the simulator. It is simulated at once if that is possible,
+// otherwise in parts. Too long to simulate at once are a direct reduce of thousands of ranks
+// (because of the messages), a broadcast along a chain of thousands of ranks (because of the
+// chunks), and an all_to_all among many ranks on few hosts (because of the square of the number of
+// ranks).
 struct SimulatedCall {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
-  std::size_t count = 0;  // as in Collective; root is rank 0
+  std::size_t count = 0;  // as in Collective; the root is rank 0
   Algorithm algorithm = Algorithm::kDirect;
-  std::size_t chunk = 0;                // elements, of the algorithms that cut
-  std::size_t most_steps = kMostSteps;  // at once
+  std::size_t chunk = 0;                // in elements, for algorithms that use chunks
+  std::size_t most_steps = kMostSteps;  // of a simulation at once
 };
 
-// Error(kUnsupported) when it is too long to simulate in parts too.
+// Error(kUnsupported) if the call is also too long to simulate in parts.
 SimulationResult simulate_call(const SimulatedCall& call, const Planner& planner);
 
-// The parts. A direct reduce: every rank's chunk is added up, which is a reduce_scatter, then all
-// go to the root, as in a gather; messages overlap a little more in truth.
+// The next three functions simulate a call in parts. A direct reduce consists of a reduce_scatter,
+// in which every rank adds up its chunk, and a gather, in which the chunks are sent to the root. In
+// reality the messages overlap a little more.
 SimulationResult simulate_reduce_in_parts(const SimulatedCall& call, const Planner& planner);
-// A chain: each further host (each rank, on one host) takes the same time, so that two short chains
-// tell what a long one takes, and how many messages, except for some greetings of each rank.
-// Requires: equal blocks of ranks (Hosts), more than 16 of them.
+// In a chain, each additional host (on one host: each additional rank) takes the same time. So the
+// time and the number of messages of a long chain follow from those of two short chains, except for
+// a few messages with which each rank begins. Requires: equal blocks of ranks (Hosts), and a chain
+// of more than 16 hosts or, on one host, ranks.
 SimulationResult simulate_chain_in_parts(const SimulatedCall& call, const Planner& planner);
-// Algorithms by which every rank does as much with every other one, or with every one in a ring, on
-// hosts of many ranks: time, messages and bytes grow as a quadratic function of a host's ranks,
-// which a sixteenth, an eighth and a quarter of them tell. Requires: equal blocks of at least 128
-// ranks on several hosts.
+// For algorithms in which every rank exchanges the same amount with every other rank, or along a
+// ring, on hosts with many ranks. Time, messages and bytes are quadratic functions of the number of
+// ranks per host. They are determined from simulations with a sixteenth, an eighth and a quarter of
+// the ranks. Requires: several hosts, with equal blocks of at least 128 ranks.
 SimulationResult simulate_hosts_in_parts(const SimulatedCall& call, const Planner& planner);
 
 struct Forecast {
   Op op = Op::kBarrier;
   Dtype dtype = Dtype::kFloat32;
   int world_size = 1;
-  std::size_t bytes = 0;  // as nccl-tests count (operation.h)
+  std::size_t bytes = 0;  // as nccl-tests counts them (operation.h)
   Candidate candidate;
   bool is_chosen = false;
   std::optional<SimulationResult> simulated;
@@ -82,15 +87,16 @@ struct Forecast {
 
 enum class Which { kChosen, kAll };
 
-// The algorithms for buffers of `bytes`, the chosen one first. Simulated over the whole call at
-// once; the engine cuts large sums into pieces one after the other.
+// Predictions for the algorithms that can handle buffers of `bytes`, the chosen algorithm first.
+// The simulator treats a call as a whole, but the engine cuts large sums into pieces and handles
+// these one after the other.
 std::vector<Forecast> forecast(const Planner& planner, Op op, Dtype dtype, std::size_t bytes,
                                Which which);
 
-// For a terminal; a table has one operation.
+// The text for a terminal: a table for one operation.
 std::string forecast_heading(const Forecast& first);
 std::string forecast_rows(const std::vector<Forecast>& forecasts);
-// Everything, for programs.
+// All values, for programs.
 std::string to_json(const std::vector<Forecast>& forecasts, const Planner& planner);
 
 }  // namespace paceline::bench

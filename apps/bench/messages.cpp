@@ -83,7 +83,7 @@ void Conversation::send(const Message& message, Deadline deadline) {
   send_text(json_text(json), deadline);
 }
 
-// nlohmann's exceptions for missing or mistyped members, as ours.
+// Turns nlohmann's exceptions for missing or mistyped members into Error(kCorrupt).
 template <class Message>
 Message Conversation::receive(Deadline deadline) {
   const Json json = parse(receive_text(deadline), Message::kKind);

@@ -1,16 +1,16 @@
 #pragma once
 
-// The messages between the coordinator and the ranks of a contestant: a length and then JSON, over
-// a Unix socket. Their order is fixed:
+// The messages between the coordinator (`paceline bench`) and the ranks of a contestant: a length
+// and then JSON, over a Unix socket. Their order is fixed:
 //
-//   rank          Hello                who I am; nothing of the library has been touched yet
+//   rank          Hello                its rank and world size; the library is not yet initialised
 //   coordinator   Setup                where to run
-//   rank          Ready                the library is up; or Failure
-//   coordinator   Turn or CallTurn     measure this; all other contestants sleep meanwhile
-//   rank          its result           or Failure, after which the rank ends
+//   rank          Ready or Failure     whether the library has been initialised
+//   coordinator   Turn or CallTurn     what to measure; all other contestants sleep meanwhile
+//   rank          a result or Failure  after a Failure the rank ends
 //   ... more turns, then the coordinator closes the socket and the rank ends.
 //
-// A rank that is not on turn waits in poll() and uses no processor time.
+// A rank whose turn it is not waits in poll() and uses no processor time.
 
 #include <cstdint>
 #include <string>
@@ -23,18 +23,20 @@
 
 namespace paceline::bench {
 
-// A Unix socket for processes of one user: its random name, in Linux's abstract namespace, vanishes
-// with the last descriptor. The kernel tells each end which user the other one is.
+// A Unix socket for processes of one user. Its random name, in Linux's abstract namespace,
+// disappears with the last descriptor. Each end learns the other end's user from the kernel.
 struct PrivateListener {
   std::string name;
   Fd socket;
 };
 PrivateListener listen_private();
 
-// Error(kTimeout) when no process listens, kInvalid when another user does.
+// Error(kTimeout) when no process listens, kInvalid when the listening process belongs to another
+// user.
 Fd connect_private(const std::string& name, Deadline deadline);
 
-// The next connection of this user; those of others are closed. Empty when none came in time.
+// Returns the next connection from a process of this user, and closes connections from other users.
+// Empty if none arrived in time.
 Fd accept_private(const Fd& listener, Deadline deadline);
 
 struct Hello {
@@ -45,9 +47,9 @@ struct Hello {
 struct Setup {
   static constexpr const char* kKind = "setup";
   std::vector<int> cpus;   // empty: not bound
-  bool own_core = false;   // no other rank computes on them
-  std::string start_line;  // path of its memory
-  std::string option;  // an algorithm or a transport that the library shall use; empty: its choice
+  bool own_core = false;   // no other rank computes on these cpus
+  std::string start_line;  // path of the memory of the StartLine
+  std::string option;      // the algorithm or transport to use; empty: the library's choice
 };
 
 struct Ready {
@@ -65,53 +67,54 @@ struct Turn {
   Dtype dtype = Dtype::kFloat32;
   Placement placement = Placement::kInPlace;
   MemoryKind memory = MemoryKind::kOrdinary;
-  std::size_t count = 0;  // count_for()
+  std::size_t count = 0;  // from count_for()
   bool fresh = true;      // every rank writes its buffers before every call
   bool check = false;
   int min_calls = 1, max_calls = 1;
-  double seconds = 0;  // after which no further call begins, except for min_calls
+  double seconds = 0;  // no call begins later than this, except for min_calls
   bool operator==(const Turn&) const = default;
 };
 
 struct TurnResult {
   static constexpr const char* kKind = "result";
-  std::string lacks;            // the library cannot do it; nothing was measured
-  std::vector<double> seconds;  // of each call, on this rank
+  std::string lacks;            // why the library cannot do it; then nothing was measured
+  std::vector<double> seconds;  // duration of each call on this rank
   std::string difference;       // with Turn::check: the first wrong element; empty when right
-  double idle_seconds = 0;      // since the last turn
-  double idle_cpu_seconds = 0;  // processor time of this process in it
+  double idle_seconds = 0;      // time since the last turn
+  double idle_cpu_seconds = 0;  // processor time of this process during idle_seconds
 };
 
 struct CallTurnResult;
-// Calls of one kind and size. The caller measures; the callee, whose library serves calls on
-// threads of its own, answers with nothing.
+// Calls of one kind and size. The caller measures. The callee, whose library serves the calls on
+// its own threads, sends an empty result.
 struct CallTurn {
   static constexpr const char* kKind = "calls";
   using Result = CallTurnResult;
   enum class Form {
     kBlocking,   // `width` callers, each of which waits for its reply
-    kPipelined,  // one caller, `width` calls under way
+    kPipelined,  // one caller, `width` calls in flight
     kOneWay,     // one caller, messages without a reply
   };
   Form form = Form::kBlocking;
   int width = 1;
-  std::size_t bytes = 0, reply_bytes = 0;  // of a request, at least sizeof(CallHead); of its reply
-  int slow_every = 0;  // one call in so many of a caller takes slow_ms in its handler; 0: none
+  std::size_t bytes = 0, reply_bytes = 0;  // a request's (at least sizeof(CallHead)), a reply's
+  int slow_every = 0;  // the handler of every slow_every-th call takes slow_ms; 0: of none
   int slow_ms = 0;
-  double seconds = 0;  // after which no further call begins
+  double seconds = 0;  // no call begins later than this
   bool operator==(const CallTurn&) const = default;
 };
 
 struct CallTurnResult {
   static constexpr const char* kKind = "result";
-  std::string lacks;                              // as above
+  std::string lacks;                              // as in TurnResult
   double p50_us = 0, p99_us = 0;                  // of calls that are not slow; 0 unless kBlocking
   double per_second = 0;                          // calls, or messages that the callee received
-  double idle_seconds = 0, idle_cpu_seconds = 0;  // as above
+  double idle_seconds = 0, idle_cpu_seconds = 0;  // as in TurnResult
 };
 
-// One end of the socket. A message that is wrong, too long or missing is an Error: kCorrupt,
-// kPeerLost, kTimeout; a Failure of the other end is kAborted, with its text.
+// One end of the socket. An invalid or too long message is Error(kCorrupt), a closed socket
+// kPeerLost, and a message that does not arrive in time kTimeout. A Failure from the other end is
+// Error(kAborted) with its text.
 class Conversation {
  public:
   explicit Conversation(Fd socket) : socket_(std::move(socket)) {}

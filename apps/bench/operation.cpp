@@ -128,7 +128,7 @@ namespace {
 constexpr std::size_t kUsualFactor = 4;
 constexpr std::size_t kLargestFactor = 1024;
 
-// The factor of the unit behind a number; 0 if it is not a unit.
+// The factor of the unit after a number; 0 if it is not a unit.
 std::size_t unit_of(std::string_view suffix) {
   if (suffix.ends_with("iB")) {
     suffix.remove_suffix(2);

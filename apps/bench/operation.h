@@ -1,8 +1,8 @@
 #pragma once
 
-// The operations that can be measured, sizes as people type them, and figures made of a time. The
-// words and formulas are those of nccl-tests (doc/PERFORMANCE.md): bytes are those of the largest
-// buffer that one rank holds; algorithm bandwidth = bytes / time; bus bandwidth = algorithm
+// The operations that can be measured, sizes as people type them, and bandwidths computed from a
+// time. The words and formulas are those of nccl-tests (doc/PERFORMANCE.md): bytes are those of the
+// largest buffer that one rank holds; algorithm bandwidth = bytes / time; bus bandwidth = algorithm
 // bandwidth x a factor for the operation and the number of ranks, so that it can be compared with
 // the hardware's.
 //
@@ -30,39 +30,41 @@ struct Operation {
   Operation(Op collective, bool coalesced = false) : op(collective), is_coalesced(coalesced) {}
   bool operator==(const Operation&) const = default;
 };
-// The equal parts of the buffer of a coalesced call.
+// The number of equal parts into which the buffer of a coalesced call is divided.
 inline constexpr std::size_t kCoalescedBuffers = 64;
 
 enum class Placement { kInPlace, kOutOfPlace };
-// Where the buffers lie: in memory that the ranks share, or not.
+// Whether the buffers are in memory that the ranks share.
 enum class MemoryKind { kSymmetric, kOrdinary };
 
-// As paceline::name_of(Op); "all_reduce_coalesced", "send_recv".
+// As paceline::name_of(Op), and "all_reduce_coalesced", "send_recv".
 std::string_view name_of(Operation operation);
 std::string_view name_of(Placement placement);
 std::string_view name_of(MemoryKind memory);
 
-// In the order in which they are listed and measured.
+// The operations that can be measured, in the order in which they are listed and measured.
 const std::vector<Operation>& measurable_ops();
 std::optional<Operation> op_named(std::string_view name);
-// Whether the planner can plan it.
+// Whether the planner can predict the operation.
 bool is_plannable(Operation operation);
 
 // Whether the operation is measured in this form. broadcast, reduce and coalesced calls have one
 // buffer only; send_recv and the operations on blocks, except all_gather, have two.
 bool has_form(Operation operation, Placement placement);
-// In place if that exists and is usual.
+// The form in which the operation is usually called.
 Placement usual_placement(Operation operation);
-// `wanted` if the operation has that form, else its usual one.
+// Returns `wanted` if the operation has that form, otherwise its usual form.
 Placement placement_for(Operation operation, std::optional<Placement> wanted);
 
-// Elements of the whole buffer or of one block, as Collective::count of operations with equal
-// counts, for buffers of `bytes`; rounded up to whole elements in every block. 0 for a barrier.
+// The number of elements for buffers of `bytes`, of the whole buffer or of one block, like
+// Collective::count of operations with equal counts. Rounded up to whole elements in every block. 0
+// for a barrier.
 std::size_t count_for(Operation operation, Dtype dtype, int world_size, std::size_t bytes);
-// `sizes` without those that make the same call as the one before; ascending if `sizes` are.
+// `sizes` without those that would result in the same call as the size before; ascending if `sizes`
+// are.
 std::vector<std::size_t> different_sizes(Operation operation, Dtype dtype, int world_size,
                                          std::span<const std::size_t> sizes);
-// The bytes that `count` then stands for.
+// The inverse of count_for(): the bytes of a buffer with that `count`.
 std::size_t bytes_of(Operation operation, Dtype dtype, int world_size, std::size_t count);
 // The elements of one block, for a call with equal counts.
 std::size_t block_count(const Collective& call);
@@ -71,20 +73,20 @@ std::size_t elements_in(const Collective& call, int rank, int world_size);
 std::size_t elements_out(const Collective& call, int rank, int world_size);
 
 double bus_factor(Operation operation, int world_size);
-// 10^9 bytes a second; 0 for no bytes.
+// In 10^9 bytes per second; 0 if `bytes` is 0.
 double algorithm_bandwidth(std::size_t bytes, double seconds);
 
 inline constexpr std::size_t kLargestSize = std::size_t(1) << 30;
 
-// Names the part of a list of sizes that is wrong, and what is allowed.
+// An invalid list of sizes. The message names the wrong part and what is allowed.
 class SizeError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Sizes as people type them: "4K,64K,1M", and ranges "8:1G" (times 4) or "8:1G:2" (times 2). K, M
-// and G are powers of 1024; "KB" and "KiB" mean the same. The sizes ascend without duplicates, each
-// from 1 to kLargestSize. Throws SizeError.
+// Reads sizes as people type them: "4K,64K,1M", and ranges "8:1G" (each 4 times the one before) or
+// "8:1G:2" (2 times). K, M and G are powers of 1024; "KB" and "KiB" mean the same. The result
+// ascends without duplicates; each size is from 1 to kLargestSize. Throws SizeError.
 std::vector<std::size_t> parse_sizes(std::string_view text);
 
 }  // namespace paceline::bench

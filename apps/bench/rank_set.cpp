@@ -27,7 +27,7 @@ namespace paceline::bench {
 
 namespace {
 
-// They select another library, and a trace of every call.
+// The first variable selects another library, the second one enables a trace of every call.
 constexpr std::array<std::string_view, 2> kRemovedVariables = {"PACELINE_BACKEND",
                                                                "PACELINE_TIMELINE_DIR"};
 constexpr std::array<std::string_view, 6> kHeldVariables = {
@@ -66,8 +66,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kGrace = 3s;           // for the end of ranks whose conversation was closed
-constexpr auto kAcceptSlice = 100ms;  // between looks at whether a process has ended
+constexpr auto kGrace = 3s;           // for ranks to end after their conversation was closed
+constexpr auto kAcceptSlice = 100ms;  // interval between checks whether a process has ended
 constexpr std::size_t kShownOutput = 2000;
 
 launcher::LaunchOptions options_for(int num_ranks) {
@@ -81,7 +81,7 @@ std::vector<std::string> launcher_command(const CatalogEntry& entry, const Locat
                                           int num_ranks, const std::string& socket) {
   const std::string ranks = std::to_string(num_ranks);
   std::vector<std::string> command = {located.launcher};
-  // The ranks bind themselves, so that every contestant is bound alike.
+  // The ranks bind themselves, so that all contestants are bound in the same manner.
   if (entry.starter == Starter::kMpirun) {
     command.insert(command.end(), {"-np", ranks, "--bind-to", "none", "--oversubscribe"});
   } else {
@@ -91,7 +91,7 @@ std::vector<std::string> launcher_command(const CatalogEntry& entry, const Locat
   return command;
 }
 
-// The kernel's view of a descriptor of this process; only this user can open it.
+// The path by which another process of this user can open a descriptor of this process.
 std::string path_of(const Fd& fd) { return fmt::format("/proc/{}/fd/{}", getpid(), fd.get()); }
 
 }  // namespace
@@ -141,7 +141,7 @@ void RankSet::start_launcher() {
   spec.path = located_.launcher;
   spec.command = launcher_command(entry_, located_, num_ranks_, listener_.name);
   spec.environment = launcher::inherited_environment();
-  // Open MPI refuses to run as root without both.
+  // Open MPI refuses to run as root unless both are set.
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
   spec.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
   start_process(std::move(spec));
@@ -198,8 +198,8 @@ bool RankSet::any_ended() const {
   });
 }
 
-// Receives in the order in which the ranks answer, so that a failure is seen before the ranks that
-// hang because of it.
+// Receives the answers in the order in which they arrive. So the failure of one rank is seen even
+// though other ranks hang because of it.
 void RankSet::answer_each(Deadline deadline, const Answer& receive) {
   std::vector<pollfd> waiting;
   for (const auto& rank : ranks_) waiting.push_back({rank->fd(), POLLIN, 0});
@@ -260,11 +260,11 @@ std::string RankSet::output() const {
 }
 
 void RankSet::stop() {
-  for (auto& rank : ranks_) rank.reset();  // tells them to end
+  for (auto& rank : ranks_) rank.reset();  // closes the conversation, so the rank ends
   const Deadline deadline = Deadline::after(kGrace);
   for (const launcher::Process& process : processes_) {
     wait_ready(process.pidfd.get(), POLLIN, deadline);
-    kill(-process.pid, SIGKILL);  // what is left of its group, before its number is free
+    kill(-process.pid, SIGKILL);  // the rest of its process group, before the pid can be reused
     while (waitpid(process.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 // The ranks of one contestant, each a process of its own that lives through the whole session and
-// sleeps while others are on turn. They are started as `paceline run` starts ranks, or by their
-// MPI's launcher.
+// sleeps while other contestants have their turns. They are started as `paceline run` starts ranks,
+// or by their MPI's launcher.
 //
 //   RankSet set(entry, located, 2, plan);
 //   set.start();
@@ -13,11 +13,11 @@
 // Call start() of every set first: open_store() starts a thread, and after that this process should
 // not fork.
 //
-// The set keeps the ranks' stdout and stderr, which become part of the message when they fail.
-// The ranks end with their set, and with the thread that made it.
+// The set keeps the ranks' stdout and stderr; if the ranks fail, this output becomes part of the
+// error message. The ranks end with their set, and with the thread that made it.
 //
-// Thread safety: none; the main thread, because the kernel ends the ranks with the thread that
-// started them.
+// Thread safety: none. Use it on the main thread, because the kernel ends the ranks with the thread
+// that started them.
 
 #include <functional>
 #include <memory>
@@ -34,18 +34,18 @@
 
 namespace paceline::bench {
 
-// The variables in effect by which a user's environment changes what a measurement of Paceline
-// shows: "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most
-// mean what they mean for any program. Those that would put something else than the engine under
-// Paceline's name, or make it write files meanwhile, are taken from the ranks. `set`: variables
-// that an option sets, which replace inherited ones. Pure.
+// A text that names the variables of the user's environment that change a measurement of Paceline:
+// "with PACELINE_ENCRYPT=1; without PACELINE_BACKEND=gloo"; empty if there are none. Most variables
+// have their usual effect. Variables that would measure another library under Paceline's name, or
+// make it write files during the measurement, are removed from the ranks' environment. `set`:
+// variables that an option sets; they replace inherited ones. Pure.
 std::string variables_in_effect(const launcher::Environment& inherited,
                                 const launcher::Environment& set);
 
 class RankSet {
  public:
-  // `variables` are set for the ranks in addition; `option` is what the library shall use
-  // (Setup::option). Error(kSystem).
+  // `variables` are added to the ranks' environment; `option` is passed to them as Setup::option.
+  // Error(kSystem).
   RankSet(const CatalogEntry& entry, Located located, int num_ranks,
           const launcher::Placement& plan, launcher::Environment variables,
           std::string option = "");
@@ -59,17 +59,18 @@ class RankSet {
 
   void start();
   void open_store() { services_.start_store(); }
-  // Waits until the library is up on every rank. Error, with what the ranks wrote, when it does not
-  // come up.
+  // Waits until every rank has initialised the library. If one cannot, throws an Error that
+  // contains the ranks' output.
   void meet(Deadline deadline);
-  // After meet(): what the ranks say of their library.
+  // What the ranks have reported about their library. Requires: meet() has returned.
   const Ready& library() const { return ready_; }
 
-  // The ranks' results, by rank. Error when one fails or does not answer in time; then the set is
-  // finished.
+  // Lets the ranks measure, and returns their results, by rank. Error if a rank fails or does not
+  // answer in time; then the set is finished.
   template <class AnyTurn>
   std::vector<typename AnyTurn::Result> take_turn(const AnyTurn& turn, Deadline deadline);
-  // Seconds between its turns so far, and the processor time of all ranks in them.
+  // The sum of the times between this set's turns so far, in seconds, and the processor time that
+  // all its ranks used in these times.
   double idle_seconds() const { return idle_seconds_; }
   double idle_cpu_seconds() const { return idle_cpu_seconds_; }
 
@@ -95,7 +96,7 @@ class RankSet {
   launcher::JobServices services_;
   PrivateListener listener_;
   Fd start_line_;
-  Fd output_;  // of all ranks
+  Fd output_;  // the output of all ranks
   Fd null_;
   std::vector<launcher::Process> processes_;
   std::vector<std::unique_ptr<Conversation>> ranks_;

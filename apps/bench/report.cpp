@@ -55,7 +55,7 @@ constexpr double kMostSpread = 2, kMostAboveFastest = 5;
 
 bool differs_much(const Spread& spread) { return spread.max > kMostSpread * spread.min; }
 
-// `also`: another sign, beside rounds that differ.
+// `also`: text about another sign of noise, in addition to rounds that differ.
 std::string noise_text(const std::string& also) {
   return fmt::format(
       "noisy: the rounds differ by more than {} times{}; the machine is busy with something else, "
@@ -72,7 +72,7 @@ Spread Row::spread() const { return spread_of(collect(rounds, &Round::median)); 
 double Row::min_us() const { return spread_of(collect(rounds, &Round::min)).min; }
 double Row::max_us() const { return spread_of(collect(rounds, &Round::max)).max; }
 double Row::algbw() const { return algorithm_bandwidth(bytes, median_us() * 1e-6); }
-// The bytes that memcpy moves do not depend on the operation.
+// memcpy moves the same number of bytes for every operation, so its factor is 1.
 double Row::busbw() const { return algbw() * (peer == "memcpy" ? 1 : bus_factor(op, ranks)); }
 
 bool Row::is_noisy() const {
@@ -181,7 +181,7 @@ std::string to_csv(const Report& report) {
 namespace {
 
 constexpr const char* kCallColumns = "{:<38} {:<10} {:<27} {}\n";
-// Three or four digits that mean something.
+// The value with three or four significant digits.
 std::string figure_text(double value) { return rounded_text(value, 100); }
 
 std::string spread_text(const std::vector<double>& values) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// The results of the two kinds of sessions as values, and the forms of a report: aligned text and
-// JSON for both, and CSV and an HTML page for collectives. Times are microseconds, bandwidths 10^9
-// bytes a second.
+// The results of both kinds of sessions as values, and the formats of a report: aligned text and
+// JSON for both kinds, CSV and an HTML page for collectives only. Times are in microseconds,
+// bandwidths in 10^9 bytes per second.
 //
 // Thread safety: pure functions.
 
@@ -15,12 +15,12 @@
 
 namespace paceline::bench {
 
-// Medians and percentiles of measured times. All require at least one value.
+// Medians and percentiles of measured times. These functions require at least one value.
 
 // The middle value, or the mean of the two middle ones.
 double median(std::vector<double> values);
 
-// The smallest value that at least `percent` of the values do not exceed (nearest rank).
+// The smallest value such that at least `percent` of the values do not exceed it (nearest rank).
 double percentile(std::vector<double> values, double percent);
 
 struct Spread {
@@ -29,20 +29,22 @@ struct Spread {
 };
 Spread spread_of(const std::vector<double>& values);
 
-// a[i] / b[i]. Requires: as many of each.
+// The quotients a[i] / b[i]. Requires: a.size() == b.size().
 std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b);
 
-// With two decimals below 10, one below `whole_from`, and none from there on.
+// The value as text: with two decimals below 10, one below `whole_from`, and none from `whole_from`
+// on.
 std::string rounded_text(double value, double whole_from = 1000);
 
 // One round's calls of one contestant.
 struct Round {
-  double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;  // of the slowest rank's time of each call
+  // Each call has the time of its slowest rank.
+  double median = 0, p95 = 0, p99 = 0, min = 0, max = 0;
   int calls = 0;
 };
 
 struct Row {
-  std::string peer;  // "gloo"; catalog.h
+  std::string peer;  // name in the catalog (catalog.h): "gloo"
   Operation op;
   Dtype dtype = Dtype::kFloat32;
   Placement placement = Placement::kInPlace;
@@ -52,22 +54,23 @@ struct Row {
   int ranks = 0;
   std::size_t bytes = 0;
   std::vector<Round> rounds;
-  // Time of this row / time of paceline's first row at this point, round by round; empty without.
+  // For each round, the time of this row divided by that of paceline's first row at this point.
+  // Empty if there is no row of paceline.
   std::vector<double> ratios;
 
   // Medians of the rounds' figures.
   double median_us() const;
   double p95_us() const;
   double p99_us() const;
-  Spread spread() const;  // of the rounds' medians
-  double min_us() const;  // of all calls
+  Spread spread() const;  // spread of the rounds' medians
+  double min_us() const;  // over all calls, like max_us()
   double max_us() const;
   double algbw() const;
   double busbw() const;
-  // Whether the machine was doing something else: the rounds' medians differ by more than 2 times,
-  // or the median call took more than 5 times the fastest.
+  // Whether other programs probably disturbed the measurement: the rounds' medians differ by more
+  // than a factor of 2, or the median call took more than 5 times as long as the fastest.
   bool is_noisy() const;
-  // "paceline, ordinary", "gloo".
+  // The name of the row in tables and charts: "paceline, ordinary", "gloo".
   std::string label() const;
 };
 
@@ -84,44 +87,46 @@ struct Participant {
   std::string name, title, version;
 };
 
-// The beginning of every kind of report.
+// The members that every kind of report begins with.
 struct ReportHead {
   std::string date;       // UTC, ISO 8601
   std::string command;    // as typed
   std::string version;    // of Paceline
-  std::string variables;  // those of the environment that had an effect (rank_set.h)
+  std::string variables;  // from variables_in_effect() (rank_set.h)
   Machine machine;
   std::vector<Participant> participants;
-  std::vector<std::string> missing;  // contestants that could not take part, why, how to get them
-  std::vector<std::string> notes;    // what else the reader must know
+  std::vector<std::string> missing;  // absent contestants, the reasons, and what to install
+  std::vector<std::string> notes;    // other facts that the reader must know
 
   void note_once(const std::string& note);
 };
 
 struct Report : ReportHead {
-  std::vector<Row> rows;  // by operation, then size, then contestant
+  std::vector<Row> rows;  // in the order of operations, then sizes, then contestants
 };
 
-// The ratios' median and range, and whether they can be believed: "2.00 [1.90, 2.10]" or "3996.00
-// [1.10, 8000.00] noisy". `own`: paceline's row, to which they relate. Of that row itself, only
-// whether it is noisy.
+// The ratios' median and range, and a mark if they are not reliable: "2.00 [1.90, 2.10]" or
+// "3996.00 [1.10, 8000.00] noisy". `own`: paceline's row, to which the ratios relate. For that row
+// itself the text is "noisy" or empty.
 std::string ratio_text(const Row& row, const Row& own);
 // The note that explains "noisy"; empty if no row is noisy.
 std::string noise_note(const std::vector<Row>& rows);
 
-// "all_reduce, float32, in place, freshly written": what all rows of an operation have in common.
+// The conditions that all rows of an operation have in common: "all_reduce, float32, in place,
+// freshly written".
 std::string conditions(const Row& row);
-// "all_reduce, float32, 2 ranks, in place, freshly written, 5 rounds" and the names of the columns.
+// The heading of a table: "all_reduce, float32, 2 ranks, in place, freshly written, 5 rounds", and
+// the names of the columns.
 std::string table_heading(const Row& first);
-// The rows of one operation and size, in the columns of the heading.
+// The lines for the rows of one operation and size, in the columns of the heading.
 std::string table_rows(const std::vector<Row>& rows);
 
 std::string to_csv(const Report& report);
 std::string to_json(const Report& report);
-// Complete in itself: no script, font or image from elsewhere.
+// A self-contained page: it loads no script, font or image.
 std::string to_html(const Report& report);
 
-// How caller and callee reach each other: as on one host, or as on two.
+// How caller and callee communicate: as on one host (Unix sockets), or as on two hosts (TCP).
 enum class CallWay { kUnix, kTcp };
 inline constexpr CallWay kAllCallWays[] = {CallWay::kUnix, CallWay::kTcp};
 std::string_view name_of(CallWay way);  // "unix", "tcp"
@@ -131,7 +136,7 @@ inline constexpr CallMeasure kAllCallMeasures[] = {CallMeasure::kBlocking, CallM
                                                    CallMeasure::kOneWay, CallMeasure::kCallers};
 std::string_view name_of(CallMeasure measure);  // "blocking"
 
-// One number that a round of a measure gives.
+// The name and unit of one number that a round yields.
 struct CallFigure {
   std::string name;  // "p50"
   std::string unit;  // "µs"
@@ -139,28 +144,29 @@ struct CallFigure {
 };
 
 struct CallRow {
-  std::string peer;  // "grpc"; catalog.h
+  std::string peer;  // name in the catalog (catalog.h): "grpc"
   CallWay way = CallWay::kUnix;
   CallMeasure measure = CallMeasure::kBlocking;
   std::size_t bytes = 0;
   CallFigure figure{};
   std::vector<double> rounds{};
-  // Paceline's number / this one, round by round; empty for Paceline's own.
+  // For each round, Paceline's number divided by this one; empty for Paceline's own rows.
   std::vector<double> ratios{};
 
   Spread spread() const { return spread_of(rounds); }
-  // Whether the machine was doing something else: the rounds differ by more than 2 times.
+  // Whether other programs probably disturbed the measurement: the rounds differ by more than a
+  // factor of 2.
   bool is_noisy() const;
 };
 
 struct CallReport : ReportHead {
-  bool busy = false;          // all cores computed meanwhile
-  std::vector<CallRow> rows;  // by way, size, measure, figure, then contestant
+  bool busy = false;          // all cores computed during the measurement
+  std::vector<CallRow> rows;  // ordered by way, size, measure, figure, contestant
 };
 
 // The note that explains "noisy"; empty if no row is noisy.
 std::string noise_note(const std::vector<CallRow>& rows);
-// The rows of one way, size and measure under their heading.
+// The table of the rows of one way, size and measure, with its heading.
 std::string table_of(const std::vector<CallRow>& rows, bool busy);
 
 std::string to_json(const CallReport& report);

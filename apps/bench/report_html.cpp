@@ -1,4 +1,4 @@
-// The HTML page of a report: its facts, and a table and curves for each operation.
+// The HTML page of a report: the conditions, and a table and curves for each operation.
 
 #include <algorithm>
 #include <map>
@@ -35,7 +35,7 @@ td.name, th.name { text-align: left; } tr.first td { border-top: 1px solid #ddd;
 <body>
 )";
 
-// Colours that the colour-blind can tell apart (Okabe and Ito).
+// Colours that colour-blind readers can tell apart (Okabe and Ito).
 ChartStyle style_of(const Row& row) {
   static const auto& styles = *new std::map<std::string, ChartStyle>{
       {"gloo", {"#e69f00", "", 's', 2}},     {"openmpi", {"#d55e00", "", 't', 2}},
@@ -60,7 +60,7 @@ std::string number_text(double value) { return fmt::format("{:g}", value); }
 
 std::string byte_text(double bytes) { return size_text(static_cast<std::size_t>(bytes)); }
 
-// The rows of one operation, contestant by contestant.
+// The curves of one operation: one for each contestant.
 std::vector<ChartSeries> curves(const std::vector<Row>& rows, bool of_times) {
   std::vector<ChartSeries> all;
   for (const Row& row : rows) {

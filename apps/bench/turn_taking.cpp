@@ -14,8 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kMeetingLimit = 60s;
-// A contestant whose ranks compute so much while others are on turn, as a part of a core, is worth
-// a note; shorter waits tell nothing.
+// A note is made about a contestant whose ranks use more than kRestless of a core during the turns
+// of others. Total waits shorter than kShortWait seconds are too short to judge.
 constexpr double kRestless = 0.05;
 constexpr double kShortWait = 0.1;
 

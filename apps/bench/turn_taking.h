@@ -1,16 +1,17 @@
 #pragma once
 
-// Contestants start together and take turns, in measurements of collectives and of calls alike.
+// Starts all contestants together and lets them take turns; used for measurements of collectives
+// and of calls.
 //
-// Order: point by point, round by round, every contestant once. So what else the machine does hits
-// all of them alike, and ratios are taken within a round. Only the contestant on turn computes; the
-// others sleep, and the report names one that did not. The first round of each point warms up and
-// is not counted.
+// Every point is measured in several rounds, and every contestant has one turn in each round. So
+// other load on the machine affects all contestants alike, and ratios are calculated within a
+// round. Only the contestant whose turn it is computes; the others sleep, and the report names a
+// contestant that did not. The first round of each point is a warm-up and is not counted.
 //
-// A contestant that fails is left out from then on, and the report says why; when it is Paceline
-// itself, the measurement ends with its Error, and report() has what was measured before.
+// A contestant that fails is left out from then on, and the report gives the reason. If Paceline
+// itself fails, the measurement ends with its Error; report() contains the rows measured before.
 //
-// Thread safety: none; the main thread.
+// Thread safety: none. Use it on the main thread.
 
 #include <chrono>
 #include <functional>
@@ -26,47 +27,51 @@
 namespace paceline::bench {
 
 struct TurnOptions {
-  std::vector<std::string> peers;   // names of the catalog, beside paceline
-  std::string programs;             // where the contestants' programs are
-  launcher::Environment variables;  // for the ranks, in addition
+  std::vector<std::string> peers;  // contestants other than paceline, by their names in the catalog
+  std::string programs;            // where the contestants' programs are
+  launcher::Environment variables;  // to add to the ranks' environment
   int rounds = 5;
   std::chrono::seconds turn_limit{120};
-  std::vector<std::string> notes;  // for the report, from the beginning
-  std::string command, version;    // likewise: as typed, and Paceline's
+  std::vector<std::string> notes;  // the first notes of the report
+  std::string command, version;    // for the report: the command as typed, and Paceline's version
 };
 
 template <class Row>
 struct TurnEvents {
-  // When all rounds of a point are done.
+  // Called when all rounds of a point are done.
   std::function<void(const std::vector<Row>& rows)> on_rows;
-  // Asked before each turn: true ends the measurement there, and a note says so.
+  // Called before each turn. If it returns true, the measurement ends, and a note in the report
+  // says so.
   std::function<bool()> is_interrupted;
 };
 
-// A contestant in one of the forms that are measured side by side.
+// A contestant in one of the forms in which it is measured, for example with one kind of memory.
 struct Entrant {
-  RankSet* set = nullptr;  // null: left out
-  bool takes_part = true;  // at the point under way
+  RankSet* set = nullptr;  // null: the entrant has been left out
+  bool takes_part = true;  // at the current point
 };
 
-// Ends a measurement from inside.
+// Thrown to end a measurement early.
 struct Interrupted {};
 
-// The head of a report, with what this moment and machine say.
+// The head of a report, with the date, the machine and the values of `options`.
 ReportHead begin_report(const TurnOptions& options);
-// Calls `add` for Paceline and each peer whose program is found; the report names the others. Error
-// when Paceline's own program is missing.
+// Calls `add` for Paceline and for each peer whose program is found, and adds the other peers to
+// report.missing. Error if Paceline's own program is missing.
 void find_contestants(
     const TurnOptions& options, Subject subject, ReportHead& report,
     const std::function<void(const CatalogEntry& entry, const Located& located)>& add);
-// Starts all and waits until their libraries are up. Those that do not come up are removed, and the
-// report says why; Error when it is Paceline's own. Requires: no other threads in this process yet.
+// Starts all sets and waits until their libraries are initialised. Removes sets that fail, and adds
+// the reason to report.missing; if Paceline's own set fails, throws its Error. Requires: this
+// process has no other threads yet.
 void start_all(std::vector<std::unique_ptr<RankSet>>& sets, ReportHead& report);
-// After a turn; `lacks` as in TurnResult.
+// Call this after a turn: notes what the library lacks (TurnResult::lacks), or that the contestant
+// computed during the turns of others.
 void note_turn(Entrant& entrant, const std::string& lacks, ReportHead& report);
-// In the handler of `error`: notes that the entrant is left out, or throws Paceline's error again.
+// Call this in the handler of `error`: leaves the entrant out from now on and notes it; rethrows
+// the error if it is Paceline's.
 void leave_out(Entrant& entrant, const std::string& point, const Error& error, ReportHead& report);
-// For a measurement that ended early, after `done` of `wanted` points; `error`: null when it was
+// Notes that the measurement ended early, after `done` of `wanted` points. `error`: null if it was
 // interrupted.
 void note_end(std::size_t done, std::size_t wanted, const Error* error, ReportHead& report);
 
@@ -79,9 +84,9 @@ class TurnTaking {
   TurnTaking(const TurnTaking&) = delete;
   TurnTaking& operator=(const TurnTaking&) = delete;
 
-  // The participants, and the rows that are finished so far.
+  // The report with all rows that are finished so far.
   const AnyReport& report() const { return report_; }
-  // Measures all points.
+  // Measures all points and returns the report.
   const AnyReport& run(const TurnEvents<Row>& events = {}) {
     const std::vector<Point> wanted = points();
     std::size_t done = 0;
@@ -110,12 +115,13 @@ class TurnTaking {
   }
 
   virtual std::vector<Point> points() const = 0;
-  // For messages: "all_reduce of 64 KiB".
+  // The point as text for messages: "all_reduce of 64 KiB".
   virtual std::string text_of(const Point& point) const = 0;
-  // Whether the entrant takes part at the point; makes its rows empty.
+  // Prepares the entrant's rows for the point. Returns whether the entrant takes part at that
+  // point.
   virtual bool enter(AnyEntrant& entrant, const Point& point) = 0;
-  // Adds the figures to the entrant's rows if the turn `counts`. What the library lacks for the
-  // point, or "".
+  // Takes a turn, and adds the figures to the entrant's rows if `counts`. Returns what the library
+  // lacks for the point, or "".
   virtual std::string take_turn(AnyEntrant& entrant, const Point& point, bool counts) = 0;
   virtual std::vector<Row> finished_rows(const Point& point) const = 0;
 

@@ -17,7 +17,7 @@ namespace paceline::apps {
 
 namespace {
 
-// torchrun's options that are known here but not available.
+// Options of torchrun that are not available here; the message about them says so.
 constexpr std::array<std::string_view, 9> kTorchrunOnly = {"--run-path",
                                                            "--start-method",
                                                            "--local-addr",
@@ -38,7 +38,7 @@ std::vector<std::string> known_names(const CLI::App& app) {
   return names;
 }
 
-// `argument` is the whole word, `name` the option in it.
+// `argument` is the whole word, `name` the option in that word.
 [[noreturn]] void refuse_unknown(const CLI::App& app, const std::string& argument,
                                  const std::string& name) {
   const bool starts_ranks = app.get_option_no_throw("--nproc-per-node") != nullptr;
@@ -54,7 +54,8 @@ std::vector<std::string> known_names(const CLI::App& app) {
     throw UsageError(
         fmt::format("unknown option {}{}", name, did_you_mean(name, known_names(app))));
   }
-  // A letter is near to every other; "-n" and "-np" are mpirun's, "-name" may lack a dash.
+  // A single letter is similar to every other one, so there is no suggestion for it. "-n" and "-np"
+  // are options of mpirun; "-name" may lack a dash.
   const std::string typed = argument.substr(0, argument.find('='));
   if (starts_ranks && name == "-n") {
     throw UsageError(fmt::format("unknown option {}; did you mean --nproc-per-node?", typed));
@@ -70,7 +71,7 @@ struct Typed {
   bool has_value = false;
 };
 
-// "--a_b=c" is {--a-b, c}; "-t3" is {-t, 3}.
+// Splits an argument: "--a_b=c" into {--a-b, c}, "-t3" into {-t, 3}.
 Typed take_apart(const std::string& argument) {
   Typed typed;
   if (!argument.starts_with("--")) {
@@ -93,7 +94,7 @@ bool variable_is_set(const CLI::Option& option) {
   return value != nullptr && *value != '\0';
 }
 
-// Whether `value`, which `source` gives to a flag, means on.
+// Whether `value`, which `source` gives to a flag, means true.
 bool flag_value(const std::string& source, std::string value) {
   static constexpr std::array<std::string_view, 4> kOn = {"1", "true", "yes", "on"};
   static constexpr std::array<std::string_view, 4> kOff = {"0", "false", "no", "off"};
@@ -105,7 +106,7 @@ bool flag_value(const std::string& source, std::string value) {
                                launcher::neutralise(value)));
 }
 
-// Refuses a bad value before CLI11 does, whose message does not name the variable.
+// Refuses an invalid value before CLI11 does, because CLI11's message does not name the variable.
 void check_flag_variable(const CLI::Option& option) {
   if (option.get_items_expected_max() > 0 || !variable_is_set(option)) return;
   flag_value(option.get_envname(), std::getenv(option.get_envname().c_str()));

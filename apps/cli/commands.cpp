@@ -28,7 +28,7 @@ int exit_code_of(const std::string& who, const std::function<int()>& command) {
   } catch (const Error& error) {
     say(fmt::format("{}: {}", who, error.what()));
     return error.code() == ErrorCode::kInvalid ? kExitUsage : kExitEnvironment;
-  } catch (const std::exception& error) {  // a library's: fmt cannot write, no memory
+  } catch (const std::exception& error) {  // from a library: fmt cannot write, or no memory
     say(fmt::format("{}: {}", who, error.what()));
     return kExitEnvironment;
   }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The declarations of all commands of `paceline`, and the two functions that they share: say(), and
-// guarded(), which turns an exception of a command into a message and an exit code.
+// Declares all commands of `paceline`, and two functions that they share: say(), and guarded(),
+// which turns an exception into a message and an exit code.
 
 #include <cstdio>
 #include <functional>
@@ -10,12 +10,12 @@
 
 namespace paceline::apps {
 
-// A line to stderr. A stderr that is closed or full is not a reason to fail: fmt::print would
+// Prints a line to stderr. Ignores errors, for example if stderr is closed, where fmt::print would
 // throw.
 inline void say(const std::string& line) { std::fputs((line + "\n").c_str(), stderr); }
 
-// The subcommands. Each takes the arguments behind its name and returns the exit code; a command
-// line that cannot be carried out is a UsageError.
+// The subcommands. Each takes the arguments after its name and returns the exit code. They throw
+// UsageError for a command line that cannot be carried out.
 
 using Arguments = std::vector<std::string>;
 
@@ -23,12 +23,12 @@ int advise_command(const Arguments& arguments);
 int run_command(const Arguments& arguments);
 // Lists, checks, compares, converts and removes checkpoints.
 int checkpoint_command(const Arguments& arguments);
-// A script for bash, zsh or fish.
+// Prints a completion script for bash, zsh or fish.
 int completion_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int doctor_command(const Arguments& arguments);
-// The launcher's end on another host, which the launcher starts (launcher/hosts/remote_end.h). Not
-// shown in the help.
+// The command that a launcher starts on another host (launcher/hosts/remote_end.h). It is not shown
+// in the help.
 int remote_agent_command(const Arguments& arguments);
 int explain_command(const Arguments& arguments);
 int logs_command(const Arguments& arguments);
@@ -41,7 +41,8 @@ int timeline_command(const Arguments& arguments);
 int top_command(const Arguments& arguments);
 int topo_command(const Arguments& arguments);
 
-// Runs `command`. Its exit code, or that of what it throws, which is printed behind `who`.
+// Runs `command` and returns its exit code. If it throws, prints the error after `who` and returns
+// the exit code for that error.
 int guarded(const std::string& who, const std::function<int()>& command);
 
 }  // namespace paceline::apps

@@ -47,7 +47,7 @@ bool is_key(std::string_view text) {
   });
 }
 
-// The string that begins at `text`; what follows it may only be a comment.
+// Reads the quoted string at the beginning of `text`. After the string, only a comment is allowed.
 std::string take_string(std::string_view text, const std::string& where) {
   const char quote = text.front();
   std::string value;
@@ -124,7 +124,7 @@ struct stat status_of(int fd) {
   return status;
 }
 
-constexpr const char* kForeign = "it belongs to another user or everyone may write it";
+constexpr const char* kForeign = "it belongs to another user, or every user may write to it";
 
 // Whether another user could have written the file, which can name programs to start.
 bool is_foreign(int fd) {
@@ -133,7 +133,7 @@ bool is_foreign(int fd) {
   return !own || (status.st_mode & S_IWOTH) != 0;
 }
 
-// The path that the command line or the variable gives; "" if neither does.
+// The path that the option --config or its variable gives; "" if neither is set.
 std::string named_path(const CommandLine& line) {
   for (const std::string& option : line.options) {
     if (option.starts_with("--config=")) return option.substr(std::strlen("--config="));
@@ -143,11 +143,11 @@ std::string named_path(const CommandLine& line) {
 }
 
 struct Opened {
-  Fd file;               // none: nothing is to be read
-  std::string obstacle;  // why not; empty if the user wants no file
+  Fd file;               // empty: there is nothing to read
+  std::string obstacle;  // why the file is not read; empty if the user wants no file
 };
 
-// A device such as /dev/null means that the user wants no file.
+// Opens the file. A device such as /dev/null means that the user wants no file.
 Opened open_flag_file(const std::string& path) {
   Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return {Fd(), std::strerror(errno)};
@@ -161,7 +161,7 @@ void add_default(const CLI::App& app, const FlagFileEntry& entry, const std::str
   const std::string name = "--" + entry.key;
   const CLI::Option* option = app.get_option_no_throw(name);
   if (name == "--help" || name == "--config") {
-    refuse(where, fmt::format("{} is for the command line alone", entry.key));
+    refuse(where, fmt::format("{} can be given only on the command line", entry.key));
   }
   if (option == nullptr) {
     std::vector<std::string> known;

@@ -1,15 +1,15 @@
 #pragma once
 
 // Default options in a file, so that they need not be typed: paceline.toml in the working
-// directory, if it exists, or the file of --config. A strict part of TOML:
+// directory, if it exists, or the file of --config. The format is a strict subset of TOML:
 //
 //   [run]                      # the command
-//   nproc-per-node = 4         # its options, without dashes in front
+//   nproc-per-node = 4         # its options, without the leading dashes
 //   log-dir = "logs"
 //   all-ranks = true
 //
-// The command line wins, then variables, then the file. An option that does not exist is an error,
-// as is anything that is not such a line.
+// The command line has precedence over variables, and these over the file. An option that does not
+// exist is an error, and so is any line of another form.
 
 #include <string>
 #include <vector>
@@ -22,20 +22,21 @@ namespace paceline::apps {
 
 struct FlagFileEntry {
   std::string command, key, value;
-  bool is_flag = false;  // true or false
+  bool is_flag = false;  // the value is true or false, without quotes
   int line = 0;
   bool operator==(const FlagFileEntry&) const = default;
 };
 
-// The lines of such a file. UsageError: "PATH, line 3: ...". Pure.
+// Returns the entries of such a file. Throws UsageError: "PATH, line 3: ...". Pure.
 std::vector<FlagFileEntry> parse_flag_file(const std::string& text, const std::string& path);
 
-// "paceline.toml" if it exists and would be read, else "".
+// Returns "paceline.toml" if that file exists and may be read, otherwise "".
 std::string usual_flag_file();
 
-// Adds the defaults of `command` that --config or paceline.toml gives to `line`; none for --help.
-// A file that another user could have written is not read, because it can name programs to start:
-// for paceline.toml that is a warning, for a file that was named an error. Throws UsageError.
+// Adds to `line` the defaults for `command` from the file of --config, or from paceline.toml; adds
+// none if --help was typed. A file that another user could have written is not read, because it can
+// name programs to start. That is a warning for paceline.toml, and an error for a file that
+// --config names. Throws UsageError.
 void read_flag_file(const CLI::App& app, const std::string& command, CommandLine& line);
 
 }  // namespace paceline::apps

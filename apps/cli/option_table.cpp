@@ -14,7 +14,7 @@ namespace paceline::apps {
 
 namespace {
 
-// "PET_NPROC_PER_NODE" of "--nproc-per-node".
+// The variable for a flag: "PET_NPROC_PER_NODE" for "--nproc-per-node".
 std::string variable_of(const std::string& flag) {
   std::string name = "PET_" + flag.substr(2);
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));

@@ -1,8 +1,8 @@
 #pragma once
 
-// The options of a command, each declared once: its names and help, how its text is read into the
-// value it sets, how that value is printed, and where it applies. The help, the checks,
-// --print-config and the arguments of other hosts come from this table.
+// The options of a command. Each is declared once: its names and help, how its text is read into
+// the value that it sets, how that value is printed, and where it applies. The help, the checks,
+// --print-config and the arguments for other hosts are made from this table.
 
 #include <chrono>
 #include <cstdint>
@@ -22,20 +22,20 @@ namespace paceline::apps {
 
 struct Option;
 
-// The variable that an option sets. It must outlive the table; what it holds when the option is
-// declared is the default.
+// The variable that an option sets. The variable must outlive the table; its value when the option
+// is declared is the default.
 struct OptionTarget {
-  std::function<void(const Option&)> read = {};  // throws UsageError; none: the text is enough
-  std::function<std::string()> print = {};       // "": nothing is in effect
-  std::string unset = "none";                    // how --print-config prints nothing
+  std::function<void(const Option&)> read = {};  // throws UsageError; empty: only `text` is used
+  std::function<std::string()> print = {};       // returns "" if no value is in effect
+  std::string unset = "none";                    // what --print-config prints for ""
   std::string range = {};                        // "1 to 8", for the help
 };
 
 enum OptionTraits : unsigned {
-  kDecidedHere = 1,   // for all hosts; not passed on to them
-  kOfHosts = 2,       // how to reach the hosts of --hosts
-  kNotSubmitted = 4,  // has no meaning in a job that a scheduler starts
-  kNoVariable = 8,    // for the command line alone
+  kDecidedHere = 1,   // applies to the whole job; not passed on to other hosts
+  kOfHosts = 2,       // concerns how the hosts of --hosts are reached
+  kNotSubmitted = 4,  // has no effect in a job that a scheduler starts
+  kNoVariable = 8,    // cannot be set by a variable
 };
 
 struct Option {
@@ -45,31 +45,31 @@ struct Option {
   unsigned traits = 0;  // a set of bits: OptionTraits of paceline run, BenchMode of paceline bench
   bool is_flag = false;
 
-  // From OptionTable::take() on.
-  std::string text;    // as given; of a flag that is on: "true"; empty: not given
+  // The members below are set by OptionTable::take().
+  std::string text;    // as given; "true" for a flag that is on; empty: not given
   std::string origin;  // "flag --log-dir", "variable PET_LOG_DIR", "file F, line 3", "default"
-  // The same for messages: "--log-dir", "PET_LOG_DIR", "file F, line 3: log-dir".
+  // The origin as it is written in messages: "--log-dir", "PET_LOG_DIR", "file F, line 3: log-dir".
   std::string source;
 
   bool given() const { return !text.empty(); }
-  // The value in effect, or "".
+  // The value in effect as text; "" if there is none.
   std::string value() const;
-  // The text as a number from `min` to `max`. Throws UsageError.
+  // The text as a number; UsageError if it is not a number from `min` to `max`.
   long number(long min, long max) const { return whole_number(source, text, min, max); }
-  // Throws UsageError: source, text and what is allowed.
+  // Throws UsageError, which names the source, the text and what is allowed.
   [[noreturn]] void refuse(const std::string& allowed) const {
     refuse_value(source, text, allowed);
   }
 };
 
-// A flag; off by default.
+// The target of a flag, which is off by default.
 OptionTarget bool_target(bool& value);
 OptionTarget text_target(std::string& value, const char* unset = "none");
 OptionTarget seconds_target(std::chrono::nanoseconds& value, double max, double min = 0);
-// "1 to 8", or "at least 1" where `max` is the type's.
+// "1 to 8"; "at least 1" if `max` is the largest value of the type.
 std::string range_text(long min, long max);
 
-// A value outside the range prints as unset.
+// The target of a number. A value below the range is printed as unset.
 template <class Number>
 OptionTarget number_target(Number& value, long min, long max, const char* unset = "none") {
   const auto read = [&value, min, max](const Option& option) {
@@ -81,10 +81,11 @@ OptionTarget number_target(Number& value, long min, long max, const char* unset 
   return {.read = read, .print = print, .unset = unset, .range = range_text(min, max)};
 }
 
-// "a, b or c"; of more than four words "one of a, b, ...", with the one that was meant.
+// "a, b or c"; for more than four words "one of a, b, ..." with a suggestion for the word that was
+// typed.
 std::string allowed_words(const std::vector<std::string>& words, const std::string& typed);
 
-// A word for each value.
+// The target of an option that takes one of several words, each of which means a value.
 template <class Value>
 OptionTarget word_target(Value& value, std::vector<std::pair<std::string, Value>> words) {
   const auto read = [&value, words](const Option& option) {
@@ -107,47 +108,50 @@ OptionTarget word_target(Value& value, std::vector<std::pair<std::string, Value>
   return {.read = read, .print = print};
 }
 
-// The form of the help: `usage` in front, names in a column of 34, --help in the group "Help".
+// Sets the format of the help: `usage` first, names in a column of 34 characters, --help in the
+// group "Help".
 void set_usage(CLI::App& app, const std::string& usage);
 
 // Thread safety: none.
 class OptionTable {
  public:
-  // `has_variables`: --log-dir can be set by PET_LOG_DIR, and so on.
+  // `has_variables`: whether options can be set by variables, such as --log-dir by PET_LOG_DIR.
   OptionTable(CLI::App& app, bool has_variables) : app_(app), has_variables_(has_variables) {}
   OptionTable(const OptionTable&) = delete;
   OptionTable& operator=(const OptionTable&) = delete;
 
-  // The group in the help for options that are declared from here on.
+  // Sets the group in the help for the options that are declared after this call.
   void group(const char* name) { group_ = name; }
   Option& value(const std::string& names, const char* type, const char* help, OptionTarget target,
                 unsigned traits = 0);
   Option& flag(const std::string& name, const char* help, OptionTarget target = {},
                unsigned traits = 0);
 
-  // Shows a word of the command itself in the help. read_line() returns it.
+  // Shows in the help a word that the command takes. read_line() returns such words.
   void word(const char* name, const char* help);
 
-  // Takes the texts from `line`, from variables and from defaults. False when --help was typed, and
-  // is printed. Throws UsageError.
+  // Takes the texts from `line`, from variables and from defaults. If --help was typed, prints the
+  // help and returns false. Throws UsageError.
   bool take(const CommandLine& line);
   // Reads the texts into the targets, in the order of declaration. Throws UsageError.
   void read() const;
 
-  // Both, for a command of at most `most_words` words, which it returns; options may stand between
-  // them. Nothing when --help was typed, and is printed. Throws UsageError.
+  // Calls take() and read(), for a command that takes at most `most_words` words, and returns these
+  // words; options may be between them. If --help was typed, prints the help and returns nullopt.
+  // Throws UsageError.
   std::optional<std::vector<std::string>> read_line(const std::vector<std::string>& arguments,
                                                     std::size_t most_words);
 
-  // Requires: it has been declared.
+  // Requires: the option has been declared.
   const Option& operator[](const std::string& name) const { return options_.at(index_of(name)); }
-  // For a command that reads the option differently; the default in the help stays.
+  // Replaces the target, for a command that reads the option differently. The default in the help
+  // does not change.
   void retarget(const std::string& name, OptionTarget target) {
     options_.at(index_of(name)).target = std::move(target);
   }
   const std::deque<Option>& options() const { return options_; }
 
-  // The given options that other hosts take unchanged, as arguments.
+  // The options that were given and that are passed to other hosts unchanged, as arguments.
   std::vector<std::string> passed_on() const;
 
  private:
@@ -159,7 +163,7 @@ class OptionTable {
   CLI::App& app_;
   const bool has_variables_;
   const char* group_ = "Options";
-  std::deque<Option> options_;  // stay where they are: `app_` writes their texts
+  std::deque<Option> options_;  // a deque, because `app_` keeps pointers to the texts
 };
 
 }  // namespace paceline::apps

@@ -30,7 +30,7 @@ void require_working_directory() {
   if (!error) return;
   const char* name = std::getenv("PWD");
   fail(ErrorCode::kSystem,
-       "the working directory{}{} cannot be used: {}. It was removed, perhaps created again since; "
+       "the working directory{}{} cannot be used: {}. It was removed and perhaps created again; "
        "change to an existing one (cd) and start again",
        name == nullptr ? "" : " ", name == nullptr ? "" : name, error.message());
 }

@@ -8,24 +8,25 @@
 
 namespace paceline::apps {
 
-// "paceline 0.1.0 (GCC 12.2.0, Release, without LibTorch)"
+// For example "paceline 0.1.0 (GCC 12.2.0, Release, without LibTorch)".
 std::string version_text();
 
-// "0.1.0"
+// For example "0.1.0".
 std::string version_number();
 
 bool built_with_libtorch();
-// Whether programs with tensors have the backend c10d, the Gloo that LibTorch carries.
+// Whether programs with tensors have the backend c10d, which is the Gloo that LibTorch contains.
 bool built_with_c10d_gloo();
 
 // The path of the program that this process runs.
 std::string own_program();
 
-// The folder of the contestants of `paceline bench`: ../libexec/paceline, seen from this program's.
+// The folder with the contestants of `paceline bench`: ../libexec/paceline, relative to this
+// program's folder.
 std::string contestants_folder();
 
-// Error(kSystem) when this process's working directory was removed: paths cannot be made absolute
-// then, and ranks would not find theirs.
+// Error(kSystem) if this process's working directory has been removed. Then paths cannot be made
+// absolute, and ranks would have no working directory.
 void require_working_directory();
 
 }  // namespace paceline::apps

@@ -8,7 +8,7 @@ namespace paceline::apps {
 
 namespace {
 
-// The words by which other launchers, schedulers and tools call what a command of ours does.
+// The words that other launchers, schedulers and tools use for one of our commands.
 struct PeerWords {
   const char* command;
   const char* words;

@@ -1,6 +1,6 @@
 #pragma once
 
-// "Did you mean ...?" for a mistyped option or command.
+// Suggestions ("did you mean ...?") for a mistyped option or command.
 
 #include <string>
 #include <vector>
@@ -9,11 +9,12 @@
 
 namespace paceline::apps {
 
-// "; did you mean WORD?" with the nearest, or "".
+// "; did you mean WORD?" with the most similar known word; "" if none is similar.
 std::string did_you_mean(const std::string& typed, const std::vector<std::string>& known);
 
-// The command of `commands` that someone who typed `typed` means, by a similar spelling or by the
-// word that another launcher, scheduler or tool has for it; "" when none.
+// The command in `commands` that the user who typed `typed` probably meant: one with a similar
+// spelling, or one for which another launcher, scheduler or tool uses that word. "" if there is
+// none.
 std::string command_meant_by(const std::string& typed, const std::vector<std::string>& commands);
 
 }  // namespace paceline::apps

@@ -29,11 +29,12 @@ namespace {
 Finding check_reduce_kernel() { return {"reduce kernel", Verdict::kOk, reduce_kernel_name(), ""}; }
 
 Finding check_encryption() {
-  return {"encryption", Verdict::kOk,
-          fmt::format("{}, of TCP between hosts where it is asked for (paceline run --encrypt, "
-                      "PACELINE_ENCRYPT=1)",
-                      name_of(best_cipher())),
-          ""};
+  return {
+      "encryption", Verdict::kOk,
+      fmt::format(
+          "{}, for TCP between hosts, if requested (paceline run --encrypt, PACELINE_ENCRYPT=1)",
+          name_of(best_cipher())),
+      ""};
 }
 
 Finding check_calibration() {
@@ -41,7 +42,7 @@ Finding check_calibration() {
   const auto path = calibration_path();
   if (path.empty()) {
     return {"calibration", Verdict::kOk,
-            "none is kept (PACELINE_CALIBRATION is off, or there is no home): the planner goes by "
+            "none is stored (PACELINE_CALIBRATION is off, or there is no home): the planner uses "
             "defaults",
             ""};
   }
@@ -49,8 +50,7 @@ Finding check_calibration() {
     const auto costs = load_calibration(path);
     if (!costs) {
       return {"calibration", Verdict::kOk,
-              fmt::format("none: the planner goes by defaults ({} measures this machine)", how),
-              ""};
+              fmt::format("none: the planner uses defaults ({} measures this machine)", how), ""};
     }
     const bool is_noisy = costs->spread > kSteadySpread;
     return {"calibration", is_noisy ? Verdict::kWarn : Verdict::kOk,
@@ -60,7 +60,8 @@ Finding check_calibration() {
   }
 }
 
-// Each of these libraries may be installed beside the one that a backend is linked to.
+// Finds the programs of `paceline bench` for other libraries. Such a library may be installed in
+// addition to the one to which a backend is linked.
 Finding check_bench_peers() {
   std::vector<std::string> here, absent;
   for (const std::string& name : bench::peer_names()) {
@@ -85,7 +86,7 @@ using Library = std::unique_ptr<void, int (*)(void*)>;
 
 Library load(const char* name) { return {dlopen(name, RTLD_LAZY | RTLD_LOCAL), dlclose}; }
 
-// The path at which the loader found the library, with links followed.
+// The path at which the loader found the library, with symbolic links resolved.
 std::string path_of(const Library& library) {
   link_map* map = nullptr;
   if (dlinfo(library.get(), RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) return "?";
@@ -102,10 +103,10 @@ Finding check_libtorch() {
           "apt-get install libtorch-dev, then cmake --preset release"};
 }
 
-// LibTorch of Debian multiplies matrices with whatever libblas.so.3 is; the reference one is 18
-// times slower than OpenBLAS.
+// Debian's LibTorch multiplies matrices with the library that is installed as libblas.so.3. The
+// reference implementation is 18 times slower than OpenBLAS.
 Finding check_blas() {
-  // The engine alone does not need it.
+  // Without LibTorch, BLAS is not needed.
   const Verdict verdict = built_with_libtorch() ? Verdict::kFail : Verdict::kInfo;
   const char* advice = "apt-get install libopenblas0-pthread";
   const Library blas = load("libblas.so.3");
@@ -131,18 +132,19 @@ std::vector<Finding> check_backends() {
   return findings;
 }
 
-// Whether the library for programs with tensors has the backend; this command itself does not.
+// Whether the library for programs with tensors contains the backend c10d. This command itself does
+// not contain it.
 Finding check_c10d() {
   if (built_with_c10d_gloo()) {
-    return {"backend c10d", Verdict::kOk,
-            "the Gloo that LibTorch carries, for programs with tensors", ""};
+    return {"backend c10d", Verdict::kOk, "LibTorch's own Gloo, for programs with tensors", ""};
   }
   return {"backend c10d", Verdict::kInfo,
           "not built: Gloo's headers were not found; register_c10d_backend() takes others",
           "apt-get install libgloo-dev, then configure and build again"};
 }
 
-// An InfiniBand card that UCX does not find is the usual reason for a slow network.
+// Checks whether UCX finds the InfiniBand cards: a card that it does not find is the usual reason
+// for a slow network.
 Finding check_ucx() {
   const UcxInfo info = ucx_info();
   if (!info.available)
@@ -162,7 +164,8 @@ Finding check_environment() {
     return {"launcher", Verdict::kOk,
             fmt::format("{}: rank {} of {}", who.launcher, who.rank, who.world_size), ""};
   } catch (const Error& error) {
-    return {"launcher", Verdict::kFail, error.what(), "unset the variables, or start as it says"};
+    return {"launcher", Verdict::kFail, error.what(),
+            "unset the variables, or start the process in the way that the message names"};
   }
 }
 

@@ -31,8 +31,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kMiB = 1 << 20;
-// Checkpoints in memory and buffers of other libraries live there; less is enough for toy models
-// only.
+// /dev/shm contains checkpoints in memory and buffers of other libraries. A smaller one is enough
+// only for toy models.
 constexpr double kSmallShm = 512 * kMiB;
 constexpr rlim_t kFewFiles = 1024;
 
@@ -83,13 +83,13 @@ Finding check_thread_variables() {
   Finding finding{"threads", Verdict::kOk, "no variable overrides them", ""};
   const auto inherited = launcher::inherited_environment();
   const auto threads = launcher::inherited_threads(inherited);
-  if (threads) finding.text = fmt::format("OMP_NUM_THREADS={} holds for every rank", *threads);
+  if (threads) finding.text = fmt::format("OMP_NUM_THREADS={} applies to every rank", *threads);
   const auto warnings = launcher::variable_warnings(inherited);
   if (!warnings.empty()) {
     finding.text = warnings.front().what + ": " + warnings.front().price;
     finding.advice = warnings.front().cure;
   } else if (threads) {
-    finding.advice = "unset it, unless it is meant: paceline run counts the cores of each rank";
+    finding.advice = "unset it unless it is intended: paceline run counts the cores of each rank";
   }
   if (!finding.advice.empty()) finding.verdict = Verdict::kWarn;
   return finding;
@@ -104,11 +104,12 @@ Finding check_running_jobs() {
                         counted(job.num_ranks, "rank"), format_cpu_list(job.cpus));
   }
   return {"running jobs", Verdict::kWarn, text,
-          "a job on the same cores gets what they leave; give each its own: taskset -c LIST "
-          "paceline run ..."};
+          "a job on the same cores gets only the time that they leave; give each job its own "
+          "cores: taskset -c LIST paceline run ..."};
 }
 
-// With more than one node, memory of another node is slower.
+// Checks whether memory can be bound to NUMA nodes, because access to memory on another node is
+// slower.
 Finding check_memory_policy() {
   const auto nodes = discover_topology().numa_nodes;
   if (nodes.size() < 2) return {"NUMA", Verdict::kOk, "one node", ""};
@@ -118,8 +119,8 @@ Finding check_memory_policy() {
   }
   return {"NUMA", Verdict::kWarn,
           fmt::format("{} nodes, but memory policies: {}", nodes.size(), std::strerror(errno)),
-          "ranks use their own node's memory until it is full; to prefer it after that, allow the "
-          "calls: docker run --cap-add SYS_NICE"};
+          "ranks use their own node's memory until it is full; to bind memory, allow memory "
+          "policies: docker run --cap-add SYS_NICE"};
 }
 
 Finding check_memory() {
@@ -145,8 +146,7 @@ Finding check_shm() {
   if (free < kSmallShm) {
     finding.verdict = Verdict::kWarn;
     finding.advice =
-        "Paceline's own shared memory takes nothing of it, but checkpoints in memory, Open MPI, "
-        "NCCL "
+        "Paceline's own shared memory uses none of it, but checkpoints in memory, Open MPI, NCCL "
         "and UCX may need more: docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm";
   }
   return finding;
@@ -183,7 +183,7 @@ Finding check_open_files() {
   return finding;
 }
 
-// "always [madvise] never"; empty where the kernel has no such setting.
+// The value of the setting, such as "always [madvise] never"; empty if the kernel does not have it.
 std::string huge_page_modes(const char* setting) {
   std::ifstream file(std::string("/sys/kernel/mm/transparent_hugepage/") + setting);
   std::string modes;
@@ -204,7 +204,7 @@ Finding check_huge_pages() {
   const std::string shared = huge_page_modes("shmem_enabled");
   if (shared.find("[never]") != std::string::npos || shared.find("[deny]") != std::string::npos) {
     finding.text +=
-        "; shared memory has none, which costs large all-reduces about a tenth (echo advise > "
+        "; shared memory has none, which slows large all-reduces by about a tenth (echo advise > "
         "/sys/kernel/mm/transparent_hugepage/shmem_enabled)";
   }
   return finding;

@@ -51,7 +51,7 @@ std::string doctor_json(const std::vector<Finding>& findings) {
                       {"advice", finding.advice}});
   }
   const nlohmann::ordered_json report = {{"ok", !any_failed(findings)}, {"checks", checks}};
-  // A path or variable may hold bytes that are not UTF-8.
+  // A path or a variable may contain bytes that are not UTF-8; json_text() replaces them.
   return json_text(report, 2) + "\n";
 }
 

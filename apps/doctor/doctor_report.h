@@ -1,7 +1,7 @@
 #pragma once
 
-// The findings of `paceline doctor`, one a line, as text or JSON. Each check looks at one thing,
-// changes nothing and takes milliseconds.
+// The findings of `paceline doctor`, one on each line, as text or JSON. Each check examines one
+// thing, changes nothing and takes milliseconds.
 
 #include <string>
 #include <vector>
@@ -14,19 +14,20 @@ enum class Verdict { kOk, kInfo, kWarn, kFail };
 struct Finding {
   std::string name;  // "cpu", "/dev/shm", ...
   Verdict verdict = Verdict::kOk;
-  std::string text;    // what is there
-  std::string advice;  // how to get what is missing; empty when nothing is
+  std::string text;    // what was found
+  std::string advice;  // how to correct it; empty if nothing is missing
 };
 
 std::string doctor_text(const std::vector<Finding>& findings);
 std::string doctor_json(const std::vector<Finding>& findings);
 bool any_failed(const std::vector<Finding>& findings);
 
-// In check_machine.cpp: what the machine and the limits of this process allow.
+// Checks what the machine and the limits of this process allow. Defined in check_machine.cpp.
 std::vector<Finding> check_machine();
-// In check_build.cpp: what the engine does with this machine.
+// Checks what the engine uses on this machine. Defined in check_build.cpp.
 std::vector<Finding> check_engine();
-// In check_build.cpp: what this build has, and the libraries and variables around it.
+// Checks what this build contains, the installed libraries and the variables. Defined in
+// check_build.cpp.
 std::vector<Finding> check_build();
 
 }  // namespace paceline::apps

@@ -29,7 +29,8 @@ constexpr auto kLongestAnswer = 5s;
 constexpr std::size_t kCommandWidth = 40;
 constexpr std::size_t kMostNamed = 8;
 
-// "none: 711 (0 of 2, ./train), 812 (1 of 2, ./train)": what tells the jobs apart.
+// A list by which the user can distinguish the jobs: "none: 711 (0 of 2, ./train), 812 (1 of 2,
+// ./train)".
 std::string list_of(const std::vector<Job>& jobs) {
   std::string text;
   for (const Job& job : jobs) {
@@ -62,7 +63,7 @@ bool belongs_to(const JobEntry& entry, const Job& job) {
                       [&](const JobEntry& agent) { return shares_a_rank(entry, agent); });
 }
 
-// An agent's pid selects that agent, the launcher's pid the whole job.
+// The pid of an agent selects only that agent; the pid of the launcher selects the whole job.
 std::optional<Job> find_by_pid(const std::vector<Job>& jobs, const std::string& name) {
   for (const Job& job : jobs) {
     if (job.launcher && has_pid(*job.launcher, name)) return job;
@@ -116,7 +117,7 @@ std::optional<JobEntry> parse_job(const std::string& socket, const std::string& 
 
 namespace {
 
-// Says which launchers did not answer: a list without them would look complete.
+// Names the launchers that did not answer, because otherwise the list would look complete.
 void name_the_silent(const std::vector<std::string>& marks) {
   if (marks.empty()) return;
   std::set<pid_t> launchers;
@@ -181,12 +182,12 @@ Job find_job(const std::vector<std::string>& arguments) {
   if (meant.size() == 1) return meant.front();
   if (meant.size() > 1) {
     throw UsageError(fmt::format(
-        "'{}' may be {} jobs; give {}: {}", name, meant.size(),
+        "'{}' matches {} jobs; give {}: {}", name, meant.size(),
         meant.front().id() == meant.back().id() ? "a pid" : "an id or a pid", list_of(meant)));
   }
   if (auto job = find_by_pid(jobs, name)) return *job;
-  throw UsageError(jobs.empty() ? fmt::format("no job '{}': none of yours runs here", name)
-                                : fmt::format("no job '{}'; there are {}", name, list_of(jobs)));
+  throw UsageError(jobs.empty() ? fmt::format("no job '{}': no job of yours runs here", name)
+                                : fmt::format("no job '{}'; your jobs: {}", name, list_of(jobs)));
 }
 
 JobEntry find_agent(const std::vector<std::string>& arguments) {

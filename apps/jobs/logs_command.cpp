@@ -1,4 +1,4 @@
-// `paceline logs`: what the ranks of a running job have written, and what they write.
+// `paceline logs`: prints the output that the ranks of a running job have written, and follows it.
 
 #include <algorithm>
 #include <chrono>
@@ -28,11 +28,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kReadEvery = 100ms;  // a plain file cannot be waited for
+constexpr auto kReadEvery = 100ms;  // poll() cannot wait for a plain file to grow
 constexpr off_t kTailBytes = 1 << 20;
 constexpr long kMostLines = 1'000'000;
 
-// Where the last `count` lines of a text begin.
+// The position at which the last `count` lines of a text begin.
 std::size_t start_of_last(const std::string& text, long count) {
   if (count == 0) return text.size();
   std::size_t at = text.size() - (text.ends_with('\n') ? 1 : 0);
@@ -44,7 +44,7 @@ std::size_t start_of_last(const std::string& text, long count) {
   return at + 1;
 }
 
-// The log of one rank, from its last lines on.
+// Prints the log of one rank, beginning with its last lines.
 class LogTail {
  public:
   LogTail(std::string path, const std::string& prefix)
@@ -98,7 +98,8 @@ LogTail open_log(const JobEntry& agent, int rank, bool alone) {
   return log;
 }
 
-// Opens the log of one rank, which may have ended, or those of all ranks that run here.
+// Opens the log of one rank, which may have ended, or the logs of all ranks that run on this
+// machine.
 std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
   if (job.agents.empty()) throw UsageError(no_ranks_here(job));
   std::vector<LogTail> logs;
@@ -124,7 +125,7 @@ std::vector<LogTail> open_logs(const Job& job, const std::string& wanted) {
 
 int logs_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows what the ranks of a running job wrote last, with control characters as text. Without "
+      "Prints the last output of a running job's ranks, with control characters as text. Without "
       "JOB: the only job that runs.",
       "paceline logs");
   std::string rank;
@@ -135,8 +136,7 @@ int logs_command(const Arguments& arguments) {
   table.value("--rank", "R", "Only this rank, without \"[3] \" before the lines",
               text_target(rank));
   table.value("-n,--lines", "N", "Lines of each rank", number_target(count, 0, kMostLines));
-  table.flag("-f,--follow", "Keep printing what they write until the job ends",
-             bool_target(follow));
+  table.flag("-f,--follow", "Keep printing new output until the job ends", bool_target(follow));
   app.footer(
       "\nExamples:\n  paceline logs\n  paceline logs -f --rank 1\n  paceline logs 1f0c93aa -n 100");
   const auto words = table.read_line(arguments, 1);
@@ -150,7 +150,8 @@ int logs_command(const Arguments& arguments) {
     over = !follow || await(launcher.get(), POLLIN, Deadline::after(0ms));
     for (LogTail& log : logs) log.print_new();
     if (std::fflush(stdout) != 0) break;
-    if (!over && poll_for(ends, kReadEvery) > 0 && ends[1].revents != 0) return 0;  // no reader
+    if (!over && poll_for(ends, kReadEvery) > 0 && ends[1].revents != 0)
+      return 0;  // the reader of the output has gone
   }
   for (LogTail& log : logs) log.finish();
   return 0;

@@ -33,7 +33,7 @@ std::vector<pid_t> threads_of(pid_t pid) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     threads.push_back(std::atoi(entry.path().filename().c_str()));
   }
-  std::sort(threads.begin(), threads.end());  // the first one is the process's own
+  std::sort(threads.begin(), threads.end());  // the first one is the main thread
   return threads;
 }
 
@@ -45,7 +45,8 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
 }
 
 [[noreturn]] void refuse(pid_t pid, int status) {
-  if (status == ESRCH) throw Error(ErrorCode::kSystem, fmt::format("process {} is gone", pid));
+  if (status == ESRCH)
+    throw Error(ErrorCode::kSystem, fmt::format("process {} no longer exists", pid));
   if (status != EPERM) throw system_error(fmt::format("inspecting process {}", pid), status);
   throw Error(
       ErrorCode::kSystem,
@@ -55,7 +56,7 @@ std::string name_of_thread(pid_t pid, pid_t thread) {
                   pid));
 }
 
-// Stops threads until release(). A thread that ends meanwhile is left out.
+// Stops threads until release(). Leaves out a thread that ends in the meantime.
 class Standstill {
  public:
   explicit Standstill(pid_t pid, const std::vector<pid_t>& threads) {
@@ -92,7 +93,7 @@ class Standstill {
       }
       if (!WIFSTOPPED(status)) return false;
       if (status >> 16 == PTRACE_EVENT_STOP) return true;
-      // A signal was on its way: it is delivered, and the interruption follows.
+      // Another signal was pending: delivers it; the stop that was asked for follows.
       ptrace(PTRACE_CONT, thread, nullptr, reinterpret_cast<void*>(WSTOPSIG(status)));
     }
   }
@@ -106,7 +107,7 @@ struct EndDwfl {
 using DwflPtr = std::unique_ptr<Dwfl, EndDwfl>;
 
 DwflPtr open_process(pid_t pid) {
-  unsetenv("DEBUGINFOD_URLS");  // nothing is fetched from a network
+  unsetenv("DEBUGINFOD_URLS");  // libdw must not fetch files over a network
   static char* no_path = nullptr;
   static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_linux_proc_find_elf,
                                            .find_debuginfo = dwfl_standard_find_debuginfo,
@@ -125,9 +126,9 @@ DwflPtr open_process(pid_t pid) {
   return dwfl;
 }
 
-// A code address. For a caller it is the return address minus 1, so that it lies inside the call;
-// `interrupted` marks frames that did not call (the innermost one, a signal trampoline, the code
-// the signal hit).
+// A code address. For a calling frame it is the return address minus 1, so that it lies inside the
+// call. `interrupted` marks frames that made no call: the innermost one, a signal trampoline, and
+// the code that the signal interrupted.
 struct Address {
   Dwarf_Addr pc = 0;
   bool interrupted = false;
@@ -143,7 +144,7 @@ int add_frame(Dwfl_Frame* frame, void* target) {
   return addresses.size() < kMostFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
-// "ns::f(int, std::vector<int>) const" is "ns::f".
+// Turns "ns::f(int, std::vector<int>) const" into "ns::f".
 std::string without_parameters(std::string name) {
   if (name.ends_with(" const")) name.resize(name.size() - 6);
   if (!name.ends_with(')')) return name;
@@ -158,7 +159,7 @@ std::string without_parameters(std::string name) {
 std::string readable(const char* symbol) {
   std::string name = demangled(symbol);
   if (name != symbol) name = without_parameters(std::move(name));
-  name = name.substr(0, name.find('@'));  // the version of a symbol of the C library
+  name = name.substr(0, name.find('@'));  // removes the version of a C library symbol
   if (name.size() > kLongestName) name = name.substr(0, kLongestName) + "...";
   return name;
 }
@@ -203,7 +204,7 @@ bool is_any_of(std::string_view symbol, std::initializer_list<std::string_view> 
   return std::find(names.begin(), names.end(), symbol) != names.end();
 }
 
-// Leaves out the handler, and what the libraries did between the program and the signal.
+// Removes the frames of the handler, and those of libraries between the program and the signal.
 void begin_at_the_cause(std::vector<Frame>& frames) {
   const auto searched = [&] {
     return std::span(frames).first(std::min(frames.size(), kDeepestRuntime));
@@ -224,7 +225,7 @@ void begin_at_the_cause(std::vector<Frame>& frames) {
       runtime = i + 1;
     }
   }
-  // What assert() calls has no name in libc.
+  // The function that assert() calls has no symbol in libc.
   while (runtime > 0 && runtime < frames.size() && frames[runtime].symbol.empty() &&
          frames[runtime].text.starts_with("libc.so")) {
     ++runtime;

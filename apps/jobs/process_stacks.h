@@ -1,14 +1,14 @@
 #pragma once
 
-// Where the threads of another process are: their call stacks with the names of functions and, with
-// debug information, lines. Read from outside by ptrace(2) and elfutils' libdw, so that nothing in
-// the process has to work any more: its heap may be corrupt, its locks held. No root is needed for
-// one's own processes.
+// Reads the call stacks of another process's threads, with the names of functions and, if there is
+// debug information, lines. They are read from outside with ptrace(2) and elfutils' libdw, so the
+// process itself need not work any more: its heap may be corrupt, and its locks may be held. Users
+// do not need root for their own processes.
 //
-// The threads stand still while the return addresses are collected (milliseconds; a system call
-// that waits may return EINTR); names are looked up after they run again.
+// The threads are stopped while their return addresses are collected (milliseconds; a blocking
+// system call may return EINTR). The names are looked up after the threads have been released.
 //
-// libdw is linked to the command alone, never to a training program.
+// libdw is linked only to the command, never to a training program.
 
 #include <functional>
 #include <string>
@@ -27,13 +27,14 @@ struct ThreadStack {
 struct StackQuestion {
   pid_t pid = -1;
   std::vector<pid_t> threads;  // empty: all
-  // The threads are inside a signal's handler: their frames begin where the signal hit, and for an
-  // abort behind the frames of the C and C++ libraries that led to it.
+  // Whether the threads are inside a signal handler. If so, their frames begin where the signal
+  // interrupted them; for an abort, the frames of the C and C++ libraries that led to it are left
+  // out as well.
   bool crashed = false;
 };
 
-// `released` is called once the threads run again. Error(kSystem) with the reason when the process
-// is gone or must not be looked at.
+// `released` is called when the threads run again. Error(kSystem) with the reason if the process
+// has ended or may not be inspected.
 std::vector<ThreadStack> read_stacks(const StackQuestion& question,
                                      const std::function<void()>& released = {});
 

@@ -1,4 +1,4 @@
-// `paceline ps`: the user's jobs on this machine.
+// `paceline ps`: lists the user's jobs on this machine.
 
 #include <algorithm>
 #include <ctime>

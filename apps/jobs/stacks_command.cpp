@@ -1,4 +1,4 @@
-// `paceline stacks`: where the ranks of a job, or the threads of a process, are.
+// `paceline stacks`: prints the stacks of a job's ranks, or of the threads of a process.
 
 #include <cstdio>
 #include <limits>
@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned kLongestLook = 10;  // seconds; a process inside the kernel may never stop
+constexpr unsigned kLongestLook = 10;  // seconds; a process blocked in the kernel may never stop
 constexpr auto kLongestStacksAnswer = 60s;
 
 struct StacksTexts {
@@ -57,7 +57,8 @@ std::string text_of(const std::vector<ThreadStack>& stacks) {
   return text;
 }
 
-// The process that waits for the threads to run on holds the other end of the standard input.
+// Closes this process's end of the pipe at its standard input. This tells the process at the other
+// end that the threads run again.
 void let_go_of_input() {
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
@@ -88,17 +89,17 @@ int stacks_of_process(const StacksTexts& texts) {
 
 int stacks_command(const Arguments& arguments) {
   CLI::App app(
-      "Prints the call stack of every thread of a running job's ranks, equal ones once. "
-      "Without JOB: the only job that runs. Needs no root; the ranks pause for some "
+      "Prints the call stack of every thread of a running job's ranks; equal stacks are printed "
+      "once. Without JOB: the only job that runs. Needs no root; the ranks pause for some "
       "milliseconds.",
       "paceline stacks");
   StacksTexts texts;
   OptionTable table(app, /*has_variables=*/false);
   table.word("JOB", kJobHelp);
-  table.value("--pid", "PID", "The threads of this process instead, rank or not",
-              text_target(texts.pid));
-  table.value("--threads", "LIST", "Only these threads of it: 711,713", text_target(texts.threads));
-  table.flag("--crashed", "Leave out the signal's handler that they are inside",
+  table.value("--pid", "PID", "Print the threads of this process instead", text_target(texts.pid));
+  table.value("--threads", "LIST", "With --pid: only these threads: 711,713",
+              text_target(texts.threads));
+  table.flag("--crashed", "With --pid: leave out the frames of a signal handler",
              bool_target(texts.crashed));
   table.flag("--json", "With --pid: one JSON object", bool_target(texts.json));
   app.footer(
@@ -106,7 +107,7 @@ int stacks_command(const Arguments& arguments) {
   const auto words = table.read_line(arguments, 1);
   if (!words) return 0;
   if (!texts.pid.empty()) {
-    if (!words->empty()) throw UsageError("either JOB or --pid");
+    if (!words->empty()) throw UsageError("give either JOB or --pid");
     return stacks_of_process(texts);
   }
   const Job found = find_job(*words);

@@ -1,4 +1,4 @@
-// `paceline stop`: ends a job as SIGTERM to its launcher does, and waits for the end.
+// `paceline stop`: ends a job, as SIGTERM to its launcher would, and waits until it has ended.
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
   try {
     launcher::ask_job(entry.socket, "stop", Deadline::after(kLongestStopAnswer));
   } catch (const Error&) {
-    // One that ended with another launcher of the job has been stopped as well.
+    // An agent that ends because another launcher of the job was stopped also counts as stopped.
     if (!wait_ready(launcher.get(), POLLIN, Deadline::after(kLongestStopAnswer))) throw;
   }
 }
@@ -36,9 +36,9 @@ void ask_to_stop(const JobEntry& entry, const Fd& launcher) {
 
 int stop_command(const Arguments& arguments) {
   CLI::App app(
-      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout; "
-      "on all hosts where its launcher of --hosts runs here. Returns when the job is over. Without "
-      "JOB: the only job that runs.",
+      "Ends a job cleanly: its ranks get SIGTERM, and SIGKILL after the job's --shutdown-timeout. "
+      "Ends it on all hosts if its launcher of --hosts runs on this machine. Returns when the job "
+      "is over. Without JOB: the only job that runs.",
       "paceline stop");
   std::chrono::nanoseconds timeout = 60s;
   OptionTable table(app, /*has_variables=*/false);

@@ -25,7 +25,7 @@ namespace paceline::apps {
 
 namespace {
 
-// A size above 1 means that this launcher was started once for each task.
+// Refuses a size above 1: it means that another launcher has started this one once for each task.
 void refuse_copies(const GetVariable& variable, const std::string& name, const char* launcher) {
   const auto size = read_number(variable, name);
   if (!size || *size <= 1) return;
@@ -36,7 +36,8 @@ void refuse_copies(const GetVariable& variable, const std::string& name, const c
                   launcher, *size, name));
 }
 
-// Each component of a job has variables of its own, and only srun can start processes on all.
+// Refuses a SLURM job with several components: each has variables of its own, and only srun can
+// start processes on all of them.
 void refuse_components(const GetVariable& variable) {
   const auto size = read_number(variable, "SLURM_HET_SIZE");
   if (!size || *size <= 1) return;
@@ -47,8 +48,8 @@ void refuse_components(const GetVariable& variable) {
                   *size, *size - 1));
 }
 
-// The number of ranks on each node: its tasks in the job, or 0 if SLURM does not tell it or the
-// user has given a number.
+// The number of ranks for each node: the number of its tasks in the SLURM job; 0 if SLURM does not
+// set it or if the user has given a number.
 std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& ranks,
                           const GetVariable& variable) {
   const bool is_given =
@@ -57,17 +58,17 @@ std::vector<int> tasks_of(const std::vector<std::string>& nodes, const Option& r
   if (is_given || !text) return std::vector<int>(nodes.size(), 0);
   const auto counts = expand_task_counts(*text);
   check(counts && counts->size() == nodes.size(),
-        "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); say how "
-        "many ranks each node gets: --nproc-per-node N",
+        "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); give the "
+        "number of ranks on each node: --nproc-per-node N",
         *text, nodes.size());
   return *counts;
 }
 
-// The nodes of the SLURM job that this process runs in, with its tasks as slots (0 if
-// --nproc-per-node is a number). Empty if there is no SLURM job, if this process is a step's only
-// task, or if --standalone, --node-rank or --rdzv-endpoint is given. `num_nodes`: MAX of --nnodes.
-// UsageError when mpirun or srun has started several of this launcher, as each would be a job of
-// its own; and in a job of several components.
+// The nodes of the SLURM job in which this process runs, with the number of tasks as slots (0 if
+// --nproc-per-node is a number). nullopt if there is no SLURM job, if this process is the only task
+// of a step, or if --standalone, --node-rank, --rdzv-endpoint or --nnodes 1 is given. `num_nodes`:
+// MAX of --nnodes. UsageError if mpirun or srun has started several copies of this launcher,
+// because each would be a separate job; and in a job of several components.
 std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& table,
                                                            int num_nodes) {
   const GetVariable variable = process_environment();
@@ -81,7 +82,7 @@ std::optional<std::vector<launcher::Host>> allocated_hosts(const OptionTable& ta
   refuse_copies(variable, "PMI_SIZE", "mpiexec");
   if (in_step_of_srun(variable)) {
     refuse_copies(variable, "SLURM_STEP_NUM_TASKS", "srun");
-    return std::nullopt;  // the only task of its step has one node: this one
+    return std::nullopt;  // the only task of a step uses only this node
   }
   const Option& nnodes = table["--nnodes"];
   if (nnodes.given() && num_nodes == 1) return std::nullopt;
@@ -114,17 +115,18 @@ using launcher::HostRoute;
 using launcher::HostsPlan;
 using launcher::LaunchOptions;
 
-// No questions, and an end within 15 s when a host stops answering.
+// Never asks the user, and ends within 15 s if a host stops answering.
 constexpr const char* kDefaultSsh =
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3";
 
-// A user's ssh_config(5) may ask for things that the connection of a job cannot have: a second
-// session on it, a terminal, other commands, input or output, forwarded ports. These options turn
-// them off. ssh takes the first value that it finds, so the user's own -o wins over these, and
-// these win over the files. Versions of ssh before 8.7 do not know all of them.
+// A user's ssh_config(5) may enable features with which a job's connection does not work: sharing
+// the connection with other sessions, a terminal, other commands, other input or output, forwarded
+// ports. These options turn them off. ssh takes the first value that it finds, so the user's own -o
+// wins over these, and these win over the files. Versions of ssh before 8.7 do not know all of
+// them.
 constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
     "IgnoreUnknown=ForkAfterAuthentication,SessionType,StdinNull",
-    "ControlMaster=no",  // sessions of the user's would end with this one
+    "ControlMaster=no",  // otherwise the user's sessions would end with this one
     "RequestTTY=no",
     "RemoteCommand=none",
     "SessionType=default",
@@ -140,13 +142,13 @@ constexpr std::array<std::string_view, 16> kSshWithoutExtras = {
     "LogLevel=INFO",
     "TCPKeepAlive=yes"};
 
-// Whether CMD runs OpenSSH itself, not a script of the same name.
+// Whether the program is OpenSSH itself, not a script that replaces it.
 bool is_openssh(const std::string& program) {
   return program == "ssh" || program == "/usr/bin/ssh";
 }
 
-// Beginnings of the variables that every host gets as they are here, and those of them that stay
-// here, because they name things of this job or machine.
+// Variables whose names begin with a text in kForwarded are copied to every host. Those in kKept
+// are not copied, because they name things of this job or machine.
 constexpr std::array<std::string_view, 7> kForwarded = {"PACELINE_", "OMP_", "GOMP_", "KMP_",
                                                         "OPENBLAS_", "MKL_", "BLIS_"};
 constexpr std::array<std::string_view, 4> kKept = {"PACELINE_SECRET_FILE", "PACELINE_SECRET_FD",
@@ -188,17 +190,18 @@ launcher::Environment exported(const Option& names) {
 }
 
 [[noreturn]] void refuse_with_hosts(const Option& option, const char* why) {
-  throw UsageError(fmt::format("{} does not go with --hosts: {}", option.source, why));
+  throw UsageError(fmt::format("{} cannot be used with --hosts: {}", option.source, why));
 }
 
-// MAX, or N, must be the number of hosts.
+// Checks that MAX (or N) of --nnodes is the number of hosts.
 void check_number_of_hosts(const Option& nnodes, int num_nodes, std::size_t num_hosts) {
   if (!nnodes.given() || static_cast<std::size_t>(num_nodes) == num_hosts) return;
   throw UsageError(fmt::format("{}: {}, but there are {}", nnodes.source, nnodes.text,
                                counted(num_hosts, "host")));
 }
 
-// The hosts without slots share the ranks of all roles evenly, if they can.
+// Divides the remaining ranks of all roles evenly among the hosts without slots, if that is
+// possible.
 void give_slots_to_roles(std::vector<Host>& hosts, const launcher::Roles& roles) {
   int ranks = launcher::num_ranks(roles), sharers = 0;
   for (const Host& host : hosts) {
@@ -211,8 +214,8 @@ void give_slots_to_roles(std::vector<Host>& hosts, const launcher::Roles& roles)
   }
 }
 
-// Slots are the ranks that a host has room for; --nproc-per-node may ask for fewer, and is 0 for
-// auto.
+// Sets the number of ranks on each host. Slots are the most ranks that a host should run;
+// --nproc-per-node may ask for fewer. `asked` is 0 for "auto".
 void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOptions& launch) {
   const int asked = option.given() ? launch.num_local_ranks : 0;
   if (!option.given()) give_slots_to_roles(hosts, launch.roles);
@@ -229,8 +232,8 @@ void fill_slots(std::vector<Host>& hosts, const Option& option, const LaunchOpti
   }
 }
 
-// srun starts one remote end on the node, with all cores and memory of the job there, and passes
-// bytes on unchanged.
+// The route through srun, which starts one remote agent on the node, with all cores and memory that
+// the job has there, and passes bytes on unchanged.
 HostRoute route_through_srun(const Host& host, const std::string& paceline) {
   return {host.name,
           launcher::find_program("srun"),
@@ -240,7 +243,8 @@ HostRoute route_through_srun(const Host& host, const std::string& paceline) {
           {kOptionsOfSrun.begin(), kOptionsOfSrun.end()}};
 }
 
-// `paceline`: the command's path on the host.
+// The route to a host: none for this machine, srun, or ssh. `paceline`: the command's path on the
+// host.
 HostRoute route_to(const Host& host, const OptionTable& table, const std::string& paceline) {
   const Option& ssh_command = table["--ssh-command"];
   const bool allocated = !table["--hosts"].given() && !table["--hostfile"].given();
@@ -287,8 +291,8 @@ std::string meeting_address(const OptionTable& table, const std::vector<Host>& h
   if (other == hosts.end()) return "127.0.0.1";
   std::string own = launcher::own_address_towards(other->address());
   check(!own.empty() && launcher::numeric_address(own) == own,
-        "--hosts: cannot tell which address of this machine ({}) the other hosts reach, as {} does "
-        "not resolve; give --master-addr",
+        "--hosts: cannot tell which address of this machine ({}) the other hosts can reach, "
+        "because {} does not resolve; give --master-addr",
         hosts[0].name, other->name);
   return own;
 }
@@ -307,8 +311,8 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
     throw UsageError(fmt::format("{} and {} exclude each other", list.source, file.source));
   }
   const std::pair<const char*, const char*> refused[] = {
-      {"--node-rank", "it numbers the hosts itself"},
-      {"--standalone", "it means one machine"},
+      {"--node-rank", "--hosts numbers the hosts itself"},
+      {"--standalone", "--standalone is for one machine"},
       {"--rdzv-endpoint", "the hosts do not have to find each other"}};
   for (const auto& [name, why] : refused) {
     if (table[name].given()) refuse_with_hosts(table[name], why);
@@ -323,10 +327,9 @@ std::optional<std::vector<Host>> chosen_hosts(const OptionTable& table,
 void refuse_options_of_hosts(const OptionTable& table) {
   for (const Option& option : table.options()) {
     if ((option.traits & kOfHosts) == 0 || !option.origin.starts_with("flag ")) continue;
-    throw UsageError(
-        fmt::format("{} is for --hosts and --hostfile, and none is given: the ranks run "
-                    "on this machine",
-                    option.name));
+    throw UsageError(fmt::format(
+        "{} is for --hosts and --hostfile, but neither is given: the ranks run on this machine",
+        option.name));
   }
 }
 

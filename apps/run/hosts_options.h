@@ -1,7 +1,7 @@
 #pragma once
 
-// `paceline run` on several hosts, from --hosts, --hostfile or a SLURM allocation: which hosts, how
-// each is reached, and what each is told.
+// `paceline run` on several hosts, from --hosts, --hostfile or a SLURM allocation: chooses the
+// hosts, how each one is reached, and the options that each one gets.
 
 #include <optional>
 #include <string>
@@ -15,24 +15,26 @@
 
 namespace paceline::apps {
 
-// A name for a job of --hosts without --rdzv-id: random, in a SLURM job behind the job's id.
+// The name of a job on several hosts without --rdzv-id: random; in a SLURM job it begins with the
+// job's id.
 std::string id_for_hosts();
 
-// The hosts that the options name, each with its slots; empty when the job runs on this machine, or
-// is started by hand on each. Throws UsageError, Error(kInvalid).
+// The hosts that the options name, each with its slots. nullopt if the job runs on this machine
+// only, or if the user starts a launcher on each machine. Throws UsageError, Error(kInvalid).
 std::optional<std::vector<launcher::Host>> chosen_hosts(const OptionTable& table,
                                                         const launcher::LaunchOptions& launch);
 
-// For a job without hosts: throws UsageError when options for reaching hosts were typed.
+// Call this if chosen_hosts() returned nullopt: throws UsageError if options for reaching hosts
+// were typed.
 void refuse_options_of_hosts(const OptionTable& table);
 
-// Everything that is needed to start. `run` has the checked options of host 0. Throws UsageError,
-// Error(kInvalid), ProgramError.
+// Everything that is needed to start the job. `run` contains the checked options of host 0. Throws
+// UsageError, Error(kInvalid), ProgramError.
 launcher::HostsPlan plan_hosts(const OptionTable& table, const RunOptions& run,
                                const std::vector<launcher::Host>& hosts);
 
-// The address at which the hosts meet: the one given, or one of the first host that others reach.
-// Error(kInvalid) when it cannot be told.
+// The address at which the hosts meet: the one that was given, or an address of the first host that
+// the others can reach. Error(kInvalid) if it cannot be determined.
 std::string meeting_address(const OptionTable& table, const std::vector<launcher::Host>& hosts);
 
 }  // namespace paceline::apps

@@ -19,7 +19,7 @@ namespace paceline::apps {
 namespace {
 
 constexpr std::array kOfRanks = {"--nproc-per-node", "--nnodes", "--hosts", "--hostfile"};
-constexpr int kCouldNotStart = 126;  // exit codes from here on: not started, or ended by a signal
+constexpr int kCouldNotStart = 126;  // from this exit code on: not started, or ended by a signal
 
 bool is_of_ranks(const std::string& word) {
   return std::find(kOfRanks.begin(), kOfRanks.end(), option_name(word)) != kOfRanks.end();
@@ -66,7 +66,7 @@ namespace {
 constexpr const char* kPrefix = "PET_";
 constexpr const char* kOwnPrefix = "PACELINE_";
 
-// Variables of torchrun, of any version, without effect here.
+// Variables of any version of torchrun that have no effect here.
 constexpr std::array<std::string_view, 9> kTorchruns = {"PET_MODULE",
                                                         "PET_RUN_PATH",
                                                         "PET_LOCAL_ADDR",
@@ -77,7 +77,8 @@ constexpr std::array<std::string_view, 9> kTorchruns = {"PET_MODULE",
                                                         "PET_DUPLICATE_STDOUT_FILTERS",
                                                         "PET_DUPLICATE_STDERR_FILTERS"};
 
-// Variables that need no warning: torchrun's that make no difference, and those of paceline submit.
+// Variables that need no warning: some of torchrun's, whose effect is not needed here, and those of
+// paceline submit.
 const std::vector<std::string>& known_elsewhere() {
   static const std::vector<std::string> kNames = {
       "PET_START_METHOD", "PET_JOB_NAME", "PET_MEM",       "PET_TIME",
@@ -88,8 +89,8 @@ const std::vector<std::string>& known_elsewhere() {
   return kNames;
 }
 
-// "; did you mean PET_TEE?", or "" when none of `known` is near. Names are compared without the
-// `prefix` that all of them have.
+// "; did you mean PET_TEE?", or "" if none of `known` is similar. Names are compared without their
+// common `prefix`.
 std::string suggestion(const std::string& name, const std::string& prefix,
                        const std::vector<std::string>& known) {
   std::vector<std::string> rests;

@@ -1,12 +1,13 @@
 #pragma once
 
-// Options and variables that look as if they were for `paceline run` but have no effect.
+// Finds options and variables that look as if they were meant for `paceline run` but have no
+// effect.
 //
-// Options behind the program belong to the program, which may have options of these names, so they
-// are passed on and nothing is refused. But if the job then has one rank for want of them, or
-// fails, a note says where they would have counted. Of variables, PET_NPROC_PER_NODE is
-// --nproc-per-node and PACELINE_TIMEOUT the engine's; a mistyped one would be ignored in silence,
-// so a warning names it.
+// Options after the program belong to the program, which may have options of the same names, so
+// they are passed on and never refused. But if the job fails, or has only one rank because of this,
+// a note tells the user where to put them. Some variables have an effect: PET_NPROC_PER_NODE sets
+// --nproc-per-node, and the engine reads PACELINE_TIMEOUT. A mistyped variable would have none, so
+// a warning names it.
 
 #include <string>
 #include <vector>
@@ -17,20 +18,21 @@
 
 namespace paceline::apps {
 
-// Words among the program's arguments, up to "--", that are options of `app` and set nowhere else.
-// Requires: take_options() took `line`.
+// The words among the program's arguments, up to "--", that are options of `app` and are not set
+// elsewhere. Requires: take_options() has been called with `line`.
 std::vector<std::string> options_behind(const CLI::App& app, const CommandLine& line);
 
-// The note before the start about those that would have made more ranks, or "".
+// The note, printed before the start, about options that would have started more ranks; "" if there
+// are none.
 std::string note_on_ranks(const std::vector<std::string>& behind, const CommandLine& line);
 
-// The note after a failure with this exit code, or "".
+// The note to print after a failure with this exit code, or "".
 std::string note_on_failure(const std::vector<std::string>& behind, const CommandLine& line,
                             int exit_code);
 
-// A sentence for each variable PET_... of this process without effect: torchrun's that have no
-// counterpart here, and those that are an option neither of `app` nor of `paceline submit`, with
-// the nearest one that is.
+// A sentence for each variable PET_... of this process that has no effect: torchrun's variables
+// without a counterpart here, and variables that are not an option of `app` or of `paceline
+// submit`. The sentence suggests the most similar name.
 std::vector<std::string> variables_without_effect(const CLI::App& app);
 
 // Every variable PACELINE_... that the engine or the command reads or sets; a test compares them

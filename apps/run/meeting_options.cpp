@@ -20,8 +20,8 @@ using launcher::LaunchOptions;
 constexpr long kMaxNodes = 65536;
 constexpr long kMaxRestarts = 1'000'000;
 constexpr double kMaxSecondsToMeet = 86400.0 * 365;
-constexpr std::uint16_t kMasterPort = 29500;  // torchrun's
-constexpr long kEndpointPort = 29400;         // torchrun's for c10d
+constexpr std::uint16_t kMasterPort = 29500;  // torchrun's default
+constexpr long kEndpointPort = 29400;         // torchrun's default for c10d
 
 OptionTarget nodes_target(LaunchOptions& launch) {
   const auto read = [&launch](const Option& option) {
@@ -33,7 +33,7 @@ OptionTarget nodes_target(LaunchOptions& launch) {
     };
     const auto colon = option.text.find(':');
     launch.min_nodes = number(option.text.substr(0, colon));
-    launch.num_nodes = number(option.text.substr(colon + 1));  // npos + 1 is 0
+    launch.num_nodes = number(option.text.substr(colon + 1));  // without a colon: npos + 1 is 0
     if (launch.min_nodes <= launch.num_nodes) return;
     throw UsageError(fmt::format("{}: '{}': MIN is above MAX", option.source, option.text));
   };
@@ -51,8 +51,8 @@ OptionTarget rdzv_backend_target(std::string& backend) {
     backend = option.text;
     if (backend.starts_with("etcd")) {
       throw UsageError(
-          fmt::format("{}: '{}': the machines meet at an agent of the job here, no etcd "
-                      "is needed; leave the option out",
+          fmt::format("{}: '{}': the machines meet at one of the job's agents, so no etcd is "
+                      "needed; leave the option out",
                       option.source, backend));
     }
     if (backend != "paceline" && backend != "c10d" && backend != "static") {
@@ -62,7 +62,8 @@ OptionTarget rdzv_backend_target(std::string& backend) {
   return target;
 }
 
-// check_meeting() reads the endpoint, once it is known whether the job has several nodes.
+// Has no read(): check_meeting() reads the endpoint, when it is known whether the job has several
+// nodes.
 OptionTarget endpoint_target(const LaunchOptions& launch) {
   return {.print = [&launch] {
     return launch.several_nodes() ? to_string(launch.meeting.endpoint) : std::string();
@@ -86,7 +87,8 @@ OptionTarget node_rank_target(const LaunchOptions& launch) {
           .unset = "as they come"};
 }
 
-// torchrun's words; those that concern only its own stores are accepted without effect.
+// Reads torchrun's keys. Keys that concern only torchrun's own stores are accepted and have no
+// effect.
 void read_conf(const Option& option, launcher::MeetingOptions& meeting) {
   for (const std::string& item : items_of(option.text)) {
     const auto equals = item.find('=');
@@ -140,7 +142,7 @@ void check_endpoint(const OptionTable& table, LaunchOptions& launch) {
   const Option& option = table["--rdzv-endpoint"];
   if (!option.given()) return;
   const Endpoint endpoint = endpoint_of(option, several);
-  if (!several) return;  // one node has no other to meet
+  if (!several) return;  // a single node does not meet another one
   if (table["--master-addr"].given() || table["--master-port"].given()) {
     throw UsageError(
         fmt::format("{} and --master-addr or --master-port exclude each other", option.source));
@@ -156,7 +158,7 @@ void check_nodes(const OptionTable& table, LaunchOptions& launch) {
     throw UsageError(fmt::format("--standalone is for one node, but {} is {}",
                                  table["--nnodes"].source, table["--nnodes"].text));
   }
-  // torchrun: --standalone wins over the rendezvous flags.
+  // As with torchrun, --standalone has precedence over the rendezvous flags.
   launch.master_addr = LaunchOptions().master_addr;
   launch.master_port = LaunchOptions().master_port;
 }
@@ -168,8 +170,8 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.flag("--standalone", "One machine, free ports (the default)", {},
              kDecidedHere | kNotSubmitted);
   table.value("--nnodes", "N|MIN:MAX",
-              "Machines of the job; MIN:MAX: it goes on while MIN are there", nodes_target(launch),
-              kDecidedHere);
+              "Machines of the job; MIN:MAX: it continues while at least MIN are left",
+              nodes_target(launch), kDecidedHere);
   table.value("--node-rank", "R", "Number of this machine [in order of arrival]",
               node_rank_target(launch), kDecidedHere | kNotSubmitted);
   table.value("--master-addr", "A", "Address of machine 0", address_target(launch.master_addr),
@@ -179,7 +181,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.flag("--encrypt", "Encrypt what the ranks send over TCP", bool_target(launch.encrypt));
   table.value("--rdzv-endpoint", "HOST:PORT", "Where the machines meet [master-addr:master-port]",
               endpoint_target(launch), kNotSubmitted);
-  table.value("--rdzv-id", "ID", "Name of the job [random; where agents are started by hand: none]",
+  table.value("--rdzv-id", "ID", "Name of the job [random; if agents are started by hand: none]",
               text_target(launch.run_id), kDecidedHere | kNotSubmitted);
   table.value("--role", "NAME", "The ranks' ROLE_NAME", text_target(launch.role));
   table.value("--rdzv-backend", "NAME", "paceline; c10d and static mean the same here",
@@ -196,8 +198,8 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
   table.value("--restart-window", "S", "Seconds after which a restart no longer counts; 0: never",
               seconds_target(launch.restarts.window, kMaxSecondsToMeet));
   table.value("--on-damage", "restart|stop",
-              "When ranks' parameters differ, or a state is not what was written: start all ranks "
-              "again from the last checkpoint, as after any failure; or end the job",
+              "If ranks' parameters differ or a stored state is damaged: restart all ranks from "
+              "the last checkpoint, as after any failure; or end the job",
               word_target(launch.restarts.after_damage, {{"restart", true}, {"stop", false}}));
   table.value("--fork-server", "on|off",
               "Start ranks again from a process that has loaded the program; off: execute it",
@@ -212,7 +214,7 @@ void declare_meeting_options(OptionTable& table, RunOptions& run) {
               {.read = [&launch](const Option& option) {
                 launch.chaos = launcher::parse_faults(option.text);
               }});
-  table.value("--chaos-seed", "N", "Seed of the moments and the ranks",
+  table.value("--chaos-seed", "N", "Seed for the moments and the ranks of faults",
               number_target(launch.chaos_seed, 0, std::numeric_limits<long>::max()));
 }
 
@@ -225,18 +227,18 @@ void check_meeting(const OptionTable& table, LaunchOptions& launch) {
   if (launch.run_id != launcher::neutralise_in_line(launch.run_id)) {
     table["--rdzv-id"].refuse("a name without control characters");
   }
-  // Agents that are started apart must mean the same job.
+  // Agents that are started separately must use the same id.
   if (launch.run_id.empty()) launch.run_id = several ? "none" : random_hex(8);
 }
 
 void require_meeting(const OptionTable& table, const LaunchOptions& launch) {
   if (!launch.several_nodes()) return;
   if (table["--rdzv-endpoint"].given() || table["--master-addr"].given()) return;
-  throw UsageError(fmt::format(
-      "{}: '{}': where do the machines meet? Give each of them the same --rdzv-endpoint "
-      "HOST:{} (or --master-addr HOST), a host that all reach; or let one launcher start "
-      "all of them: --hosts",
-      table["--nnodes"].source, table["--nnodes"].text, kEndpointPort));
+  throw UsageError(
+      fmt::format("{}: '{}' needs a meeting point: give every machine the same --rdzv-endpoint "
+                  "HOST:{} (or --master-addr HOST), a host that all of them can reach; or let one "
+                  "launcher start all machines: --hosts",
+                  table["--nnodes"].source, table["--nnodes"].text, kEndpointPort));
 }
 
 void check_chaos(const OptionTable& table, const LaunchOptions& launch) {

@@ -72,24 +72,24 @@ OptionTarget roles_target(launcher::Roles& roles) {
           .print = [&roles] { return launcher::to_text(roles); }};
 }
 
-// An agent that was given one role does not know those of the others.
+// Reads --until. An agent that was given one role does not know the roles of the other agents.
 void read_until(const Option& until, LaunchOptions& launch) {
   if (!until.given()) return;
   if (!launch.roles.empty()) return launcher::set_awaited(launch.roles, until.text, until.source);
   if (launch.role == launcher::kNoRole) {
     throw UsageError(
-        fmt::format("{}: '{}': it names roles, and neither --roles nor --role is given",
+        fmt::format("{}: '{}': it names roles, but neither --roles nor --role is given",
                     until.source, until.text));
   }
   const auto awaited = launcher::parse_role_names(until.text, until.source);
   launch.role_serves = std::find(awaited.begin(), awaited.end(), launch.role) == awaited.end();
 }
 
-// The ranks of each node, if all get as many. Throws UsageError.
+// The number of ranks on each node, if all nodes get the same number. Throws UsageError.
 int ranks_per_node(const Option& option, int num_ranks, int num_nodes) {
   if (num_ranks % num_nodes != 0) {
     throw UsageError(fmt::format(
-        "{}: '{}': {} cannot be divided evenly among {}: give each its --nproc-per-node",
+        "{}: '{}': {} cannot be divided evenly among {}: give each node its own --nproc-per-node",
         option.source, option.text, counted(num_ranks, "rank"), counted(num_nodes, "node")));
   }
   if (num_ranks / num_nodes > kMaxLocalRanks) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Where ranks run, and what they are for: --bind and --numa-binding, --roles and --until.
+// The options for where ranks run, and for their roles: --bind and --numa-binding, --roles and
+// --until.
 
 #include <optional>
 #include <string>
@@ -15,20 +16,20 @@ namespace paceline::apps {
 inline constexpr const char* kBindValues =
     "core, cache, numa, socket, none or map:SET;SET;... with one set like 0-3,8 for each rank";
 
-// Nothing when `text` is none of kBindValues.
+// nullopt if `text` is not one of kBindValues.
 std::optional<launcher::Binding> parse_binding(const std::string& text);
 
-// "core", "map:0-3;4-7": what parse_binding would take.
+// The text that parse_binding() would read: "core", "map:0-3;4-7".
 std::string format_binding(const launcher::Binding& binding);
 
-// torchrun's --numa-binding: node, socket, exclusive, core-complex. Nothing for anything else.
+// torchrun's --numa-binding: node, socket, exclusive, core-complex. nullopt for any other text.
 std::optional<launcher::Binding> parse_numa_binding(const std::string& text);
 
 void declare_roles_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// Checks --roles and --until together with other options. `world_size`: the ranks of all hosts, if
-// known. Otherwise, without --nproc-per-node, sets the number of this node's ranks. Throws
-// UsageError.
+// Checks --roles and --until together with other options. `world_size`: the number of ranks on all
+// hosts, if it is known. If it is not known and --nproc-per-node is not given, sets the number of
+// this node's ranks. Throws UsageError.
 void check_roles(const OptionTable& table, launcher::LaunchOptions& launch,
                  std::optional<int> world_size);
 

@@ -45,7 +45,7 @@ Examples:
   paceline run --hosts a:4,b:4 ./train
   paceline run --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 ./train)";
 
-// Threads that the user chose by a variable count as much as those of --threads-per-rank.
+// A number of threads that the user has set by a variable is treated like --threads-per-rank.
 launcher::PlacementRequest placement_request(const launcher::LaunchOptions& options) {
   launcher::PlacementRequest request{options.num_local_ranks, options.threads_per_rank,
                                      options.binding};
@@ -73,7 +73,8 @@ void report(const launcher::LaunchPlan& plan, const Topology& topology) {
   }
 }
 
-// Refuses a timeline that cannot be written before the job starts, not after a long run.
+// Refuses a timeline whose file cannot be written. This is checked before the job starts, not after
+// a long run.
 void require_place_of(const Option& timeline) {
   if (!timeline.given()) return;
   const std::string obstacle = launcher::obstacle_to_trace(timeline.text);
@@ -81,11 +82,12 @@ void require_place_of(const Option& timeline) {
   throw UsageError(fmt::format("{}: {}: {}", timeline.source, timeline.text, obstacle));
 }
 
-// One call of `paceline run`: it reads the options, then runs on this machine or on several hosts.
+// One call of `paceline run`: reads the options, then runs the job on this machine or on several
+// hosts.
 class Run {
  public:
-  // `part`: this process runs one host's part of a job that a launcher on another host started. Its
-  // own messages go to `notices_fd` (launcher/output/console.h).
+  // `part`: set if this process runs one host's part of a job that a launcher on another host
+  // started. In that case its own messages are written to `notices_fd` (launcher/output/console.h).
   explicit Run(std::optional<launcher::HostPart> part, int notices_fd = -1)
       : part_(std::move(part)), notices_fd_(notices_fd) {
     app_.footer(kRunExamples);
@@ -139,12 +141,12 @@ int Run::run_here() {
   launcher::LaunchPlan plan{.options = options_.launch};
   plan.options.part = part_;
   plan.options.notices_fd = notices_fd_;
-  if (part_ && part_->meeting) {  // the job has begun, and another host may lead it by now
+  if (part_ && part_->meeting) {  // the job has begun, and another host may lead it now
     plan.options.meeting.endpoint = *part_->meeting;
     plan.options.meeting.is_host = false;
   }
   plan.options.version = version_number();
-  plan.options.stack_helper = "/proc/self/exe";  // this command, also when its file was replaced
+  plan.options.stack_helper = "/proc/self/exe";  // this command, even if its file has been replaced
   plan.placement = launcher::plan_placement(topology_, placement_request(plan.options));
   plan.program_path = launcher::find_program(plan.options.command.front());
   if (options_.print_config) fmt::print("{}", config_text(table_, plan));
@@ -156,7 +158,7 @@ int Run::run_here() {
   });
 }
 
-// Checks the options here too, so that a wrong one costs no connection.
+// Checks the options here as well, so that a wrong option is refused before any connection is made.
 int Run::run_on(const std::vector<launcher::Host>& hosts) {
   launcher::LaunchOptions& options = options_.launch;
   options.num_local_ranks = hosts.front().slots;
@@ -170,7 +172,7 @@ int Run::run_on(const std::vector<launcher::Host>& hosts) {
   check_run_options(table_, topology_, options_.launch, world_size);
   require_place_of(table_["--timeline"]);
   launcher::LaunchPlan first{.options = options};
-  first.program_path = options.command.front();  // every host looks for it itself
+  first.program_path = options.command.front();  // every host looks for the program itself
   const launcher::HostsPlan plan = plan_hosts(table_, options_, hosts);
   if (options_.print_config) {
     first.placement = launcher::plan_placement(topology_, placement_request(first.options));
@@ -192,8 +194,8 @@ int run_command(const Arguments& arguments) { return Run(std::nullopt).run(argum
 
 namespace {
 
-// The options come from the launcher alone: variables of this host do not count, and the launcher's
-// own must not make a part start hosts.
+// Removes the variables that set options: only the launcher sets options here, and its own
+// variables must not make this process start other hosts.
 void forget_options_in_variables() {
   for (const auto& [name, value] : launcher::inherited_environment()) {
     if (name.starts_with("PET_")) unsetenv(name.c_str());

@@ -52,8 +52,8 @@ OptionTarget threads_target(std::optional<int>& threads) {
   }};
 }
 
-// Checks the name only. Whether a program has the backend is known to the program alone: c10d is in
-// programs with tensors, not in this command.
+// Checks the name only. This command cannot know whether the program has the backend: for example,
+// only programs with tensors have c10d.
 void check_backend(const Option& option) {
   try {
     [[maybe_unused]] static const bool is_known =
@@ -98,7 +98,7 @@ ConsoleStreams streams_of(const Option& option, const std::string& digit) {
   return {(mask & 1) != 0, (mask & 2) != 0};
 }
 
-// One entry for each local rank.
+// Returns one entry for each local rank.
 std::vector<ConsoleStreams> parse_streams(const Option& option, int count) {
   if (option.text.find(':') == std::string::npos) {
     return std::vector<ConsoleStreams>(count, streams_of(option, option.text));
@@ -144,13 +144,14 @@ void choose_console(const OptionTable& table, LaunchOptions& launch) {
   launch.redirected = parse_streams(redirects, count);
   if (!tee.given()) return;
   const auto shown = parse_streams(tee, count);
-  for (int i = 0; i < count; ++i) {  // what is teed goes both ways
+  for (int i = 0; i < count; ++i) {  // a teed stream is also shown
     if (shown[i].out) launch.redirected[i].out = false;
     if (shown[i].err) launch.redirected[i].err = false;
   }
 }
 
-// Checks only what can be known here; with several hosts the coordinator checks again.
+// Checks whether ranks can divide the shards, as far as the number of ranks is known here; with
+// several hosts the coordinator checks again.
 void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
   if (launch.logical_shards == 0) return;
   const char* const chosen = std::getenv("OMP_NUM_THREADS");
@@ -160,11 +161,10 @@ void check_logical_shards(const OptionTable& table, LaunchOptions& launch) {
   for (int nodes = launch.min_nodes; nodes <= launch.num_nodes; ++nodes) {
     if (shards_fit(launch.logical_shards, std::int64_t{nodes} * launch.num_local_ranks)) return;
   }
-  throw UsageError(fmt::format(
-      "--logical-shards {}: they cannot be divided among {} ranks, each with 1, 2, 4, 8, ...; "
-      "start {}",
-      launch.logical_shards, launch.num_nodes * launch.num_local_ranks,
-      ranks_that_fit(launch.logical_shards)));
+  throw UsageError(
+      fmt::format("--logical-shards {}: {} ranks cannot have 1, 2, 4, 8, ... shards each; start {}",
+                  launch.logical_shards, launch.num_nodes * launch.num_local_ranks,
+                  ranks_that_fit(launch.logical_shards)));
 }
 
 void refuse_both(const Option& one, const Option& other, const char* why = "") {
@@ -188,7 +188,7 @@ void declare_rank_options(OptionTable& table, LaunchOptions& launch) {
   bind.print = [&launch] { return format_binding(launch.binding); };
   table.value("--bind", "TO",
               "core: cores of its own for each rank; cache, numa, socket: a whole one, shared if "
-              "need be; none; or sets: 'map:0-3;4-7'",
+              "necessary; none; or sets: 'map:0-3;4-7'",
               bind);
   table.value("--numa-binding", "TO",
               "torchrun's form of --bind: node, socket, exclusive, core-complex",
@@ -201,8 +201,8 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   declare_rank_options(table, launch);
   launch.logical_shards = job_logical_shards();
   table.value("--logical-shards", "L",
-              "Parts of every step that are always the same: the model has equal bits for every "
-              "number of ranks that divides them into 1, 2, 4, 8, ... each; 0: none",
+              "Shards of every step, for bitwise equal results on any number of ranks that have 1, "
+              "2, 4, 8, ... shards each; 0: none",
               number_target(launch.logical_shards, 0, kMaxLogicalShards));
   declare_roles_options(table, launch);
   table.flag("--report-bindings", "Report the cores of each rank",
@@ -214,7 +214,8 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   constexpr unsigned kHosts = kDecidedHere | kNotSubmitted;
   table.value("--hosts", "LIST", "Start on these hosts, through ssh: a:4,b:4 (4 ranks on each)", {},
               kHosts);
-  table.value("--hostfile", "FILE", "The same from a file, one host a line: a slots=4", {}, kHosts);
+  table.value("--hostfile", "FILE", "The same from a file, one host per line: a slots=4", {},
+              kHosts);
   table.value("--ssh-command", "CMD",
               "Command to reach a host [ssh with BatchMode]; gets HOST and one command", {},
               kHosts | kOfHosts);
@@ -233,15 +234,15 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   table.value("--log-dir", "DIR",
               "Keep each rank's output in DIR/rank-000.log ... [temporary, kept after a failure]",
               text_target(launch.log_dir, "temporary"));
-  table.flag("--all-ranks", "Show every rank, lines as \"[3] ...\" [rank 0 alone]");
+  table.flag("--all-ranks", "Show every rank, lines as \"[3] ...\" [only rank 0]");
   table.value("-t,--tee", "0-3", "Show 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,2:1",
               {.unset = "rank 0"});
   table.value("-r,--redirects", "0-3",
-              "Keep 1 stdout, 2 stderr, 3 both in the log alone; or by local rank", {});
+              "Keep 1 stdout, 2 stderr, 3 both only in the log; or by local rank", {});
   table.value("--local-ranks-filter", "LIST", "Show only these local ranks: 0,2",
               {.unset = "all that are shown"});
   table.value("--timeline", "FILE",
-              "Trace of what every rank did, on one clock, for https://ui.perfetto.dev",
+              "Write a trace of all ranks, on one clock, for https://ui.perfetto.dev",
               text_target(launch.timeline));
 
   table.group("Stopping");
@@ -261,9 +262,9 @@ void declare_run_options(OptionTable& table, RunOptions& run) {
   table.value("--config", "FILE",
               "Default options, from section [run] [paceline.toml, if there is one]", {},
               kDecidedHere);
-  table.flag("--dry-run", "Print what would be started; start nothing", bool_target(run.dry_run),
-             kDecidedHere);
-  table.flag("--print-config", "Print each option's value and where it comes from; start nothing",
+  table.flag("--dry-run", "Print the processes that would be started; start nothing",
+             bool_target(run.dry_run), kDecidedHere);
+  table.flag("--print-config", "Print each option's value and its origin; start nothing",
              bool_target(run.print_config), kDecidedHere | kNotSubmitted);
 }
 
@@ -285,7 +286,8 @@ void check_run_options(const OptionTable& table, const Topology& topology, Launc
   launch.terminal = can_draw_on(STDOUT_FILENO);
   choose_console(table, launch);
   if (launch.kill_hanging && launch.hang_timeout.count() == 0) {
-    refuse_both(table["--hang-action"], table["--hang-timeout"], ": with 0 nothing is watched");
+    refuse_both(table["--hang-action"], table["--hang-timeout"],
+                ": 0 disables the detection of hangs");
   }
   if (launch.command.empty()) {
     throw UsageError("no program given: paceline run [options] PROGRAM [arguments]");

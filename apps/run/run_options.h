@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of `paceline run`: each declared once in a table that fills RunOptions.
+// The options of `paceline run`. Each is declared once, in a table that fills RunOptions.
 
 #include <chrono>
 #include <optional>
@@ -19,7 +19,7 @@ inline constexpr long kMaxLocalRanks = 4096;
 
 struct RunOptions {
   launcher::LaunchOptions launch;
-  std::string remote_paceline;  // where the command is on other hosts; empty: where it is here
+  std::string remote_paceline;  // the command's path on other hosts; empty: as on this one
   std::chrono::nanoseconds start_timeout = launcher::HostsPlan().start_timeout;
   int host_retries = 20;
   std::string rdzv_backend = "paceline";
@@ -28,13 +28,13 @@ struct RunOptions {
 
 void declare_run_options(OptionTable& table, RunOptions& run);
 
-// The options of this table that set how many ranks run on this machine and where; for other
+// Declares only the options that set how many ranks run on this machine and where; for other
 // commands.
 void declare_rank_options(OptionTable& table, launcher::LaunchOptions& launch);
 
-// Both check options that depend on each other, after OptionTable::read(); `topology` resolves
-// "auto", and `world_size` is that of a list of hosts. Both throw UsageError, which names the flag
-// or variable, the value and what is allowed.
+// Check options that depend on each other; call them after OptionTable::read(). `topology` is used
+// for "auto", and `world_size` is set if there is a list of hosts. Both throw UsageError, which
+// names the flag or variable, the value and what is allowed.
 void check_rank_options(const OptionTable& table, const Topology& topology,
                         launcher::LaunchOptions& launch);
 void check_run_options(const OptionTable& table, const Topology& topology,

@@ -41,7 +41,7 @@ class Config {
     }
   }
 
-  // Values that only the plan has, and where they come from.
+  // Adds values that only the plan contains, and their origins.
   void add_plan(const launcher::LaunchPlan& plan) {
     const LaunchOptions& options = plan.options;
     ConfigLine& threads = lines_["--threads-per-rank"];
@@ -67,7 +67,7 @@ class Config {
     if (!table_["--config"].given() && !file.empty()) lines_["--config"].value = file;
   }
 
-  // Values that follow from the hosts.
+  // Adds values that follow from the list of hosts.
   void add_hosts(const std::vector<launcher::Host>& hosts) {
     const std::string named = table_["--hosts"].given()      ? table_["--hosts"].origin
                               : table_["--hostfile"].given() ? table_["--hostfile"].origin
@@ -90,7 +90,7 @@ class Config {
     if (!table_["--remote-paceline"].given()) lines_["--remote-paceline"].value = own_program();
   }
 
-  // In the help's order.
+  // The text, with the options in the order of the help.
   std::string text() const {
     std::size_t widest = 0;
     for (const auto& [name, line] : lines_) widest = std::max(widest, line.value.size());
@@ -110,8 +110,8 @@ class Config {
 
 constexpr const char* kAtStart = "(known at the start)";
 
-// The variables of a rank whose values exist only once the job starts: its ports, its secret and
-// those of its services (JobServices).
+// The variables of a rank whose values exist only when the job starts: those for its ports, its
+// secret and its services (JobServices).
 std::vector<std::string> known_at_start(const LaunchOptions& options,
                                         const launcher::Environment& inherited) {
   std::vector<std::string> names = {"PACELINE_STORE", "PACELINE_SECRET_FD", "MASTER_PORT",
@@ -123,14 +123,14 @@ std::vector<std::string> known_at_start(const LaunchOptions& options,
   if (!options.timeline.empty()) names.push_back("PACELINE_TIMELINE_DIR");
   if (options.may_restart() && options.fork_server) names.push_back(kForkServerVariable);
   if (options.several_nodes() && !options.part)
-    names.emplace_back("MASTER_ADDR");  // that of rank 0
+    names.emplace_back("MASTER_ADDR");  // the address of rank 0
   return names;
 }
 
-constexpr const char* kByTheHost = "(by the host's cores)";
+constexpr const char* kByTheHost = "(from the host's cores)";
 
-// Lines of the variables that a rank gets beside `inherited`. `placement`: null if another host
-// decides it.
+// Lists the variables that a rank gets in addition to `inherited`. `placement`: null if another
+// host decides it.
 std::string variables_text(const LaunchOptions& options, const launcher::Environment& inherited,
                            int local_rank, const launcher::Placement* placement,
                            const std::string& indent) {
@@ -198,7 +198,7 @@ std::string hosts_preview(const launcher::HostsPlan& plan, const LaunchOptions& 
     there.terminal = false;
     there.part = launcher::HostPart{.ranks_per_host = ranks};
     for (int local = 0; local < ranks[host]; ++local) {
-      text += fmt::format("  rank {}: cores by what the host has\n", there.rank_of(local));
+      text += fmt::format("  rank {}: cores as the host has them\n", there.rank_of(local));
       text += variables_text(there, sent, local, nullptr, "    ");
       text += fmt::format("    {}\n", shell_line(options.command));
     }

@@ -1,6 +1,6 @@
 #pragma once
 
-// The texts of --dry-run and --print-config, which start nothing.
+// The texts that --dry-run and --print-config print. These options start nothing.
 
 #include <string>
 #include <vector>
@@ -13,15 +13,17 @@
 
 namespace paceline::apps {
 
-// Every process with its cores, its memory, the variables it gets and its command.
+// Shows every process with its cores, its memory, the variables that it gets, and its command.
 std::string dry_run_text(const launcher::LaunchPlan& plan);
 
-// As above for a job on several hosts, with what each is told. `options` are those of the first;
-// values that only a host can decide are marked. The secret is left out.
+// As above, for a job on several hosts, with the arguments and variables that each host gets.
+// `options` are those of the first host. Values that only a host can decide are marked; the secret
+// is left out.
 std::string hosts_preview(const launcher::HostsPlan& plan, const launcher::LaunchOptions& options);
 
-// Every option: value in effect, and the flag, the variable, the file or the default it comes from.
-// `hosts`: where the job runs, if it is not started on this machine alone or by hand on each.
+// Shows for every option the value in effect and its origin: a flag, a variable, a file or the
+// default. `hosts`: the hosts of the job; null if it runs only on this machine or is started by
+// hand on each machine.
 std::string config_text(const OptionTable& table, const launcher::LaunchPlan& plan,
                         const std::vector<launcher::Host>* hosts = nullptr);
 

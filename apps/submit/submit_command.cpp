@@ -1,4 +1,4 @@
-// `paceline submit slurm|kubernetes`: one job from the flags of `paceline run`, for a scheduler.
+// `paceline submit slurm|kubernetes`: makes a job for a scheduler from the flags of `paceline run`.
 
 #include <cerrno>
 #include <filesystem>
@@ -40,24 +40,25 @@ Examples:
   paceline submit kubernetes --dry-run --image registry/train:1 --nnodes 2 ./train)";
 
 constexpr const char* kNoKill =
-    ". A job that goes on without a node that fails needs an allocation that SLURM leaves "
-    "standing: "
-    "sbatch or salloc --no-kill -N MAX, and in it paceline run --nnodes MIN:MAX";
+    ". To let a job continue after a node fails, use an allocation that SLURM does not cancel: "
+    "sbatch or salloc --no-kill -N MAX, and start paceline run --nnodes MIN:MAX in it";
 
-// Takes an option out of the help. It stays known, so that it is refused with the reason.
+// Removes an option from the help. The option stays declared, so that it can be refused with a
+// reason.
 void hide(const Option& option) { option.declared->group("")->envname(""); }
 
 void refuse_hidden(const OptionTable& table) {
   for (const Option& option : table.options()) {
     if (!option.given() || !option.declared->get_group().empty()) continue;
-    throw UsageError(fmt::format(
-        "{} is for paceline run: a submitted job gets its nodes from the scheduler, --nnodes says "
-        "how many",
-        option.source));
+    throw UsageError(
+        fmt::format("{} is for paceline run: a submitted job gets its nodes from the scheduler, "
+                    "and --nnodes sets their number",
+                    option.source));
   }
 }
 
-// A scheduler decides some options of paceline run, and reads others in its own way.
+// Adapts the options of paceline run: the scheduler decides some of them, and others have a
+// different form.
 void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesRequest& kubernetes,
                        bool for_kubernetes) {
   for (const Option& option : table.options()) {
@@ -86,7 +87,7 @@ void adapt_run_options(OptionTable& table, SubmitRequest& request, KubernetesReq
 void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmRequest& slurm,
                          KubernetesRequest& kubernetes, bool for_kubernetes) {
   table.group("Job");
-  // The help texts name the defaults.
+  // Removes CLI11's default texts, because the help texts contain the defaults.
   const auto value = [&](const char* name, const char* type, const char* text,
                          OptionTarget target) {
     table.value(name, type, text, std::move(target), kDecidedHere).declared->default_str("");
@@ -111,13 +112,13 @@ void declare_job_options(OptionTable& table, SubmitRequest& request, SlurmReques
   value("--array", "SPEC", "Task numbers of a job array: 0-9%2", text_target(slurm.array));
   value("--output", "FILE", "Output of the batch script [slurm-%j.out]", text_target(slurm.output));
   value("--signal-before", "S",
-        "Seconds before the end of the time at which ranks are asked to stop [120]; 0: never",
+        "Seconds before the time limit at which ranks are asked to stop [120]; 0: never",
         number_target(slurm.signal_seconds, 0, 65535));
-  table.flag("--no-requeue", "Do not queue a job again that stopped as agreed",
+  table.flag("--no-requeue", "Do not requeue a job after an agreed stop",
              bool_target(slurm.no_requeue), kDecidedHere);
 }
 
-// sbatch reads the script from its stdin and prints the number of the job.
+// Submits the script. sbatch reads it from its stdin and prints the number of the job.
 int hand_to_sbatch(const std::string& script) {
   const std::string sbatch = launcher::find_program("sbatch");
   int ends[2];
@@ -129,7 +130,7 @@ int hand_to_sbatch(const std::string& script) {
                                              .stdin_fd = from.get()})
                         .pid;
   from.reset();
-  write_whole(to.get(), as_bytes(script));  // sbatch says why it does not read it
+  write_whole(to.get(), as_bytes(script));  // if sbatch does not read it, it prints the reason
   to.reset();
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -181,7 +182,7 @@ int submit(const std::string& where, const Arguments& arguments) {
     fmt::print("{}", script);
     return 0;
   }
-  if (!run.dry_run) throw UsageError("give --dry-run, and the output to: kubectl apply -f -");
+  if (!run.dry_run) throw UsageError("give --dry-run, and pass the output to: kubectl apply -f -");
   job.secret = random_hex(Secret::kSize);
   fmt::print("{}", kubernetes_manifests(request, job));
   return 0;

@@ -1,4 +1,4 @@
-// The manifests of `paceline submit kubernetes`.
+// Makes the manifests of `paceline submit kubernetes`.
 
 #include <algorithm>
 #include <cctype>
@@ -14,7 +14,8 @@ namespace paceline::apps {
 
 namespace {
 
-// A label of the domain name system; host names are made of it and a number.
+// A job name must be a DNS label. The names of the hosts consist of it and a number, so it is
+// shorter.
 constexpr std::size_t kMaxJobName = 52;
 
 void check_label(const std::string& flag, const std::string& text, std::size_t most) {
@@ -23,7 +24,7 @@ void check_label(const std::string& flag, const std::string& text, std::size_t m
                     std::all_of(text.begin(), text.end(), [](unsigned char c) {
                       return std::islower(c) != 0 || std::isdigit(c) != 0 || c == '-';
                     });
-  check(good, "{}: '{}' is not at most {} small letters, digits and '-' inside", flag,
+  check(good, "{}: '{}' must be at most {} lower-case letters, digits and inner '-'", flag,
         launcher::neutralise(text), most);
 }
 
@@ -36,13 +37,13 @@ void check_quantity(const std::string& flag, const std::string& text) {
   check(good, "{}: '{}' is not an amount like 16Gi", flag, launcher::neutralise(text));
 }
 
-// JSON strings are YAML strings. Error(kInvalid) for bytes that are not text: YAML cannot hold
-// them.
+// The text as a YAML string; JSON strings are YAML strings. Error(kInvalid) for bytes that are not
+// text, because YAML cannot contain them.
 std::string yaml_text(const std::string& text) {
   return strict_json_text(text, fmt::format("manifest: '{}'", launcher::neutralise(text)));
 }
 
-// Kubernetes expands $(NAME) in arguments, and reads $$ as one $.
+// Doubles every $, because Kubernetes expands $(NAME) in arguments and reads $$ as one $.
 std::string quoted_argument(const std::string& text) {
   std::string doubled;
   for (const char c : text) doubled += c == '$' ? std::string("$$") : std::string(1, c);
@@ -60,7 +61,7 @@ std::string metadata(const SubmitRequest& request, const KubernetesRequest& kube
                     yaml_text(request.job_name));
 }
 
-// Without a group of the volumes only root could read the secret.
+// The group that owns the volumes. Without one, only root could read the secret.
 constexpr long kVolumesGroup = 1000;
 
 std::string security(const KubernetesRequest& kubernetes) {
@@ -99,7 +100,8 @@ std::vector<std::string> arguments(const SubmitRequest& request,
   return all;
 }
 
-// The file of a secret volume may be read by a group; Paceline wants one that no other user reads.
+// The file in a secret volume is readable for a group, but Paceline requires a file that only its
+// owner can read. So this command makes a copy.
 constexpr const char* kCopySecret =
     "umask 077 && cat /etc/paceline/secret > /dev/shm/paceline-secret && exec \"$@\"";
 
@@ -158,7 +160,7 @@ std::string kubernetes_manifests(const SubmitRequest& request,
   check(std::isalpha(static_cast<unsigned char>(request.job_name.front())) != 0,
         "--job-name: '{}' must begin with a letter", request.job_name);
   if (!kubernetes.name_space.empty()) check_label("--namespace", kubernetes.name_space, 63);
-  check(!kubernetes.image.empty(), "--image: which image to start is needed");
+  check(!kubernetes.image.empty(), "no image given: add --image IMAGE");
   check_quantity("--shared-memory", kubernetes.shared_memory);
   if (!request.memory.empty()) check_quantity("--mem", request.memory);
   std::string text =

@@ -1,7 +1,7 @@
 #pragma once
 
-// The texts of `paceline submit`: a batch script for SLURM, manifests for Kubernetes. Pure; every
-// value that a user gave is checked or quoted.
+// Makes the texts of `paceline submit`: a batch script for SLURM, or manifests for Kubernetes.
+// Pure. Every value that a user gave is checked or quoted.
 
 #include <cstdint>
 #include <string>
@@ -15,16 +15,16 @@ struct SubmitRequest {
   int num_nodes = 1;
   int ranks_per_node = 1;
   int cores_per_rank = 1;
-  std::string memory;                    // per node: 16G
-  std::string paceline;                  // where it is on the nodes
+  std::string memory;                    // per node, such as 16G
+  std::string paceline;                  // its path on the nodes
   std::vector<std::string> run_options;  // passed on to paceline run
   std::vector<std::string> command;      // the program and its arguments
 };
 
 struct SlurmRequest {
   std::string time, partition, account, qos, constraint, reservation, array, output;
-  std::string directory;     // where the job starts
-  int signal_seconds = 120;  // before the end of the job's time
+  std::string directory;     // the folder in which the job starts
+  int signal_seconds = 120;  // time of the signal before the time limit; 0: no signal
   bool no_requeue = false;
 };
 
@@ -34,7 +34,7 @@ std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm
 struct KubernetesRequest {
   std::string image, name_space;
   std::string shared_memory = "1Gi";  // of /dev/shm
-  std::int64_t user = -1;             // to run as; -1: the image's
+  std::int64_t user = -1;             // user id to run as; -1: that of the image
   std::uint16_t port = 29500;
   std::string secret;  // of the job, as text
 };

@@ -1,4 +1,4 @@
-// The batch script of `paceline submit slurm`.
+// Makes the batch script of `paceline submit slurm`.
 
 #include <algorithm>
 #include <cctype>
@@ -19,7 +19,7 @@ namespace paceline::apps {
 
 namespace {
 
-// SLURM splits a #SBATCH line at blanks, so a value that has none needs no quotes.
+// SLURM splits a #SBATCH line at blanks, so a value without blanks needs no quotes.
 void add_directive(std::string& script, const std::string& flag, const std::string& value,
                    std::string_view also) {
   if (value.empty()) return;
@@ -31,7 +31,7 @@ void add_directive(std::string& script, const std::string& flag, const std::stri
   script += fmt::format("#SBATCH --{}={}\n", flag, value);
 }
 
-// Whether all of `text` is of the form `pattern`, a POSIX extended expression.
+// Whether the whole `text` matches `pattern`, a POSIX extended regular expression.
 bool is_like(const std::string& text, const char* pattern) {
   regex_t compiled;
   const std::string whole = fmt::format("^({})$", pattern);
@@ -42,8 +42,8 @@ bool is_like(const std::string& text, const char* pattern) {
   return matches;
 }
 
-// Takes the forms that sbatch takes. sbatch itself would read "60x" as 60, or refuse it less
-// clearly.
+// Accepts the forms that sbatch accepts. sbatch itself would read "60x" as 60, or refuse it with a
+// less clear message.
 void check_time(const std::string& text) {
   constexpr auto kTime = "[0-9]{1,9}(:[0-9]{1,2}){0,2}|[0-9]{1,9}-[0-9]{1,2}(:[0-9]{1,2}){0,2}";
   check(
@@ -53,7 +53,8 @@ void check_time(const std::string& text) {
       launcher::neutralise(text));
 }
 
-// Seconds as sbatch reads them: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 for an empty text.
+// The time in seconds, as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S. 0 for an empty
+// text.
 long seconds_of(const std::string& time) {
   const auto dash = time.find('-');
   const bool has_days = dash != std::string::npos;
@@ -66,7 +67,8 @@ long seconds_of(const std::string& time) {
   return ((days * 24 + numbers[0]) * 60 + numbers[1]) * 60 + numbers[2];
 }
 
-// A signal before the start would stop the job at once, and requeue it forever.
+// Refuses a signal time before the start of the job: the job would be stopped and requeued at once,
+// again and again.
 void check_signal(const SlurmRequest& slurm) {
   const long seconds = seconds_of(slurm.time);
   if (seconds == 0) return;  // no limit
@@ -85,9 +87,8 @@ void check_array(const std::string& text) {
 
 void check_memory(const std::string& text) {
   check(text.empty() || is_like(text, "[0-9]+[KMGTkmgt]?"),
-        "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or with K, M, G "
-        "or T "
-        "behind it, as 16G",
+        "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or a number "
+        "with K, M, G or T, such as 16G",
         launcher::neutralise(text));
 }
 
@@ -127,9 +128,9 @@ fi
 
 }  // namespace
 
-// paceline run starts one end of itself on each node through srun. The signal before the end of the
-// time goes to this script alone, which passes it on; wait returns when a signal comes, so it is
-// repeated until the launcher, $!, has ended.
+// paceline run starts a remote agent on each node through srun. Before the time limit, SLURM sends
+// a signal only to this script, which passes it on to the launcher ($!). `wait` returns when a
+// signal arrives, so it is repeated until the launcher has ended.
 std::string slurm_script(const SubmitRequest& request, const SlurmRequest& slurm) {
   std::vector<std::string> run = {request.paceline, "run",
                                   "--nproc-per-node=" + std::to_string(request.ranks_per_node)};

@@ -65,7 +65,7 @@ RankFigures RankMeter::measure(const JobEntry& job, const JobRank& rank, const F
              read_step_gauge(job.flight_directory + "/" + step_gauge_name(rank.rank)),
              flight == nullptr ? 0 : flight->num_begun};
   RankFigures figures{.rank = rank.rank, .pid = rank.pid, .state = state_of(rank.pid)};
-  // A file that another process left tells nothing about this one.
+  // Ignores a file that another process has left.
   if (now.steps && std::find(family.begin(), family.end(), now.steps->pid) == family.end()) {
     now.steps.reset();
   }
@@ -102,7 +102,7 @@ std::vector<RankFigures> RankMeter::look(const JobEntry& job) {
     flights = read_flights(job.flight_directory).flights;
     explanation = explain(flights);
   } catch (const Error&) {
-    // A program that makes no group leaves no records.
+    // A program that creates no group leaves no records.
   }
   std::vector<RankFigures> figures;
   for (const JobRank& rank : job.ranks) {
@@ -118,7 +118,7 @@ std::vector<RankFigures> RankMeter::look(const JobEntry& job) {
 
 namespace {
 
-// The calls that ended between the two looks, by time.
+// The numbers of calls that ended between the two looks, by duration.
 std::vector<std::uint64_t> ended_since(const CallFigures& now, const CallFigures* before) {
   std::vector<std::uint64_t> ended = now.ended;
   if (before == nullptr) return ended;
@@ -148,7 +148,7 @@ std::vector<WorkerFigures> CallMeter::look(const JobEntry& job) {
   for (const JobRank& rank : job.ranks) {
     const auto reading = read_call_gauge(job.flight_directory + "/" + call_gauge_name(rank.rank));
     if (!reading) continue;
-    // A file that another process left tells nothing about this one.
+    // Ignores a file that another process has left.
     const auto family = launcher::family_of(rank.pid);
     if (std::find(family.begin(), family.end(), reading->pid) == family.end()) continue;
     const auto now = Clock::now();

@@ -1,8 +1,8 @@
 #pragma once
 
-// Meters of a job's ranks between two looks: cpu, memory, steps, operations, waiting. Everything
-// is read from outside, from /proc, the ranks' gauges and their flight records; the ranks notice
-// nothing.
+// Measures a job's ranks between two calls of look(): cpu, memory, steps, operations, waiting.
+// Everything is read from outside, from /proc, the ranks' gauges and their flight records, so the
+// ranks are not disturbed.
 
 #include <chrono>
 #include <cstdint>
@@ -24,15 +24,15 @@ struct RankFigures {
   int rank = 0;
   pid_t pid = -1;
   std::string state;  // "running", "stopped", "gone"
-  double cpus = 0;    // busy on average: 1.5 is one and a half
+  double cpus = 0;    // busy cpus on average: 1.5 is one and a half
   std::uint64_t memory_bytes = 0;
-  // Steps that the training has finished, those before a restart included; empty: the program
-  // counts none.
+  // The steps that the training run has finished, including those before a restart; nullopt: the
+  // program does not count steps.
   std::optional<std::uint64_t> step;
   std::optional<double> samples_per_second;
   std::optional<double> operations_per_second;
-  std::optional<double> waiting_share;  // of the time, spent waiting for others
-  std::string where;                    // the last operation, "all_reduce #42"
+  std::optional<double> waiting_share;  // share of the time spent waiting for others
+  std::string where;                    // the last operation, such as "all_reduce #42"
   bool straggler = false;
 };
 
@@ -40,7 +40,7 @@ class RankMeter {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The figures since the last call; the first call has no rates.
+  // The figures for the time since the last call; the first call returns no rates.
   std::vector<RankFigures> look(const JobEntry& job);
 
  private:
@@ -55,30 +55,31 @@ class RankMeter {
   std::map<int, Before> before_;
 };
 
-// One method at one end of its calls.
+// The figures of one method, at the caller or at the callee.
 struct MethodFigures {
   CallSide side = CallSide::kCaller;
   std::string method;
-  std::optional<double> per_second;  // that ended
-  std::optional<double> p50, p99;    // seconds, of those that ended; at a callee: in its handler
+  std::optional<double> per_second;  // calls that ended, per second
+  std::optional<double> p50, p99;    // seconds of calls that ended; at a callee: in its handler
   std::uint64_t under_way = 0;
-  std::uint64_t queued = 0;  // of those under way, at a callee
-  std::uint64_t failed = 0;  // ever
+  std::uint64_t queued = 0;  // calls under way that wait in a queue, at a callee
+  std::uint64_t failed = 0;  // since the start
 };
 
 struct WorkerFigures {
   int rank = 0;
   std::string worker;
-  std::uint64_t references = 0;  // that it holds
-  std::uint64_t objects = 0;     // here that others hold
+  std::uint64_t references = 0;  // references to remote objects that it holds
+  std::uint64_t objects = 0;     // its own objects to which other workers hold references
   std::vector<MethodFigures> methods;
 };
 
-// The calls of a job's workers between two looks, by worker and method, from their call gauges
-// (engine/telemetry/call_gauge.h). The workers notice nothing.
+// Measures the calls of a job's workers between two calls of look(), by worker and method, from
+// their call gauges (engine/telemetry/call_gauge.h). The workers are not disturbed.
 class CallMeter {
  public:
-  // The ranks on this machine that have joined as workers. The first call has no rates.
+  // The figures of the ranks on this machine that have joined as workers. The first call returns no
+  // rates.
   std::vector<WorkerFigures> look(const JobEntry& job);
 
  private:
@@ -91,7 +92,7 @@ class CallMeter {
   std::map<int, Before> before_;  // by rank
 };
 
-// "12 us", "1.5 ms": three digits at most.
+// A duration as text with at most three digits: "12 us", "1.5 ms".
 std::string time_text(double seconds);
 
 }  // namespace paceline::apps

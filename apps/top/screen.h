@@ -1,7 +1,7 @@
 #pragma once
 
-// A terminal on which a command draws the same thing again and again: its size, the key that ends
-// it, and the signals that concern it. One at a time.
+// A terminal on which a command redraws the same view: its size, the key that quits, and the
+// signals for the command. A process may have only one Screen at a time.
 
 #include <string>
 #include <vector>
@@ -18,25 +18,24 @@ class Screen {
     int rows = 0, columns = 0;  // 0: not known
   };
 
-  // Requires: can_draw_on(STDOUT_FILENO). If stdin is a terminal with this process in the
-  // foreground, reads its keys one by one until destroyed. Blocks the signals that read_signal()
-  // returns.
+  // Requires: can_draw_on(STDOUT_FILENO). If stdin is a terminal and this process is in its
+  // foreground, reads single keys until destroyed. Blocks the signals that read_signal() returns.
   Screen();
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
   ~Screen();
 
-  // The present size: users change it.
+  // The current size; users may change it at any time.
   Size size() const;
-  // Replaces the last drawing; cuts each line to the width, but not inside a character of UTF-8.
+  // Replaces the last drawing. Cuts each line to the width, but not inside a UTF-8 character.
   void draw(const std::vector<std::string>& lines) const;
 
-  // For poll(); -1: none.
+  // Descriptors for poll(); -1: none.
   int keys() const { return has_keys_ ? 0 : -1; }
   int signals() const { return signals_.get(); }
-  // After keys(): whether a key was q, or no more will come.
+  // Call this when keys() is ready. Returns true if a key was q, or if no more keys will arrive.
   bool read_quit() const;
-  // After signals(): which one came. SIGWINCH, or one that ends the command.
+  // Call this when signals() is ready. Returns the signal: SIGWINCH, or one that ends the command.
   int read_signal() const;
 
  private:

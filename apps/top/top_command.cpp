@@ -1,5 +1,5 @@
-// `paceline top`: a job's ranks as a table that is drawn again and again, cut to the window;
-// printed once if the output is not a terminal.
+// `paceline top`: shows a job's ranks as a table that is redrawn regularly and cut to the window.
+// The table is printed only once if the output is not a terminal.
 
 #include <algorithm>
 #include <chrono>
@@ -39,7 +39,7 @@ std::string or_dash(const std::optional<double>& value, const char* format) {
   return value ? fmt::format(fmt::runtime(format), *value) : "-";
 }
 
-constexpr std::size_t kHeader = 3;  // lines in front of the ranks
+constexpr std::size_t kHeader = 3;  // lines before those of the ranks
 
 std::vector<std::string> table_of(const JobEntry& job, const std::vector<RankFigures>& ranks) {
   std::vector<std::string> lines = {
@@ -86,7 +86,7 @@ std::vector<std::string> table_of(const std::vector<WorkerFigures>& workers) {
   return lines;
 }
 
-// As many lines as fit; the last one counts those that do not.
+// Returns as many lines as fit. If some do not fit, the last line gives their number.
 std::vector<std::string> fitting(std::vector<std::string> lines, int rows, const char* what) {
   const std::size_t room = rows > 0 ? std::max<std::size_t>(kHeader + 1, rows) : lines.size();
   if (lines.size() <= room) return lines;
@@ -149,16 +149,17 @@ std::string json_of(const JobEntry& job, const std::vector<RankFigures>& ranks,
   return json_text(json) + "\n";
 }
 
-// The event that ends the wait for the next look.
+// The events that end the wait for the next look.
 enum class Wake { kLook, kResize, kEnd };
 
-// Asks again, because the ranks change when the job restarts. Empty when the job is over.
+// Asks the launcher again, because the ranks change when the job restarts. nullopt if the job is
+// over.
 std::optional<JobEntry> described_again(const JobEntry& job) {
   try {
     return parse_job(job.socket,
                      launcher::ask_job(job.socket, "describe", Deadline::after(kLongestTopAnswer)));
   } catch (const Error&) {
-    return {};  // it is over
+    return {};  // the job is over
   }
 }
 
@@ -176,7 +177,7 @@ class Top {
     calls_.look(job_);
   }
 
-  // The signal that ended it; 0: none.
+  // Runs until the end. Returns the signal that ended this command; 0: none.
   int run() {
     const bool one = options_.once || (!options_.json && !screen_);
     auto next = next_look();
@@ -200,7 +201,7 @@ class Top {
 
   Wake wait_until(const Deadline& next) {
     pollfd fds[] = {{launcher_.get(), POLLIN, 0},
-                    {STDOUT_FILENO, 0, 0},  // until its reader leaves
+                    {STDOUT_FILENO, 0, 0},  // an error when its reader has closed it
                     {screen_ ? screen_->keys() : -1, POLLIN, 0},
                     {screen_ ? screen_->signals() : -1, POLLIN, 0}};
     while (true) {
@@ -239,16 +240,16 @@ class Top {
   std::optional<Screen> screen_;
   std::vector<std::string> table_;
   bool has_calls_ = false;
-  int signal_ = 0;  // that ended it
+  int signal_ = 0;  // the signal that ended this command; 0: none
 };
 
 }  // namespace
 
 int top_command(const Arguments& arguments) {
   CLI::App app(
-      "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps "
-      "and samples per second (of programs that count them), operations per second, the share of "
-      "time spent waiting for others. Of workers of calls also: calls per second, their median and "
+      "Shows a job's ranks continuously until it ends, Ctrl-C or q: busy cpus, memory, steps and "
+      "samples per second (of programs that count them), operations per second, the share of time "
+      "spent waiting for others. For workers of calls also: calls per second, their median and "
       "99th percentile, calls under way and queued, by method. Without JOB: the only job that "
       "runs.",
       "paceline top");

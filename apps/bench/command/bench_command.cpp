@@ -31,7 +31,7 @@ namespace paceline::apps {
 
 namespace {
 
-// The first SIGINT or SIGTERM; 0 until then.
+// The first SIGINT or SIGTERM that has arrived; 0: none.
 volatile std::sig_atomic_t signal_that_came = 0;
 
 void print_participants(const bench::ReportHead& report) {
@@ -78,7 +78,7 @@ int measure_and_write(const bench::ReportHead& report, const std::function<void(
     measure();
   } catch (const Error&) {
     const auto notes = std::span(report.notes).subspan(num_said);
-    print_notes(notes.first(notes.size() - 1));  // the last one is the error
+    print_notes(notes.first(notes.size() - 1));  // without the last note, which is the error
     write();
     throw;
   }
@@ -104,7 +104,7 @@ Examples:
   paceline bench all_reduce --simulate hosts=64,ranks=8,link=25Gbit
   paceline run --hosts a:1,b:1 paceline bench all_reduce --predict
 
-Ctrl-C ends the measurement and writes what there is.)";
+Ctrl-C ends the measurement and writes the results so far.)";
 
 constexpr const char* kBenchUsage =
     "Usage: paceline bench OPERATION[,...] [options]\n"

@@ -1,7 +1,7 @@
 #pragma once
 
-// The parts of `paceline bench`: what every measurement prints and writes, the modes that deal with
-// the planner, and `paceline bench rpc`.
+// The parts of `paceline bench`: printing and writing measurements, the modes that use the planner,
+// and `paceline bench rpc`.
 
 #include <functional>
 #include <span>
@@ -14,30 +14,34 @@
 
 namespace paceline::apps {
 
-// Checks an output file before minutes are spent on measuring. Throws UsageError.
+// Checks that an output file can be written, before minutes are spent on measuring. Throws
+// UsageError.
 void require_writable(const std::string& flag, const std::string& path);
 
-// From now on the first SIGINT or SIGTERM ends the measurement, the second one this process.
+// From now on the first SIGINT or SIGTERM ends the measurement, and the second one ends this
+// process.
 void end_bench_at_signals();
 bool bench_was_interrupted();
 
-// Prints the participants, measures, prints the notes and writes the files. Whatever ends
-// `measure`, the files have the rows measured until then. Returns the exit code.
+// Prints the participants, calls `measure`, prints the notes and calls `write` for the files.
+// However `measure` ends, the files contain the rows measured until then. Returns the exit code.
 int measure_and_write(const bench::ReportHead& report, const std::function<void()>& measure,
                       const std::function<void()>& write);
 
-// Runs any mode but kMeasure: the planner's costs, its choices, its predictions. Returns the exit
-// code. Under a launcher (paceline run, mpirun, srun, ...) every process of the command is one rank
-// of the group; otherwise the group is made of `--nproc-per-node` processes of this host.
+// Runs any mode except kMeasure: shows or measures the planner's costs, its choices and its
+// predictions. Returns the exit code. Under a launcher (paceline run, mpirun, srun, ...) every
+// process of the command is one rank of the group; otherwise the group is made of
+// `--nproc-per-node` processes of this host.
 int plan_with_bench(const BenchOptions& options);
 
-// Call once if a file is kStandardOutput: from then on all other output goes to standard error.
+// Call this once if a file is kStandardOutput. From then on all other output is written to standard
+// error.
 void leave_output_to_files();
-// Does nothing for an empty path. Error(kSystem).
+// Writes a file of results. Does nothing if `path` is empty. Error(kSystem).
 void write_bench_file(const std::string& path, const std::string& text);
 
-// `paceline bench rpc`: calls between two workers, beside other libraries. `arguments` begin with
-// "rpc". Returns the exit code.
+// `paceline bench rpc`: measures calls between two workers, in comparison with other libraries.
+// `arguments` begin with "rpc". Returns the exit code.
 int bench_calls_command(const Arguments& arguments);
 
 }  // namespace paceline::apps

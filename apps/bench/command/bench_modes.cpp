@@ -1,4 +1,5 @@
-// Which options of `paceline bench` have a meaning in which mode, and what does not go together.
+// Checks which options of `paceline bench` have an effect in which mode, and refuses combinations
+// that are not possible.
 
 #include <algorithm>
 
@@ -47,11 +48,11 @@ std::vector<std::string_view> algorithms_for(Op op) {
   return names;
 }
 
-// Whether there are several hosts with several ranks each, as far as that is known before the
-// start.
+// Whether there may be several hosts with several ranks each; false only if that is impossible, as
+// far as it is known before the ranks start.
 bool has_hierarchy(const BenchOptions& options) {
   if (options.mode == BenchMode::kMeasure) return false;
-  if (options.mode != BenchMode::kSimulate) return true;  // the group will show it
+  if (options.mode != BenchMode::kSimulate) return true;  // known only once the group exists
   return options.cluster.hosts > 1 && options.cluster.ranks > 1 &&
          options.transport != TransportKind::kTcp;
 }
@@ -68,7 +69,7 @@ BenchMode mode_of(const OptionTable& table) {
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode) {
   const auto refuse = [&](const std::string& what) {
-    throw UsageError(fmt::format("{} has no meaning with {}", what, flag_of(mode)));
+    throw UsageError(fmt::format("{} has no effect with {}", what, flag_of(mode)));
   };
   if (!words.empty() && mode == kCalibrate) refuse("an operation");
   for (const Option& option : table.options()) {
@@ -133,8 +134,8 @@ void require_algorithm(const BenchOptions& options, std::vector<std::string>& no
   const Algorithm algorithm = *options.session.algorithm;
   if (options.mode == BenchMode::kMeasure && options.transport != TransportKind::kTcp) {
     throw UsageError(
-        "--algorithm: the ranks of one host share memory, where there are no messages to arrange: "
-        "add --transport tcp");
+        "--algorithm: the ranks of one host share memory, so there are no messages to arrange: add "
+        "--transport tcp");
   }
   if (algorithm == Algorithm::kHierarchy && !has_hierarchy(options)) {
     throw UsageError(
@@ -147,11 +148,11 @@ void require_algorithm(const BenchOptions& options, std::vector<std::string>& no
   }
   if (others.empty()) return;
   if (others.size() == options.session.ops.size()) {
-    throw UsageError(fmt::format("--algorithm: '{}' does not serve {}: {}", name_of(algorithm),
+    throw UsageError(fmt::format("--algorithm: '{}' does not support {}: {}", name_of(algorithm),
                                  fmt::join(others, ", "),
                                  fmt::join(algorithms_for(options.session.ops.front().op), ", ")));
   }
-  notes.push_back(fmt::format("--algorithm {} does not serve {}: the planner chooses there",
+  notes.push_back(fmt::format("--algorithm {} does not support {}: for these the planner chooses",
                               name_of(algorithm), fmt::join(others, ", ")));
 }
 

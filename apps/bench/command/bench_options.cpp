@@ -33,7 +33,7 @@ std::vector<std::string> op_names() {
   return names;
 }
 
-// `all` is what "all" stands for.
+// The operations that the texts name. The word "all" means the operations in `all`.
 std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
                                      const std::vector<bench::Operation>& all) {
   std::vector<bench::Operation> ops;
@@ -63,7 +63,7 @@ std::vector<bench::Operation> ops_of(const std::vector<std::string>& texts,
   return ops;
 }
 
-// Without an operation, planning modes take all_reduce.
+// The operations for the mode. If none is given, planning modes use all_reduce.
 std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::string>& texts) {
   if (mode == BenchMode::kCalibrate) return {};
   if (mode == BenchMode::kMeasure) return ops_of(texts, bench::measurable_ops());
@@ -75,12 +75,12 @@ std::vector<bench::Operation> ops_for(BenchMode mode, const std::vector<std::str
   auto ops = ops_of(texts, plannable);
   for (const bench::Operation op : ops) {
     if (bench::is_plannable(op)) continue;
-    throw UsageError(fmt::format("operation: {} is measured only, not planned", name_of(op)));
+    throw UsageError(fmt::format("operation: {} can only be measured, not planned", name_of(op)));
   }
   return ops;
 }
 
-// Takes the name of one of the values of `all`.
+// Reads the name of one of the values in `all`.
 template <class Value, class All>
 OptionTarget named_target(Value& value, const All& all) {
   std::vector<std::pair<std::string, Value>> words;
@@ -88,8 +88,8 @@ OptionTarget named_target(Value& value, const All& all) {
   return word_target(value, words);
 }
 
-// The placement asked for. Operations that do not support it are measured in their usual one, with
-// a note; if none supports it, UsageError.
+// The placement that the option names. Operations that do not support it are measured in their
+// usual one, with a note; if none supports it, UsageError.
 std::optional<Placement> placement_of(const Option& option,
                                       const std::vector<bench::Operation>& ops,
                                       std::vector<std::string>& notes) {
@@ -109,7 +109,7 @@ std::optional<Placement> placement_of(const Option& option,
       fmt::format("{} {} {} only", fmt::join(others, ", "), others.size() == 1 ? "works" : "work",
                   placement == Placement::kInPlace ? "out of place" : "in place");
   if (!serves_any) throw UsageError(fmt::format("--placement: '{}': {}", text, what));
-  notes.push_back(fmt::format("--placement {}: {}, and so measured", text, what));
+  notes.push_back(fmt::format("--placement {}: {}; measured in that form", text, what));
   return placement;
 }
 
@@ -127,7 +127,7 @@ constexpr const char* kLimitOfLimit =
     "limit: float32 and 2 ranks only, of all_reduce, reduce_scatter, all_gather, broadcast and "
     "all_to_all in their usual form";
 
-// Whether the program `limit`, which is written by hand, has any of the operations in this form.
+// Whether the hand-written program `limit` supports any of the operations in this form.
 bool limit_applies(const bench::SessionOptions& session) {
   constexpr std::array kByHand = {Op::kAllReduce, Op::kReduceScatter, Op::kAllGather,
                                   Op::kBroadcast, Op::kAllToAll};
@@ -140,8 +140,8 @@ bool limit_applies(const bench::SessionOptions& session) {
          std::any_of(session.ops.begin(), session.ops.end(), has_limit);
 }
 
-// Adds memcpy and, where it applies, limit to any list of peers. Call after the operations, ranks
-// and types are known.
+// The peers that the option names, with memcpy and, if it supports an operation, limit. Call this
+// after the operations, the number of ranks and the type are known.
 std::vector<std::string> peers_of(const Option& option, const bench::SessionOptions& session,
                                   std::vector<std::string>& notes) {
   if (!option.given()) return {};
@@ -167,7 +167,7 @@ void read_cluster(const Option& option, bench::Cluster& cluster) {
   }
 }
 
-// Refuses one file for two kinds of text.
+// Refuses the same file for two formats.
 void require_different_files(const OptionTable& table) {
   const std::array files = {&table["--json"], &table["--csv"], &table["--html"]};
   std::error_code ignored;
@@ -186,7 +186,7 @@ void require_different_files(const OptionTable& table) {
   }
 }
 
-// Notes once, with the first example, that sizes are rounded up to whole elements.
+// Adds a note, with the first example, if sizes are rounded up to whole elements.
 void say_what_is_rounded(bench::SessionOptions& session) {
   for (const bench::Operation op : session.ops) {
     if (op.op == Op::kBarrier) continue;
@@ -235,7 +235,7 @@ std::vector<std::string> read_peers(const Option& option, bench::Subject subject
 }
 
 void declare_rounds(OptionTable& table, bench::TurnOptions& options, unsigned traits) {
-  table.value("--rounds", "N", "Rounds; in each every library has one turn",
+  table.value("--rounds", "N", "Rounds; every library has one turn in each",
               number_target(options.rounds, 1, kMaxBenchRounds), traits);
 }
 
@@ -244,7 +244,7 @@ void declare_turn_limit(OptionTable& table, bench::TurnOptions& options, unsigne
   const auto read = [&limit](const Option& option) {
     limit = std::chrono::seconds(option.number(1, kMaxBenchSeconds));
   };
-  table.value("--timeout", "S", "Seconds after which a turn has failed",
+  table.value("--timeout", "S", "Seconds after which a turn counts as failed",
               {.read = read, .print = [&limit] { return std::to_string(limit.count()); }}, traits);
 }
 
@@ -273,10 +273,10 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
   table.value("--placement", "in|out", "One buffer or two [in place where that is usual]", {},
               kMeasure);
   table
-      .value("--memory", "LIST", "Where Paceline's buffers lie: symmetric,ordinary",
+      .value("--memory", "LIST", "Memory of Paceline's buffers: symmetric,ordinary",
              {.read = [&](const Option& option) { read_memory(option, session.memory); }}, kMeasure)
       .declared->default_str("symmetric");
-  table.value("--buffers", "fresh|warm", "Written before every call, or not",
+  table.value("--buffers", "fresh|warm", "Whether buffers are written before every call",
               word_target(session.fresh, {{"fresh", true}, {"warm", false}}), kMeasure);
   table.value("--transport", "auto|shm|tcp|ucx", "Transport of Paceline",
               named_target(options.transport, std::array{TransportKind::kAuto, TransportKind::kShm,
@@ -285,8 +285,7 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
 
   table.group("Libraries to compare with");
   table.value("--peer", "LIST",
-              "Measure beside: gloo,openmpi,mpich,oneccl or all; memcpy and limit come with them",
-              {}, kMeasure);
+              "Compare with gloo,openmpi,mpich,oneccl or all; adds memcpy and limit", {}, kMeasure);
 
   table.group("How");
   declare_rounds(table, session, kMeasure);
@@ -298,16 +297,16 @@ void declare_bench_options(OptionTable& table, BenchOptions& options) {
   declare_turn_limit(table, session, kMeasure | kPredict);
 
   table.group("Planning");
-  table.flag("--calibrate", "Measure the planner's costs and keep them for later groups", {},
+  table.flag("--calibrate", "Measure the planner's costs and store them for later groups", {},
              kCalibrate);
-  table.flag("--keep-noisy", "With --calibrate: also where that replaces a steadier measurement",
+  table.flag("--keep-noisy", "With --calibrate: replace even a steadier measurement",
              bool_target(options.keeps_noisy), kCalibrate);
   table.flag("--explain", "Print which algorithm is chosen, and why", bool_target(options.explains),
              kSimulate | kExplain);
   table.value(
       "--simulate", "CLUSTER", "Predict for a cluster: hosts=64,ranks=8,link=25Gbit,latency=20us",
       {.read = [&](const Option& option) { read_cluster(option, options.cluster); }}, kSimulate);
-  table.flag("--predict", "Measure this group, with the prediction beside it", {}, kPredict);
+  table.flag("--predict", "Measure this group and compare with the prediction", {}, kPredict);
   table.value("--algorithm", "NAME", "Algorithm to use wherever it applies",
               named_target(session.algorithm, kAllAlgorithms), kMeasure | kPlanned);
 

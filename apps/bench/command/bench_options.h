@@ -1,8 +1,7 @@
 #pragma once
 
-// The options of `paceline bench`: each declared once in a table that fills BenchOptions, and
-// checked against the mode. An option that would be ignored is refused or noted, so that nobody
-// assumes that it had an effect.
+// The options of `paceline bench`: each is declared once, in a table that fills BenchOptions, and
+// checked against the mode. An option that would have no effect is refused, or a note says so.
 
 #include <algorithm>
 #include <string>
@@ -17,26 +16,26 @@
 
 namespace paceline::apps {
 
-// The traits of an option are the modes in which it has a meaning.
+// The traits of an option are the modes in which it has an effect.
 enum BenchMode : unsigned {
-  kMeasure = 1,    // side by side with others
-  kCalibrate = 2,  // the costs that the planner goes by
-  kSimulate = 4,   // a cluster described in words
-  kExplain = 8,    // which algorithm, and why
-  kPredict = 16,   // planned and simulated beside measured
+  kMeasure = 1,    // measures Paceline and other libraries
+  kCalibrate = 2,  // measures the costs that the planner uses
+  kSimulate = 4,   // predicts for a cluster described in words
+  kExplain = 8,    // shows the chosen algorithm and the reason
+  kPredict = 16,   // compares predictions with measurements
 };
 
-// The name of a file that means standard output.
+// The file name that means standard output.
 inline constexpr const char* kStandardOutput = "-";
 
 struct BenchOptions {
   BenchMode mode = BenchMode::kMeasure;
   bench::SessionOptions session;
   bench::Cluster cluster;    // kSimulate
-  bool explains = false;     // kSimulate: all algorithms
-  bool keeps_noisy = false;  // kCalibrate: also in place of a steadier measurement
+  bool explains = false;     // kSimulate: shows all algorithms
+  bool keeps_noisy = false;  // kCalibrate: replaces even a steadier result
   TransportKind transport = TransportKind::kAuto;
-  std::string json, csv, html;  // files; empty: not wanted
+  std::string json, csv, html;  // paths; empty: do not write
   bool writes_to_output() const {
     return json == kStandardOutput || csv == kStandardOutput || html == kStandardOutput;
   }
@@ -48,34 +47,39 @@ void add_once(std::vector<T>& list, const T& value) {
 }
 // Throws UsageError.
 void read_sizes(const Option& option, std::vector<std::size_t>& sizes);
-// The peers that the option names. `yardsticks` are allowed as well, but left to the caller to add.
-// Throws UsageError.
+// The peers that the option names. It may also name `yardsticks`, which are not returned: the
+// caller adds them. Throws UsageError.
 std::vector<std::string> read_peers(const Option& option, bench::Subject subject,
                                     const std::vector<std::string>& yardsticks);
-// Options of both kinds of measurements, with calls and with collectives.
+// Declare options that measurements of calls and of collectives have in common.
 void declare_rounds(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
 void declare_turn_limit(OptionTable& table, bench::TurnOptions& options, unsigned traits = 0);
 void declare_json(OptionTable& table, std::string& json, unsigned traits = 0);
 
 void declare_bench_options(OptionTable& table, BenchOptions& options);
 
-// Reads what `table` took into `options`, which it was declared with. `words` name operations;
-// `num_cores` is the default number of ranks. Throws UsageError: flag, value and range named.
+// Reads the texts that `table` has taken into `options`, with which it was declared. `words` name
+// operations; `num_cores` is the default number of ranks. Throws UsageError, which names the flag,
+// the value and the range.
 void check_bench_options(const OptionTable& table, const std::vector<std::string>& words,
                          int num_cores, BenchOptions& options);
 
 BenchMode mode_of(const OptionTable& table);
 
-// Each function below throws UsageError, which says what to type instead. `words` name operations.
+// Each function below throws UsageError, whose message tells the user what to type instead. `words`
+// name operations.
 void require_meaning(const OptionTable& table, const std::vector<std::string>& words,
                      BenchMode mode);
-// Ranks that a launcher started must not all start ranks of their own. `command` is what was typed.
+// Refuses a mode in which every rank that a launcher started would start ranks of its own.
+// `command` is the command as typed.
 void require_place(const OptionTable& table, BenchMode mode, const LaunchEnvironment& who,
                    const std::string& command);
-// For a measurement, which starts `what` ("ranks") of its own; `advice` follows the message.
+// Refuses a launcher around a measurement, which starts its own `what` ("ranks"). `advice` is
+// appended to the message.
 void require_no_launcher(const LaunchEnvironment& who, const char* what, const std::string& advice);
 void require_transport(const BenchOptions& options);
-// Operations that the algorithm does not serve, beside one that it does, are added to `notes`.
+// Refuses an algorithm that supports none of the operations. If it supports only some of them, adds
+// a note about the others to `notes`.
 void require_algorithm(const BenchOptions& options, std::vector<std::string>& notes);
 
 }  // namespace paceline::apps

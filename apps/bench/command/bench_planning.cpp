@@ -1,4 +1,4 @@
-// The modes of `paceline bench` that deal with the planner: --calibrate, --explain, --simulate and
+// The modes of `paceline bench` that use the planner: --calibrate, --explain, --simulate and
 // --predict.
 
 #include <algorithm>
@@ -32,14 +32,14 @@ namespace {
 
 using bench::Forecast;
 
-// The operations, all of which are plain collectives (is_plannable()).
+// The operations as collectives. Requires: is_plannable() is true for all of them.
 std::vector<Op> planned_ops(const BenchOptions& options) {
   std::vector<Op> ops;
   for (const bench::Operation operation : options.session.ops) ops.push_back(operation.op);
   return ops;
 }
 
-// The descriptor of standard output, once leave_output_to_files() has moved it.
+// The descriptor to which leave_output_to_files() has moved standard output; empty before that.
 Fd& output_of_files() {
   static Fd output;
   return output;
@@ -66,8 +66,8 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   if (!options.session.algorithm) return;
   if (transport == "shm") {
     fail(ErrorCode::kUnsupported,
-         "--algorithm: these ranks share memory, where there are no messages to arrange: start "
-         "ranks on several hosts, or add --transport tcp");
+         "--algorithm: these ranks share memory, so there are no messages to arrange: start ranks "
+         "on several hosts, or add --transport tcp");
   }
   if (*options.session.algorithm == Algorithm::kHierarchy && !shares_memory(group)) {
     fail(ErrorCode::kUnsupported,
@@ -77,8 +77,8 @@ void require_as_asked(const BenchOptions& options, const ProcessGroup& group) {
   }
 }
 
-// Runs `body` on every rank of the group. The backend is the engine, whatever PACELINE_BACKEND
-// says.
+// Runs `body` on every rank of the group. The backend is the engine, whatever PACELINE_BACKEND is
+// set to.
 void in_group(const BenchOptions& options, const std::function<void(ProcessGroup&)>& body) {
   InitOptions init;
   init.group.timeout = options.session.turn_limit;
@@ -103,7 +103,8 @@ std::string link_text(const char* name, const LinkCost& link, bool is_measured) 
                      is_measured ? "" : "  (not measured here)");
 }
 
-// The calibration kept so far; empty if its file cannot be read, as it is about to be replaced.
+// The stored calibration. nullopt if its file cannot be read, which is not an error because the
+// file is about to be replaced; `tells`: prints the reason.
 std::optional<CostModel> readable_calibration(const std::filesystem::path& path, bool tells) {
   try {
     return load_calibration(path);
@@ -113,7 +114,7 @@ std::optional<CostModel> readable_calibration(const std::filesystem::path& path,
   }
 }
 
-// How far the repetitions differed, and of what too far.
+// A text about the differences between repetitions; if they are too large, with the quantities.
 std::string agreement_text(const Calibration& calibration) {
   std::string text =
       fmt::format("repetitions differ by up to {:.0f}%", calibration.costs.spread * 100);
@@ -126,7 +127,7 @@ std::string agreement_text(const Calibration& calibration) {
   return text;
 }
 
-// Measures, says what it found, and keeps it unless that would be a loss.
+// Measures the costs, prints them, and stores them unless the stored ones are more reliable.
 void calibrate(ProcessGroup& group, bool keeps_noisy) {
   const auto path = calibration_path();
   const auto kept = readable_calibration(path, group.rank() == 0);
@@ -156,7 +157,7 @@ void calibrate(ProcessGroup& group, bool keeps_noisy) {
   save_calibration(costs, path);
   fmt::print(
       "kept in {}{}\n", path.string(),
-      fresh.is_steady() ? "" : ", noisy as they are: measure again when the machine is quiet");
+      fresh.is_steady() ? "" : ", although they are noisy: measure again on an idle machine");
 }
 
 void explain(const BenchOptions& options, ProcessGroup& group) {
@@ -170,7 +171,7 @@ void explain(const BenchOptions& options, ProcessGroup& group) {
   }
 }
 
-// Prints the rows of `rows_for` one by one, and writes them to the file. False when a chosen
+// Prints the rows of `rows_for` one by one, and writes them to the file. Returns false if a chosen
 // algorithm could not be simulated.
 bool tabulate(const BenchOptions& options, const Planner& planner, bool is_shown,
               const std::function<std::vector<Forecast>(Op op, std::size_t bytes)>& rows_for) {
@@ -203,7 +204,7 @@ int simulate(const BenchOptions& options) {
   const Planner planner(Hosts::blocks(cluster.hosts, cluster.ranks),
                         {.algorithm = options.session.algorithm, .costs = costs}, shares);
   fmt::print("{}{}\n\n", bench::describe(cluster, costs),
-             shares || cluster.ranks == 1 ? "" : "; over tcp inside a host, too");
+             shares || cluster.ranks == 1 ? "" : "; also over tcp inside a host");
   const auto which = options.explains ? bench::Which::kAll : bench::Which::kChosen;
   const bool is_whole = tabulate(options, planner, true, [&](Op op, std::size_t bytes) {
     if (options.explains) {

@@ -29,10 +29,10 @@ constexpr long kMaxSpinUs = 1000'000;
 constexpr const char* kCallExamples = R"(
 A caller and a callee, each a process; every library is a program of its own, and they take turns.
 Up to 4K the reply has as many bytes as the request. Larger messages get a short reply, and only
-blocking calls are measured; beside them memcpy.
+blocking calls are measured, with memcpy for comparison.
 
-Measures: blocking (one caller), pipelined (256 calls under way), one_way (no replies), callers (16,
-16 of whose calls 1 % sleep 5 ms, 1,000).
+Measures: blocking (one caller), pipelined (256 calls under way), one_way (no replies), callers (16;
+16 with 1 % of their calls sleeping 5 ms; 1,000).
 
 Examples:
   paceline bench rpc --peer socket
@@ -41,9 +41,9 @@ Examples:
   paceline bench rpc --measure blocking --transport unix --spin 50 --peer socket
   paceline bench rpc --peer torch --python ENV/bin/python
 
-Ctrl-C ends the measurement and writes what there is.)";
+Ctrl-C ends the measurement and writes the results so far.)";
 
-// The items of a list, each the name of a value of `all`.
+// Reads a list whose items are names of values in `all`.
 template <class Value, class All>
 OptionTarget list_target(std::vector<Value>& list, const All& all) {
   return {.read = [&](const Option& option) {
@@ -71,7 +71,7 @@ void read_call_sizes(const Option& option, std::vector<std::size_t>& sizes) {
   }
 }
 
-// Looks for the program now, so that a turn does not fail for want of it.
+// Looks for the program now, so that a missing program is reported before the measurement.
 void read_python(const Option& option, std::string& python) {
   try {
     python = launcher::find_program(option.text);
@@ -96,8 +96,7 @@ void declare_call_options(OptionTable& table, bench::CallSessionOptions& session
              list_target(session.measures, bench::kAllCallMeasures))
       .declared->default_str("blocking,pipelined,one_way,callers");
   table.group("Libraries to compare with");
-  table.value("--peer", "LIST",
-              "Measure beside: socket,grpc,capnp,torch or all; memcpy comes along",
+  table.value("--peer", "LIST", "Compare with socket,grpc,capnp,torch or all; adds memcpy",
               {.read = [&](const Option& option) {
                 session.peers = read_peers(option, bench::Subject::kCalls, {"memcpy"});
                 session.peers.emplace_back("memcpy");
@@ -105,12 +104,12 @@ void declare_call_options(OptionTable& table, bench::CallSessionOptions& session
   table.value("--python", "PYTHON", "Python that has torch [the system's]",
               {.read = [&](const Option& option) { read_python(option, session.python); }});
   table.group("How");
-  table.flag("--busy", "Keep all cores computing meanwhile", bool_target(session.busy));
-  table.value(
-      "--spin", "US", "Microseconds for which Paceline's workers look before they sleep [0]",
-      {.read = [&](const Option& option) {
-        session.variables[bench::kSpinVariable] = std::to_string(option.number(0, kMaxSpinUs));
-      }});
+  table.flag("--busy", "Keep all cores busy during the measurement", bool_target(session.busy));
+  table.value("--spin", "US", "Microseconds that Paceline's workers spin before they sleep [0]",
+              {.read = [&](const Option& option) {
+                session.variables[bench::kSpinVariable] =
+                    std::to_string(option.number(0, kMaxSpinUs));
+              }});
   declare_rounds(table, session);
   declare_turn_limit(table, session);
   table.group("Output");

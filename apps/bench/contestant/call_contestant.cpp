@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The session's limit of a turn is shorter.
+// The session's limit for a turn (TurnOptions::turn_limit) is normally shorter.
 constexpr auto kTurnLimit = 600s;
 
 std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {
@@ -32,7 +32,7 @@ std::vector<std::byte> make_request(const CallTurn& turn, int slow_ms) {
   return request;
 }
 
-// One caller of a turn: calls until it is over.
+// Makes the calls of one caller until the turn is over.
 CallTimes call_in_turn(CallContestant& contestant, const CallLoad& load, int caller) {
   CallTimes times;
   for (; load.goes_on(); ++times.calls) {
@@ -135,7 +135,7 @@ CallTimes CallContestant::call_all(CallLoad& load) {
 
 int run_call_worker(int argc, char** argv, const ConnectCalls& connect) {
   return run_rank(argc, argv, [&](RankEnd& end, const Setup& setup) {
-    const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps it free
+    const char* const port = std::getenv("MASTER_PORT");  // the launcher keeps this port free
     check(port != nullptr, "MASTER_PORT is not set");
     const CallPlace place{.is_caller = end.who().rank == 0,
                           .uses_tcp = setup.option == "tcp",

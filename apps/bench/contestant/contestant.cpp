@@ -19,17 +19,18 @@
 
 namespace paceline::bench {
 
-// One rank's side of a turn: buffers, what is written before each call, the clock, the check.
+// One rank's part of a turn: allocates and fills the buffers, times the calls and checks the
+// results.
 //
 // A call is timed on its own: the ranks line up, read the clock, call, read the clock. The
 // coordinator takes the time of the slowest rank. With fresh buffers every rank writes its input
-// before it lines up, as a backward pass does: reducing the same untouched buffer again and again
-// flatters every library. Two calls that are not timed come first.
+// before it lines up, as a backward pass does: if the same untouched buffer were reduced again and
+// again, every library would look faster. Two calls that are not timed come first.
 //
 // Thread safety: none.
 class Measurement {
  public:
-  // Both outlive this object.
+  // `contestant` and `start_line` must outlive this object.
   Measurement(Contestant& contestant, StartLine& start_line, int rank, int world_size)
       : contestant_(contestant), start_line_(start_line), rank_(rank), world_size_(world_size) {}
 
@@ -37,7 +38,8 @@ class Measurement {
   TurnResult run(const Turn& turn);
 
  private:
-  // Buffers are kept from turn to turn, because libraries remember memory that they have seen.
+  // Buffers are kept from turn to turn, because libraries cache information about memory that they
+  // have used.
   struct Buffer {
     Memory memory;
     std::size_t capacity = 0;
@@ -59,7 +61,7 @@ class Measurement {
   StartLine& start_line_;
   const int rank_, world_size_;
   std::array<Buffers, 2> buffers_;   // by MemoryKind
-  std::vector<std::size_t> counts_;  // of the call under way
+  std::vector<std::size_t> counts_;  // of the current call
   std::uint64_t num_calls_ = 0;      // the same on every rank
 };
 
@@ -81,16 +83,16 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr int kUntimedCalls = 2;
-// The least room of a buffer, whose pages come when they are touched. Larger buffers are given back
-// after the turn, so that not every contestant holds them at once.
+// The smallest capacity of a buffer; its pages are allocated only when they are touched. Larger
+// buffers are freed after the turn, so that only one contestant has them at a time.
 constexpr std::size_t kKeptBytes = 64 << 20;
 constexpr auto kLineUpLimit = 120s;
-// The bytes of an output before a call whose result is checked.
+// The value of every byte in an output buffer before a call whose result is checked.
 constexpr int kStale = 0x5a;
 
 }  // namespace
 
-// Collective.
+// Returns a buffer of at least `bytes` bytes, in `buffer`; null if `bytes` is 0. Collective.
 std::byte* Measurement::require(Buffer& buffer, MemoryKind kind, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (buffer.capacity < bytes) {
@@ -109,7 +111,8 @@ void Measurement::give_back_large_buffers() {
   }
 }
 
-// Every rank allocates the same, even a buffer that only the root uses.
+// Makes the buffers and the call of a turn. Every rank allocates the same buffers, even one that
+// only the root uses, because allocation is collective.
 Collective Measurement::prepare(const Turn& turn) {
   Collective call;
   const Op op = turn.op.op;
@@ -160,7 +163,8 @@ void Measurement::write(const Turn& turn, const Collective& call, const Pattern&
   }
 }
 
-// A call that is not timed. What is wrong with this rank's result, if the turn asks for the check.
+// Makes a call that is not timed. If the turn asks for the check, returns what is wrong with this
+// rank's result.
 std::string Measurement::checked_call(const Turn& turn, const Collective& call,
                                       const Pattern& pattern) {
   if (call.output != nullptr && turn.check) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// One rank of a library that is measured. A program under benchmarks/contestants implements this
-// and hands it to run_worker(); everything else, what is written before a call and how it is timed
-// and checked, is the same for all.
+// One rank of a library that is measured. A program under benchmarks/contestants implements
+// Contestant and calls run_worker(). Everything else is the same for all libraries: writing the
+// buffers before a call, and timing and checking the call.
 //
 // Thread safety: none is needed; a worker calls from one thread.
 
@@ -16,41 +16,42 @@
 
 namespace paceline::bench {
 
-// Page-aligned memory; freed with its last owner.
+// Page-aligned memory, which is freed with its last owner.
 struct Memory {
   std::byte* data = nullptr;
   std::shared_ptr<void> owner;
 };
 
-// Private memory of this process, from the kernel, as malloc() returns for large blocks.
+// Private memory of this process, taken from the kernel as malloc() does for large blocks.
 Memory ordinary_memory(std::size_t bytes);
 
 class Contestant {
  public:
   virtual ~Contestant() = default;
 
-  // "Open MPI 4.1.4".
+  // The library and its version, for example "Open MPI 4.1.4".
   virtual std::string version() const = 0;
 
   // Why the library cannot do it, for example "has no bfloat16"; empty if it can. The same on every
   // rank.
   virtual std::string lacks(Op op, Dtype dtype, Placement placement) const = 0;
 
-  // False for a yardstick that only moves bytes: it has no result to check.
+  // Whether there are results to check. False for a yardstick that only moves bytes.
   virtual bool gives_results() const { return true; }
 
-  // Collective. Memory of the kind for an input or an output; a library without symmetric memory is
-  // only asked for ordinary memory.
+  // Collective. Allocates memory of that kind for an input or an output. Called only with kOrdinary
+  // if the library has no symmetric memory.
   virtual Memory allocate(MemoryKind kind, std::size_t bytes);
   virtual bool has_symmetric_memory() const { return false; }
 
-  // Blocks until this rank's part is done. `call` is as for the engine's backends: in place if
-  // input
-  // == output, for all_gather if input is this rank's block of output. Reductions are sums; the
-  // counts of operations with counts are equal. Op::kSend sends `count` elements to the next rank
-  // and receives as many from the one before. Errors are exceptions.
+  // Makes the call, and blocks until this rank's part is done. `call` has the form that the
+  // engine's backends get: it is in place if input == output, or, for all_gather, if input is this
+  // rank's block of output. Reductions are sums; the counts of operations with counts are equal.
+  // Op::kSend sends `count` elements to the next rank and receives as many from the previous rank.
+  // Errors are exceptions.
   virtual void run(const Collective& call) = 0;
-  // One call for `parts` equal parts of call.output, in place.
+  // Whether run_coalesced() is supported: one call for `parts` equal parts of call.output, in
+  // place.
   virtual bool coalesces() const { return false; }
   virtual void run_coalesced(const Collective& call, std::size_t parts);
 };
@@ -58,16 +59,16 @@ class Contestant {
 struct WorkerPlace {
   int rank = 0;
   int world_size = 1;
-  std::vector<int> cpus;  // to which this process is bound; empty: not bound
-  std::string algorithm;  // the one asked for, for Paceline's messages; empty: none
+  std::vector<int> cpus;  // cpus to which this process is bound; empty: not bound
+  std::string algorithm;  // the algorithm for Paceline's messages; empty: any
 };
 
-// Brings the library up; called once this process is bound. Errors are exceptions.
+// Initialises the library. Called after this process has been bound. Errors are exceptions.
 using Connect = std::function<std::unique_ptr<Contestant>(const WorkerPlace& place)>;
 
 // The main program of one rank of a contestant: reports to the coordinator (messages.h), binds
-// itself, brings its library up, and measures when it is told to. Returns the exit code. argv[1] is
-// the name of the coordinator's socket.
+// itself, initialises its library, and measures whenever it has a turn. Returns the exit code.
+// argv[1] is the name of the coordinator's socket.
 //
 //   int main(int argc, char** argv) {
 //     return paceline::bench::run_worker(argc, argv, [](const WorkerPlace& place) {
@@ -75,7 +76,7 @@ using Connect = std::function<std::unique_ptr<Contestant>(const WorkerPlace& pla
 //     });
 //   }
 //
-// It ends when the coordinator does, even while the library hangs.
+// The process ends when the coordinator ends, even if the library hangs.
 int run_worker(int argc, char** argv, const Connect& connect);
 
 }  // namespace paceline::bench

@@ -106,11 +106,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAnswerLimit = 60s;
-// The time that the library has to shut down once the coordinator has closed the conversation.
+// The time in which the library must shut down after the coordinator has closed the conversation.
 constexpr unsigned kSecondsToEnd = 20;
 
 struct Moment {
-  double seconds = 0, cpu_seconds = 0;  // of the clock, of all threads of this process
+  double seconds = 0, cpu_seconds = 0;  // wall-clock time; processor time of all threads
 };
 
 double read_clock(clockid_t clock) {
@@ -169,7 +169,7 @@ template void RankEnd::serve(const Ready& ready,
 template void RankEnd::serve(const Ready& ready,
                              const std::function<CallTurnResult(const CallTurn&)>& measure);
 
-// False when the coordinator has closed the conversation.
+// Waits for the next turn. Returns false if the coordinator has closed the conversation.
 bool RankEnd::wait_for_turn() {
   std::byte first{};
   ssize_t got = 0;

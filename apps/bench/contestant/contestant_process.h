@@ -1,7 +1,7 @@
 #pragma once
 
-// A contestant's process as the coordinator's partner (messages.h), and the line at which its ranks
-// start each call.
+// The rank's end of the conversation with the coordinator (messages.h), and the line at which ranks
+// start each call together.
 
 #include <atomic>
 #include <cstddef>
@@ -19,33 +19,34 @@
 
 namespace paceline::bench {
 
-// Where the ranks of one contestant line up before a call, so that none begins while another still
-// writes its buffer. The same for every contestant, because their own barriers would let the ranks
-// go at different moments. It is memory that the coordinator made and the ranks map.
+// A barrier at which the ranks of one contestant line up before a call, so that none begins while
+// another still writes its buffer. All contestants use this one, because the libraries' own
+// barriers release the ranks at different moments. It is in memory that the coordinator creates and
+// the ranks map.
 //
-// Ranks with a core of their own spin for as long as a large buffer takes to be written, after some
-// microseconds with yielding: a library's own threads may still have to finish the last call on
-// that core, for another rank. Ranks that share cores sleep at once.
+// Ranks with a core of their own spin for about the time in which a large buffer is written. After
+// some microseconds they yield between looks, because on that core a thread of the library may
+// still have to finish the last call for another rank. Ranks that share cores sleep at once.
 //
-// Thread safety: one object a rank.
+// Thread safety: none; each rank has its own object.
 class StartLine {
  public:
-  // In the coordinator: zeroed memory for `world_size` ranks. Error(kSystem).
+  // Called in the coordinator: returns zeroed memory for `world_size` ranks. Error(kSystem).
   static Fd make_memory(int world_size);
 
-  // `path` leads to that memory. Error(kSystem).
+  // `path`: of that memory. Error(kSystem).
   StartLine(const std::string& path, int rank, int world_size, bool own_core);
 
   // Returns when all ranks have called it. Error(kTimeout) names a rank that has not.
   void line_up(Deadline deadline);
-  // As line_up(); returns on every rank what rank 0 passed.
+  // As line_up(), but also returns the value that rank 0 passed, on every rank.
   bool line_up_and_ask(bool answer_of_rank_0, Deadline deadline);
 
  private:
   struct Place {
     alignas(128) std::atomic<std::uint32_t> arrivals;
     std::atomic<std::uint32_t> sleepers;
-    std::atomic<bool> answers[2];  // used in turn: rank 0 may be one line-up ahead of a reader
+    std::atomic<bool> answers[2];  // used alternately: rank 0 may be one line-up ahead of a reader
   };
   Place& place(int rank) const;
   void wait_for(int rank, Deadline deadline);
@@ -56,11 +57,11 @@ class StartLine {
   std::uint32_t arrivals_ = 0;
 };
 
-// A rank's end of the conversation: says hello, binds itself as it is told, brings its library up,
-// and measures turn by turn. The process ends when the coordinator does, even while the library
-// hangs.
+// A rank's end of the conversation: sends Hello, binds itself as Setup requires, initialises its
+// library, and measures turn by turn. The process ends when the coordinator ends, even if the
+// library hangs.
 //
-// Thread safety: none; the main thread.
+// Thread safety: none. Use it on the main thread.
 class RankEnd {
  public:
   // `socket` is the name of the coordinator's socket.
@@ -71,10 +72,11 @@ class RankEnd {
 
   const LaunchEnvironment& who() const { return who_; }
 
-  // Says hello, binds this process, and calls `body`; tells the coordinator what `body` throws.
+  // Sends Hello, binds this process and calls `body`. If `body` throws, sends the error to the
+  // coordinator as a Failure.
   void run(const std::function<void(const Setup& setup)>& body);
-  // Called by `body` when the library is up: measures every turn until the coordinator closes the
-  // conversation.
+  // `body` calls this when the library is initialised. Measures every turn until the coordinator
+  // closes the conversation.
   template <class AnyTurn>
   void serve(const Ready& ready,
              const std::function<typename AnyTurn::Result(const AnyTurn&)>& measure);

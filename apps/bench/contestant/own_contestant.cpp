@@ -52,7 +52,8 @@ void OwnContestant::run(const Collective& call) {
   if (call.op == Op::kReduce) {
     made.output = {const_cast<std::byte*>(call.input), call.count, call.dtype};
   }
-  // For all_to_all_v: the counts that this rank gives to each rank and, as they are equal, gets.
+  // For all_to_all_v: the counts that this rank sends to each rank; it receives the same, because
+  // all counts are equal.
   made.counts = made.receive_counts =
       call.counts.first(std::min(call.counts.size(), static_cast<std::size_t>(size)));
   group_->run(made);

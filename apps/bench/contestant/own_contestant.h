@@ -1,6 +1,6 @@
 #pragma once
 
-// Paceline itself as a contestant, measured like every other.
+// Paceline itself as a contestant, measured like every other library.
 
 #include "paceline/engine/collectives/group/process_group.h"
 
@@ -10,7 +10,7 @@ namespace paceline::bench {
 
 class OwnContestant : public Contestant {
  public:
-  // `how` stands behind the transport in version(): ", algorithm ring".
+  // `how` is printed after the transport in version(): ", algorithm ring".
   explicit OwnContestant(std::shared_ptr<ProcessGroup> group, std::string how = "")
       : group_(std::move(group)), how_(std::move(how)) {}
 
@@ -27,8 +27,9 @@ class OwnContestant : public Contestant {
   const std::string how_;
 };
 
-// The median over `calls` calls of the slowest rank's seconds, in place where that is usual, from
-// ordinary memory that was written before. Collective. Errors are the group's.
+// Measures `calls` calls, in place if that is usual for the operation, with ordinary memory that is
+// written before each call. Returns the median of the slowest rank's seconds. Collective. Errors
+// are those of the group.
 double seconds_of(ProcessGroup& group, Op op, Dtype dtype, std::size_t bytes, int calls);
 
 }  // namespace paceline::bench

@@ -9,8 +9,9 @@ namespace paceline::bench {
 
 namespace {
 
-// Elements until a table repeats. Prime, so that no power of two is a multiple; small enough that
-// memcpy of one period uses ordinary stores, as the computation would that fills such buffers.
+// The number of elements in a table. It is prime, so that no power of two is a multiple of it, and
+// small enough that memcpy of one table uses ordinary stores, as a computation that fills such
+// buffers would.
 constexpr std::size_t kPeriod = 509;
 
 std::uint64_t mix(std::uint64_t x) {
@@ -21,7 +22,7 @@ std::uint64_t mix(std::uint64_t x) {
 
 std::size_t phase_of(std::uint64_t call) { return call * 37 % kPeriod; }
 
-// A whole number of at most 2^11 as IEEE 754 half.
+// Converts a whole number of at most 2^11 to an IEEE 754 half.
 std::uint16_t half_of(int value) {
   if (value == 0) return 0;
   const int exponent = std::bit_width(static_cast<unsigned>(value)) - 1;
@@ -83,7 +84,7 @@ struct Pattern::Run {
 
 Pattern::Pattern(Dtype dtype, int world_size)
     : dtype_(dtype), world_size_(world_size), element_(size_of(dtype)) {
-  // The largest sum stays below 128, or, with many ranks, below 257.
+  // The largest sum stays below 128 or, with many ranks, below 257.
   const int limit = dtype == Dtype::kBool ? 2 : std::max(2, 127 / world_size + 1);
   std::vector<int> sum(kPeriod);
   for (int rank = 0; rank < world_size; ++rank) {

@@ -46,7 +46,7 @@ AgentLink::AgentLink(Fd socket, const Secret& secret) : AgentLink(std::move(sock
   handshake_ = std::make_unique<ServerHandshake>(secret, kAgentContext, peer_);
 }
 
-// False when no bytes have arrived.
+// Returns false when no bytes have arrived.
 bool AgentLink::shake_hands() {
   std::vector<std::byte> answer;
   const ssize_t got = handshake_->receive(socket_, answer);
@@ -97,14 +97,15 @@ std::vector<std::string> AgentLink::read() {
     taken += kHeader + length;
   }
   input_.erase(0, taken);
-  // Messages that arrived before the end still count.
+  // Returns the messages that arrived before the connection ended; a later call reports the end.
   if (messages.empty() && !closed_.empty()) fail(ErrorCode::kPeerLost, "{}: {}", peer_, closed_);
   return messages;
 }
 
 void AgentLink::compare_clocks() { send(fmt::format("?{}", clock_reading().count())); }
 
-// False for any other message. Requires: last_heard_ is the moment at which it was read.
+// Returns false for any other message. Requires: last_heard_ is the moment at which `message` was
+// read.
 bool AgentLink::take_clock(const std::string& message) {
   if (message.front() != '?' && message.front() != '!') return false;
   std::istringstream text(message.substr(1));
@@ -138,7 +139,8 @@ void AgentLink::flush() {
 
 namespace {
 
-// Sends all bytes at once, because a handshake's messages are smaller than any socket's buffer.
+// Sends all bytes, or returns false. A message of the handshake is smaller than any socket's
+// buffer, so a part of it need never wait.
 bool send_now(const Fd& socket, std::span<const std::byte> bytes) {
   SendQueue queue;
   queue.add(bytes);
@@ -175,7 +177,7 @@ void AgentCall::go_on() {
 
 void AgentCall::go_on_connecting() {
   if (!attempt_) attempt_.emplace(agent_);
-  if (watched_ >= 0) loop_.forget(std::exchange(watched_, -1));  // go_on() may close it
+  if (watched_ >= 0) loop_.forget(std::exchange(watched_, -1));  // go_on() may close the socket
   const int error = attempt_->go_on();
   if (error == EINPROGRESS) return watch(attempt_->socket(), EPOLLOUT);
   if (error != 0) return hang_up();

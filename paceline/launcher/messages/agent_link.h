@@ -3,8 +3,8 @@
 // One connection between an agent and the coordinator of its job: authenticated with the job's
 // secret before anything else is parsed, then frames of a u32 length and that many bytes of text
 // (agent_messages.h) in both directions. An empty frame is a sign of life. "?N" asks for the other
-// end's time and "!N N N" is its answer (clock_comparison.h); the link gives it by itself. Nothing
-// here waits.
+// end's time, and "!N N N" is the answer (clock_comparison.h), which the link sends by itself. No
+// function here waits.
 //
 // Thread safety: none.
 
@@ -33,17 +33,17 @@ inline constexpr char kAgentContext[] = "agents of a job";
 
 class AgentLink {
  public:
-  // The agent's end: `socket` has been authenticated.
+  // The agent's end. Requires: `socket` has been authenticated.
   explicit AgentLink(Fd socket);
-  // The coordinator's end: a stranger until it has proved that it knows the secret, which must
-  // outlive this.
+  // The coordinator's end. The agent at the other end must first prove that it knows the secret
+  // (authenticated()). `secret` must outlive this object.
   AgentLink(Fd socket, const Secret& secret);
 
   // Reads the bytes that have arrived; returns the messages that they complete. Error(kPeerLost)
-  // when the other end is gone, kInvalid when it is not an agent of the job, kCorrupt when it
-  // breaks the protocol.
+  // when the other end has closed the connection, kInvalid when it is not an agent of the job,
+  // kCorrupt when it breaks the protocol.
   std::vector<std::string> read();
-  // Sends as much as the socket takes now, and keeps the rest. Error(kPeerLost).
+  // Sends as much as the socket accepts now, and keeps the rest for flush(). Error(kPeerLost).
   void send(const std::string& text);
   void send_sign_of_life() { send(""); }
   // A sign of life that asks for the time as well. Error(kPeerLost).
@@ -52,14 +52,14 @@ class AgentLink {
   bool has_output() const { return !output_.empty(); }
 
   bool authenticated() const { return handshake_ == nullptr; }
-  // How long ago the other end was last heard, here or elsewhere; at first, how long ago the
-  // connection was made.
+  // The time since the other end was last heard from, over this connection or another one, or since
+  // the connection was made.
   std::chrono::nanoseconds silence() const { return silence_.lasted(); }
-  // How long ago bytes last arrived on this connection. After a gap in the network TCP sends again
-  // only when as much time has passed once more, so a connection may be silent although the other
-  // end is not.
+  // The time since bytes last arrived on this connection. After a gap in the network, TCP waits
+  // about as long again before it retransmits, so this connection may be silent although the other
+  // end is alive.
   std::chrono::nanoseconds standstill() const { return standstill_.lasted(); }
-  // The other end gave a sign of life over another connection.
+  // Call this when the other end has given a sign of life over another connection.
   void heard_elsewhere() { silence_.heard(); }
   int fd() const { return socket_.get(); }
   const ClockComparison& clock() const { return clock_; }
@@ -73,23 +73,24 @@ class AgentLink {
 
   Fd socket_;
   std::string peer_;
-  std::unique_ptr<ServerHandshake> handshake_;  // until it is done
+  std::unique_ptr<ServerHandshake> handshake_;  // null once it is done
   Deadline::Clock::time_point last_heard_ = Deadline::Clock::now();
   Silence silence_, standstill_;
   ClockComparison clock_;
   std::string input_;
   SendQueue output_;
-  std::string closed_;  // why nothing more comes
+  std::string closed_;  // why nothing more will arrive; empty: open
 };
 
 // One question to another agent of the job, over a connection of its own: connects, proves the
-// secret, sends one report and takes one order. Nothing here waits; a call that fails has no
+// secret, sends one report and receives one order. No function here waits. A call that fails has no
 // answer.
 //
-// Thread safety: none. `loop` and `secret` must outlive it.
+// Thread safety: none. `loop` and `secret` must outlive the object.
 class AgentCall {
  public:
-  // `agent` should be numeric: a name is looked up, which may take as long as the resolver waits.
+  // `agent` should be a numeric address: looking up a name may block for as long as the resolver
+  // waits.
   AgentCall(EventLoop& loop, const Endpoint& agent, const Secret& secret, Report question,
             std::chrono::nanoseconds patience);
   AgentCall(const AgentCall&) = delete;
@@ -99,7 +100,7 @@ class AgentCall {
   const Endpoint& agent() const { return agent_; }
   // Whether the call was answered, has failed, or has run out of time.
   bool over() const { return ended_ || patience_.expired(); }
-  // Returns the answer once; nothing while there is none.
+  // Returns the answer once; nullopt before it has arrived and afterwards.
   std::optional<Order> take_answer() { return std::exchange(answer_, std::nullopt); }
 
  private:

@@ -10,9 +10,9 @@
 
 namespace paceline::launcher {
 
-// The members that each value sends, whose names are the keys.
+// Each macro lists the members of a value that are sent; their names are the keys.
 
-// The library's macro for enums keeps a static with a destructor.
+// Written by hand, because the library's macro for enums keeps a static object with a destructor.
 void to_json(nlohmann::json& to, Failure::Kind from) {
   to = from == Failure::Kind::kHost ? "host" : "rank";
 }
@@ -71,7 +71,7 @@ constexpr std::array kOrders = {"start",     "stop",          "wait",  "end",   
 static_assert(kReports.size() == std::variant_size_v<Report>);
 static_assert(kOrders.size() == std::variant_size_v<Order>);
 
-// Output of ranks and names of hosts need not be UTF-8; json_text() repairs them.
+// The output of ranks and the names of hosts may not be valid UTF-8; json_text() repairs them.
 template <class Message, class Types>
 std::string to_text(const Message& message, const Types& types) {
   Json json = std::visit([](const auto& one) { return Json(one); }, message);
@@ -98,7 +98,7 @@ Message decode(const std::string& text, const Types& types, const char* unknown)
     }
     fail(ErrorCode::kCorrupt, "{} '{}'", unknown, type);
   } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a message between agents makes no sense: {}", error.what());
+    fail(ErrorCode::kCorrupt, "cannot read a message between agents: {}", error.what());
   }
 }
 
@@ -108,10 +108,10 @@ std::string encode(const Report& report) { return to_text(report, kReports); }
 std::string encode(const Order& order) { return to_text(order, kOrders); }
 
 Report decode_report(const std::string& text) {
-  return decode<Report>(text, kReports, "no agent reports");
+  return decode<Report>(text, kReports, "unknown report");
 }
 Order decode_order(const std::string& text) {
-  return decode<Order>(text, kOrders, "no coordinator orders");
+  return decode<Order>(text, kOrders, "unknown order");
 }
 
 }  // namespace paceline::launcher

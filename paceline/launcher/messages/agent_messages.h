@@ -1,8 +1,8 @@
 #pragma once
 
-// The reports of a job's agents to its coordinator, and its orders to them: values, and their form
-// as text, one JSON object each: {"type": "failure", ...}. Times are durations, but for the
-// moment of a failure, which counts only where the two clocks have been compared.
+// The reports of a job's agents to its coordinator, and its orders to them, as values and as text:
+// one JSON object each, {"type": "failure", ...}. Times are durations, except for the moment of a
+// failure, which is used only if the two hosts' clocks have been compared.
 
 #include <chrono>
 #include <csignal>
@@ -20,31 +20,31 @@
 namespace paceline::launcher {
 
 // Why a generation of a job failed: the first rank that failed, or a host that was lost. The same
-// value goes from the agent that saw it, through the coordinator, to the restart policy and the
-// job's exit code.
+// value travels from the agent that saw it to the coordinator, which derives its restart decision
+// and the job's exit code from it.
 struct Failure {
   enum class Kind { kRank, kHost };
 
   Kind kind = Kind::kRank;
   std::string cause;        // "rank 1 on host a: exit code 3", "host b is lost: ..."
-  std::string end;          // the cause without rank and host, which may differ next time
-  int exit_code = 0;        // the job's, if it ends because of this
-  int signal = 0;           // the one that killed the rank; 0: it exited by itself
+  std::string end;          // the cause without rank and host, to compare with later failures
+  int exit_code = 0;        // of the job, if it ends because of this failure
+  int signal = 0;           // the signal that killed the rank; 0: it exited by itself
   std::string reason;       // "out of memory"; empty: no short reason is known
-  bool on_purpose = false;  // by --chaos
-  // The moment, by the monotonic clock of the agent that reports it. The coordinator brings it to
-  // its own clock, where it may be off by `clock_error`, or drops it.
+  bool on_purpose = false;  // --chaos caused it
+  // The moment of the failure on the monotonic clock of the reporting agent. The coordinator
+  // converts it to its own clock, with an error of at most `clock_error`, or drops it.
   std::optional<std::chrono::nanoseconds> at;
-  std::chrono::nanoseconds clock_error{};  // not sent
+  std::chrono::nanoseconds clock_error{};  // largest error of `at`; not sent
 
-  // Whether the program has no part in it.
+  // Whether something other than the program caused the failure.
   bool blameless() const { return on_purpose || kind == Kind::kHost; }
   bool operator==(const Failure&) const = default;
 };
 
-// The services that an agent offers to the next generation, in case rank 0 runs at its node.
+// The services that an agent offers to the next generation, in case rank 0 runs on its node.
 struct Offer {
-  Endpoint store;   // it listens there already
+  Endpoint store;   // the node already listens there
   Endpoint master;  // a port that is kept free for rank 0
   bool operator==(const Offer&) const = default;
 };
@@ -53,15 +53,15 @@ struct Offer {
 
 // An agent's first report: it wants to join the job.
 struct Joining {
-  JobTerms terms;  // as they were told to this node
+  JobTerms terms;  // from this node's own options
   std::string host;
   int num_ranks = 1;
-  std::string role = kNoRole;    // of the node's ranks, where the terms have no roles
-  bool role_serves = false;      // RoleCount::serves of it
-  std::optional<int> node_rank;  // when the user gave one
-  Endpoint stand_in;             // where it would coordinate, should the coordinator vanish
+  std::string role = kNoRole;    // of the node's ranks, if the terms have no roles
+  bool role_serves = false;      // RoleCount::serves of that role
+  std::optional<int> node_rank;  // set if the user gave one
+  Endpoint stand_in;             // where it would coordinate if the coordinator were lost
   Offer offer;
-  int next_generation = 0;  // above 0: the agent was in this job under a coordinator that vanished
+  int next_generation = 0;  // above 0: it was in this job under a coordinator that was lost
   bool operator==(const Joining&) const = default;
 };
 
@@ -72,35 +72,37 @@ struct RankFailure {
   bool operator==(const RankFailure&) const = default;
 };
 
-// Every rank of the node has ended in order.
+// Every rank of the node has ended without a failure.
 struct Finished {
   int generation = 0;
-  bool stopped_as_agreed = false;  // the ranks, before their work was done (engine/core/error.h)
+  bool stopped_as_agreed = false;  // all ranks ended by an agreed stop (engine/core/error.h)
   bool operator==(const Finished&) const = default;
 };
 
-// The ranks of the node that the job waits for have ended in order; others still serve.
+// The job waits for only some of the node's ranks. All of these have ended without a failure, and
+// the others still serve.
 struct WorkDone {
   int generation = 0;
   bool operator==(const WorkDone&) const = default;
 };
 
-// Nothing of the generation is left on the node.
+// No process of the generation is left on the node.
 struct Stopped {
   int generation = 0;
   std::chrono::milliseconds lived{};
-  std::optional<std::uint64_t> steps;  // made by its ranks; nothing: they do not count them
+  std::optional<std::uint64_t> steps;  // made by its ranks; nullopt: they do not count steps
   Offer offer;
   bool operator==(const Stopped&) const = default;
 };
 
-// The node's launcher was told to stop.
+// The node's launcher has received a signal to stop, and the node leaves the job.
 struct Leaving {
   int signal = 0;
   bool operator==(const Leaving&) const = default;
 };
 
-// The coordinator has been silent for too long; this agent looks for another one, or becomes it.
+// The coordinator has been silent for too long; this agent looks for another coordinator, or
+// becomes the coordinator.
 struct GivingUp {
   std::chrono::milliseconds silence{};
   bool operator==(const GivingUp&) const = default;
@@ -109,30 +111,31 @@ struct GivingUp {
 // A sign of life over a connection of its own, because the agent's first connection is silent
 // (launcher/coordination/job_control.h).
 struct Alive {
-  Endpoint stand_in;  // the agent's, by which the coordinator knows it
+  Endpoint stand_in;  // the agent's; identifies it to the coordinator
   bool operator==(const Alive&) const = default;
 };
 
-// A coordinator that has too few nodes asks this of one that may have more nodes of the same job.
+// A coordinator that has too few nodes sends this question to another coordinator, which may have
+// more nodes of the same job.
 struct Looking {
   std::string version;
   std::string run_id;
-  int num_nodes = 0;  // how many it has
-  Endpoint leader;    // where its own agents reach it
-  Endpoint asked;     // where it asks
+  int num_nodes = 0;  // how many nodes the asking coordinator has
+  Endpoint leader;    // the address at which its own agents reach it
+  Endpoint asked;     // the address that it asks
   bool operator==(const Looking&) const = default;
 };
 
-// The signs, besides their records, that the ranks of a node stand still
+// The signs that the ranks of a node make no progress, in addition to their flight records
 // (launcher/diagnosis/hang_watch.h).
 struct Standstill {
-  double seconds = 0;        // since a rank began an operation or made a step
+  double seconds = 0;        // since any rank last began an operation or made a step
   std::uint64_t steps = 0;   // made by all ranks together in this generation
-  bool idle = false;         // no rank uses its cpu
+  bool idle = false;         // no rank uses processor time
   std::vector<int> running;  // ranks whose processes have not ended
-  std::vector<int> stopped;  // by SIGSTOP or at a terminal
-  // Ranks of any node that wait in the first meeting of all ranks, and those that have not arrived.
-  // Only the node of rank 0 knows them.
+  std::vector<int> stopped;  // ranks that are stopped, by SIGSTOP or by a terminal
+  // Ranks of any node that wait in the first meeting of all ranks, and ranks that have not arrived
+  // there. Empty except on the node of rank 0.
   std::vector<int> waiting, missing;
   bool operator==(const Standstill&) const = default;
 };
@@ -140,9 +143,9 @@ struct Standstill {
 // Where the ranks of the node are (launcher/diagnosis/hang_inquiry.h).
 struct Whereabouts {
   int generation = 0;
-  int round = 0;  // of the LookOrder that this answers; 0: the agent reports a standstill unasked
-  double limit = 0;    // seconds without progress that are a hang
-  std::string digest;  // launcher/diagnosis/hang_inquiry.h
+  int round = 0;       // of the LookOrder that this answers; 0: the agent reports a hang unasked
+  double limit = 0;    // this many seconds without progress are a hang
+  std::string digest;  // see launcher/diagnosis/hang_inquiry.h
   Standstill standstill{};
   bool operator==(const Whereabouts&) const = default;
 };
@@ -150,14 +153,14 @@ struct Whereabouts {
 // How one rank spent the last seconds (launcher/diagnosis/straggler_watch.h).
 struct RankShare {
   int rank = 0;
-  double inside = 0;  // the share that it spent inside operations
+  double inside = 0;  // the share of the time that it spent inside operations
   int num_operations = 0;
   bool operator==(const RankShare&) const = default;
 };
 
 struct Shares {
   int generation = 0;
-  std::vector<RankShare> ranks;  // of this node
+  std::vector<RankShare> ranks;  // the ranks of this node
   bool operator==(const Shares&) const = default;
 };
 
@@ -167,22 +170,22 @@ using Report = std::variant<Joining, RankFailure, Finished, Stopped, Leaving, Gi
 // --- Orders ---
 struct StartOrder {
   NodePlace place;
-  Endpoint store;                   // the ranks' store, at node 0
-  Endpoint master;                  // for programs that bring a store of their own
-  std::string note;                 // why this generation is made; empty for the first
-  std::vector<Endpoint> stand_ins;  // where to look for the next coordinator, in this order
+  Endpoint store;                   // the ranks' store, on node 0
+  Endpoint master;                  // for programs that create a store of their own
+  std::string note;                 // why this generation starts; empty for the first
+  std::vector<Endpoint> stand_ins;  // where to look for the next coordinator, in order
   bool operator==(const StartOrder&) const = default;
 };
 
 struct StopOrder {
   std::string reason;  // "rank 3 on host b: exit code 1"
-  // Whether a rank or a host failed; nothing when a node joins or leaves. After the loss of a host
-  // no operation of all ranks comes to an end any more.
+  // Whether a rank or a host failed; nullopt when a node joins or leaves. After the loss of a host
+  // no operation of all ranks can complete any more.
   std::optional<Failure::Kind> failed;
   bool operator==(const StopOrder&) const = default;
 };
 
-// There is no place for this node now, but there may be one.
+// There is no place for this node now, but there may be one later.
 struct WaitOrder {
   std::string reason;
   bool operator==(const WaitOrder&) const = default;
@@ -192,8 +195,8 @@ struct WaitOrder {
 struct EndOrder {
   int exit_code = 0;
   std::string cause;   // Failure::cause, or the loss of a host
-  std::string reason;  // why there is no other generation, or not even a first one
-  bool alone = false;  // only this node ends; the others go on
+  std::string reason;  // why no generation follows, or why none was started
+  bool alone = false;  // only this node ends; the others continue
   bool operator==(const EndOrder&) const = default;
 };
 
@@ -203,13 +206,13 @@ struct LookOrder {
   bool operator==(const LookOrder&) const = default;
 };
 
-// The job stands still.
+// The job hangs.
 struct HangOrder {
   int generation = 0;
-  double seconds = 0;      // since any rank began anything
+  double seconds = 0;      // since any rank last began an operation or made a step
   std::string sentence;    // which rank is where; empty: another node prints it
   std::vector<int> ranks;  // the ranks that block the others; empty: not known
-  int witness = -1;        // a rank that waits; -1: none
+  int witness = -1;        // a rank that waits for them; -1: none
   bool operator==(const HangOrder&) const = default;
 };
 
@@ -217,12 +220,12 @@ struct HangOrder {
 struct StragglerOrder {
   int generation = 0;
   int rank = 0;
-  double inside = 0, others = 0;  // its share of the time in operations, and the next lowest share
+  double inside = 0, others = 0;  // its share of time inside operations, and the next lowest
   bool operator==(const StragglerOrder&) const = default;
 };
 
-// The rank of this node that failed was the first of the job. Where all nodes share one console,
-// only its report is printed.
+// The rank of this node that failed was the first rank of the job to fail. If all nodes share one
+// console, only the report about this rank is printed.
 struct FirstFailureOrder {
   int generation = 0;
   bool operator==(const FirstFailureOrder&) const = default;
@@ -230,17 +233,18 @@ struct FirstFailureOrder {
 
 // The answer to Alive.
 struct HeardOrder {
-  Endpoint stand_in;  // the one in the question
+  Endpoint stand_in;  // copied from the question
   bool operator==(const HeardOrder&) const = default;
 };
 
-// The job goes on under another coordinator. Sent to agents, and as the answer to Looking.
+// The job continues under another coordinator. This order is sent to agents, and as the answer to
+// Looking.
 struct FollowOrder {
   Endpoint leader;
   bool operator==(const FollowOrder&) const = default;
 };
 
-// All ranks that the job waits for have ended in order; the agent ends the others.
+// All ranks for which the job waits have ended without a failure; the agent ends the others.
 struct WindUpOrder {
   int generation = 0;
   bool operator==(const WindUpOrder&) const = default;
@@ -253,18 +257,18 @@ inline constexpr std::size_t kMaxAgentMessage = 1 << 20;
 
 std::string encode(const Report& report);
 std::string encode(const Order& order);
-// Error(kCorrupt) when the text is no such message.
+// Error(kCorrupt) when the text is not such a message.
 Report decode_report(const std::string& text);
 Order decode_order(const std::string& text);
 
-// One order on its way to an agent.
+// An order that is to be sent to an agent.
 struct Mail {
   int to = -1;  // the agent
   Order order;
 };
 
-// The orders of one part that decides for a job: the coordinator, or an inquiry that it holds
-// (hang_inquiry.h and straggler_watch.h in launcher/diagnosis/).
+// The orders that one decision-maker of a job has issued: the coordinator, or an inquiry that it
+// conducts (hang_inquiry.h and straggler_watch.h in launcher/diagnosis/).
 //
 // Thread safety: none.
 class Outbox {
@@ -277,7 +281,7 @@ class Outbox {
     mail.to = to;
     mail.order.emplace<One>(std::move(order));
   }
-  // Orders since the last call.
+  // Returns the orders since the last call.
   std::vector<Mail> take() { return std::exchange(mail_, {}); }
   void clear() { mail_.clear(); }
 
@@ -285,16 +289,16 @@ class Outbox {
   std::vector<Mail> mail_;
 };
 
-// How a job ended, as one process of its launcher knows it, and the exit code that follows. A
+// What one process of the launcher knows about how the job ended, and the exit code that follows. A
 // value.
 struct JobEnd {
-  bool agreed = false;         // all ranks stopped before their work was done, as they had agreed
+  bool agreed = false;         // all ranks ended by an agreed stop
   std::optional<int> decided;  // the exit code that the coordinator gave to all nodes
   std::optional<int> failed;   // the exit code of a failure that the coordinator may not know of
   int stop_signal = 0;         // the first signal that ended the launcher; 0: none
-  bool abandoned = false;      // the supervisor is gone
+  bool abandoned = false;      // the supervisor has ended
 
-  // 0, the exit code of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
+  // The job's exit code: 0, that of the first failure, kStoppedAsAgreed, or 128 + N for signal N.
   int exit_code() const {
     if (agreed) return kStoppedAsAgreed;
     if (decided && stop_signal == 0) return *decided;

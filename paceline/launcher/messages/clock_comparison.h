@@ -2,13 +2,14 @@
 
 // How far the monotonic clock of another host is from this one's, found by asking it for the time.
 // An exchange has four readings, as in NTP: asked (here), heard and answered (there), returned
-// (here). The other host heard and answered somewhere between the outer two, so the middle is wrong
-// by half the round trip at most, whichever way was the slower one; of the newest exchanges the one
-// with the shortest round trip counts (Cristian, "Probabilistic clock synchronization", 1989).
+// (here). The other host heard and answered at some moment between the outer two readings. So the
+// middle of these two is wrong by at most half the round trip, whichever direction was slower. Of
+// the newest exchanges, the one with the shortest round trip is used (Cristian, "Probabilistic
+// clock synchronization", 1989).
 //
-// Wall clocks play no part: a host whose date is wrong is as good as any other. Clocks that nothing
-// disciplines drift apart, by some microseconds a second; drift() is the part of it that the
-// exchanges prove.
+// Wall clocks are not used, so a host with a wrong date does no harm. Clocks that are not
+// disciplined drift apart by some microseconds per second; drift() is a lower bound of the drift,
+// which follows from the exchanges.
 //
 // Thread safety: none. Pure.
 
@@ -20,32 +21,32 @@
 
 namespace paceline::launcher {
 
-// Readings of the hosts' own monotonic clocks. A question has only the first.
+// Readings of the hosts' own monotonic clocks. A question contains only `asked`.
 struct ClockExchange {
   std::chrono::nanoseconds asked{}, heard{}, answered{}, returned{};
   bool operator==(const ClockExchange&) const = default;
 };
 
-// This host's monotonic clock.
+// A reading of this host's monotonic clock.
 std::chrono::nanoseconds clock_reading(Deadline::Clock::time_point moment = Deadline::Clock::now());
 
-// Whether a monotonic clock can show this: it has run for less than 36 years. So sums of readings
-// do not overflow.
+// Whether a monotonic clock can have this reading: 0 or above, and below 36 years. So sums of
+// readings do not overflow.
 bool is_reading(std::chrono::nanoseconds reading);
 
 class ClockComparison {
  public:
-  // Drops an exchange that no two clocks can have made.
+  // Adds an exchange. Drops it if no two clocks can have made it.
   void take(const ClockExchange& exchange);
 
   bool measured() const { return !newest_.empty(); }
-  // These require measured(). The difference between this clock and the other one, ...
+  // The functions below require measured(). This clock minus the other one, ...
   std::chrono::nanoseconds offset() const { return best().offset; }
-  // ... how far off that was at most when it was measured, ...
+  // ... the largest possible error of that difference when it was measured, ...
   std::chrono::nanoseconds error() const { return best().error; }
-  // ... and how far the clocks have moved against each other since the first exchange, at least.
+  // ... and the least that the clocks have drifted apart since the first exchange.
   std::chrono::nanoseconds drift() const;
-  // The round trip of the longest of the newest exchanges.
+  // The longest round trip among the newest exchanges.
   std::chrono::nanoseconds longest_round_trip() const;
 
  private:
@@ -57,7 +58,8 @@ class ClockComparison {
   const Estimate& best() const;
 
   std::deque<Estimate> newest_;
-  // At some moment the offset was at most the first, at another one at least the second.
+  // The lowest upper bound and the highest lower bound of the offset so far, each from one
+  // exchange. If the second is above the first, the offset has changed by the difference: drift().
   std::chrono::nanoseconds lowest_top_ = std::chrono::nanoseconds::max();
   std::chrono::nanoseconds highest_bottom_ = std::chrono::nanoseconds::min();
 };

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kLongestRequest = 255;
 constexpr std::size_t kMostAsking = 64;
-constexpr std::chrono::seconds kLongestTaking{1};  // for a reader that does not read
+constexpr std::chrono::seconds kLongestTaking{1};  // to send an answer to a slow reader
 
 }  // namespace
 
@@ -86,13 +86,13 @@ void send_answer(const JobRequest& request, const std::string& text) {
   try {
     send_all(request.connection, std::as_bytes(std::span(text)), Deadline::after(kLongestTaking));
   } catch (const Error&) {
-    // The process that asked has gone.
+    // The process that asked has ended or does not read.
   }
 }
 
 void answer_stop(const JobRequest& request, pid_t supervisor) {
   send_answer(request, "stopping\n");
-  if (getppid() != supervisor) return;  // it has died, and its number may be another process's
+  if (getppid() != supervisor) return;  // it has died, and its pid may belong to another process
   kill(supervisor, SIGTERM);
   kill(supervisor, SIGCONT);  // it may have been stopped
 }

@@ -1,21 +1,21 @@
 #pragma once
 
-// The socket on which the launcher of a running job answers questions, in Linux's abstract
-// namespace: the kernel removes it with the launcher, however that ends. It answers processes of
-// its own user (and root) and closes the connections of others.
+// The socket on which the launcher of a running job answers questions. It is in Linux's abstract
+// namespace: the kernel removes it when the launcher ends, for whatever reason. It answers
+// processes of its own user (and root) and closes the connections of others.
 //
-// A request is one line of at most 255 bytes. The answer is all that the launcher writes until it
-// closes the connection:
+// A request is one line of at most 255 bytes. The answer is everything that the launcher writes
+// until it closes the connection:
 //
 //   describe             the job as JSON: id, command, ranks with their pids, folders; a launcher
 //                        of --hosts adds its hosts
 //   stacks               the stacks of every rank, as text
 //   stop                 ends the job as SIGTERM to the launcher does
-//   crash THREAD SIGNAL  from a rank (engine/telemetry/crash_reporter.h), which waits until the
-//                        connection is closed
+//   crash THREAD SIGNAL  a rank reports its crash (engine/telemetry/crash_reporter.h) and waits
+//                        until the connection is closed
 //
 // The socket's name holds the launcher's pid and the number of threads with which its ranks
-// compute, and cannot be guessed; running_jobs.h finds the jobs of a machine by it.
+// compute, and cannot be guessed. running_jobs.h finds the jobs of a machine by these names.
 //
 // Thread safety: none; everything happens in handlers of the loop.
 
@@ -42,15 +42,15 @@ class JobSocket {
   using Handler = std::function<void(JobRequest)>;
   using Say = std::function<void(const std::string& line)>;
 
-  // `num_threads` is the sum over all `num_ranks` local ranks; 0 and 0 for a launcher without any.
-  // If the socket cannot be made, `say` reports it and name() is empty: the job runs, but answers
-  // no questions.
+  // `num_threads` is the sum over all `num_ranks` local ranks; both are 0 for a launcher without
+  // local ranks. If the socket cannot be made, `say` reports it and name() is empty: the job runs,
+  // but answers no questions.
   JobSocket(EventLoop& loop, int num_ranks, int num_threads, Handler handler, const Say& say);
   JobSocket(const JobSocket&) = delete;
   JobSocket& operator=(const JobSocket&) = delete;
   ~JobSocket();
 
-  // Without the zero that begins it: "paceline-job/711/2x4/9f86d081884c7d65".
+  // The name without its leading zero byte: "paceline-job/711/2x4/9f86d081884c7d65".
   const std::string& name() const { return name_; }
 
  private:
@@ -70,9 +70,9 @@ class JobSocket {
   std::map<int, Asking> asking_;  // connections whose line is not complete
 };
 
-// Writes the whole answer; gives a reader that does not read one second.
+// Writes the whole answer; gives up after one second if the reader does not read.
 void send_answer(const JobRequest& request, const std::string& text);
-// Answers "stop" by a signal to the supervisor, which passes it on to this process.
+// Answers "stop": sends SIGTERM to the supervisor, which passes it on to this process.
 void answer_stop(const JobRequest& request, pid_t supervisor);
 
 }  // namespace paceline::launcher

@@ -1,7 +1,7 @@
 #pragma once
 
-// The terms on which the nodes of a job agree, with the job's budget of restarts, and the place of
-// one node in it. Values, which travel between the job's agents (agent_messages.h).
+// The options on which the nodes of a job agree, the job's budget of restarts, and the place of one
+// node in the job. Values, which travel between the job's agents (agent_messages.h).
 
 #include <chrono>
 #include <cstdint>
@@ -12,27 +12,27 @@
 
 namespace paceline::launcher {
 
-// How often a job may start its ranks again after failures, and how often it has done so. The only
-// carrier of both: it is an option of each launcher, the state of the coordinator's RestartPolicy,
-// and part of each order that starts a generation. So an agent that takes over from the coordinator
-// goes on counting where that one was.
+// How often a job may start its ranks again after failures, and how often it has done so. The same
+// value is an option of each launcher, the state of the coordinator's RestartPolicy, and a part of
+// each order that starts a generation. So an agent that takes over from the coordinator continues
+// to count from the last number.
 struct RestartBudget {
   int max_restarts = 0;
-  std::chrono::nanoseconds window = std::chrono::hours(1);  // zero: the whole job
+  std::chrono::nanoseconds window = std::chrono::hours(1);  // 0: restarts of the whole job count
   bool after_damage = true;  // whether ranks whose state was damaged are started again
 
-  int num_restarts = 0;  // so far, also those before the window
-  // How long ago each restart within the window was, oldest first. Empty without a window.
+  int num_restarts = 0;  // so far, including restarts before the window
+  // The time since each restart within the window, oldest first. Empty without a window.
   std::vector<std::chrono::nanoseconds> ages{};
-  // The newest generations that ended without progress: how the last one ended, how many in a row
-  // ended like it, and how many in a row were young.
+  // About the newest generations that ended without progress: how the last of them ended, how many
+  // in a row ended in the same way, and how many in a row ended soon after their start.
   std::string last_end{};
   int num_alike = 0, num_young = 0;
 
   bool has_window() const { return window > std::chrono::nanoseconds(0); }
   int num_used() const { return has_window() ? static_cast<int>(ages.size()) : num_restarts; }
   bool is_used_up() const { return num_used() >= max_restarts; }
-  // The same budget `time` later.
+  // The same budget, seen `time` later.
   RestartBudget after(std::chrono::nanoseconds time) const {
     RestartBudget later = *this;
     for (std::chrono::nanoseconds& age : later.ages) age += time;
@@ -42,33 +42,34 @@ struct RestartBudget {
   bool operator==(const RestartBudget&) const = default;
 };
 
-// Options that must be the same on all nodes of a job; of `restarts` only the coordinator's count.
+// Options that must be the same on all nodes of a job, except `restarts`: only the coordinator's
+// value is used.
 struct JobTerms {
   std::string version;  // of Paceline
   std::string run_id;
-  int num_nodes = 1;                // the most of them
-  int min_nodes = 1;                // the job goes on with that many
+  int num_nodes = 1;                // the largest number of nodes
+  int min_nodes = 1;                // the smallest number with which the job runs
   std::int64_t logical_shards = 0;  // the ranks' PACELINE_LOGICAL_SHARDS; 0: none
   Roles roles;                      // of all ranks; empty: each node brings its own
   RestartBudget restarts;
 
   // Whether there may be more than one generation.
   bool may_restart() const { return restarts.max_restarts > 0 || min_nodes < num_nodes; }
-  // Whether the job may go on after a loss that leaves it so many nodes: they are enough, or a
-  // restart may wait for others.
+  // Whether the job may continue after a loss that leaves it `nodes` nodes: that is enough, or a
+  // restart may wait for other nodes.
   bool may_go_on_with(int nodes) const { return nodes >= min_nodes || !restarts.is_used_up(); }
   bool operator==(const JobTerms&) const = default;
 };
 
-// Where the ranks of one node stand in the world of one generation of the job.
+// The place of one node's ranks in the world, in one generation of the job.
 struct NodePlace {
-  int generation = 0;  // how often the ranks were started before: TORCHELASTIC_RESTART_COUNT
+  int generation = 0;  // number of earlier starts: TORCHELASTIC_RESTART_COUNT
   int node_rank = 0;
   int num_nodes = 1;
-  int first_rank = 0;  // of this node; the others follow
+  int first_rank = 0;  // of this node; its other ranks follow
   int world_size = 1;
-  Roles roles{};             // of all ranks; empty: they have none
-  RestartBudget restarts{};  // when the generation starts
+  Roles roles{};             // of all ranks; empty: the ranks have no roles
+  RestartBudget restarts{};  // as it is when the generation starts
 
   int rank_of(int local_rank) const { return first_rank + local_rank; }
   bool has_roles() const { return !roles.empty() && roles.front().name != kNoRole; }

@@ -1,10 +1,10 @@
 #pragma once
 
-// How durations, optional values and endpoints stand in the JSON of the launchers' messages: a
-// duration as its count, a value that is missing as null. Beside these, NLOHMANN_DEFINE_TYPE_...
-// writes a message's members one by one.
+// How durations, optional values and endpoints are written in the JSON of the launchers' messages:
+// a duration as its count, a missing value as null. The macros NLOHMANN_DEFINE_TYPE_... write the
+// members of the messages themselves.
 //
-// For sources only: nlohmann types stay out of public headers.
+// Include this file only in sources: public headers do not use nlohmann types.
 
 #include <chrono>
 #include <optional>

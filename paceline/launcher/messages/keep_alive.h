@@ -1,8 +1,8 @@
 #pragma once
 
-// How the agents of a job watch each other: each gives a sign of life every interval and counts as
-// lost when it gave none for max_attempts intervals. Silence measures for how long another process
-// gave none. All durations are of one host's clock; clocks are never compared.
+// How the agents of a job watch each other: each gives a sign of life in every interval, and counts
+// as lost after a silence of longest_silence(). Silence measures the time without a sign of life.
+// All durations are of one host's clock; clocks are never compared.
 
 #include <algorithm>
 #include <chrono>
@@ -16,18 +16,19 @@ struct KeepAlive {
   int max_attempts = 6;
 
   std::chrono::milliseconds limit() const { return interval * max_attempts; }
-  // After such a silence the other end is lost: its last sign of life may be an interval older than
-  // the gap.
+  // The silence after which the other end counts as lost. It is one interval longer than limit(),
+  // because the last sign of life may have been sent up to one interval before the other end died.
   std::chrono::milliseconds longest_silence() const { return limit() + interval; }
-  // How long the own connection of an end may be silent that gives signs of life elsewhere.
+  // How long an end's own connection may be silent while that end gives signs of life over another
+  // connection.
   std::chrono::milliseconds longest_standstill() const { return 4 * limit(); }
   bool operator==(const KeepAlive&) const = default;
 };
 
-// For how long another process has given no sign of life, as far as this one could have heard it. A
-// time in which this process stood still does not count (engine/core/awake_clock.h). Once it goes
-// on, the other process has all of its time again, and a little more, because processes that were
-// stopped together may go on one after the other.
+// The time for which another process has given no sign of life that this process could have heard.
+// Time in which this process itself was stopped does not count (engine/core/awake_clock.h). After
+// such a stop the count begins again, with a few seconds of grace, because processes that were
+// stopped together may continue one after the other.
 //
 // Thread safety: none.
 class Silence {

@@ -20,7 +20,7 @@ constexpr std::size_t kKeptSkipped = 2000;
 
 }  // namespace
 
-// The host that asked knows when the answer returned.
+// `returned` is not sent: the host that asked reads it from its own clock.
 std::string encode(const ClockExchange& exchange) {
   const std::array<std::int64_t, 3> readings = {exchange.asked.count(), exchange.heard.count(),
                                                 exchange.answered.count()};
@@ -99,7 +99,7 @@ std::optional<Frame> FrameReader::next() {
   return frame;
 }
 
-// The job travels as CBOR, whose strings may hold any bytes, as arguments of programs may.
+// The job is sent as CBOR, whose strings may contain any bytes, because arguments of programs may.
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostPart, host, secret, ranks_per_host, meeting)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RemoteJob, arguments, directory, environment, part, port)
@@ -114,7 +114,7 @@ RemoteJob decode_job(const std::string& bytes) {
   try {
     return nlohmann::json::from_cbor(bytes).get<RemoteJob>();
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kCorrupt, "a job for another host makes no sense: {}", error.what());
+    fail(ErrorCode::kCorrupt, "cannot read the job for another host: {}", error.what());
   }
 }
 

@@ -1,11 +1,12 @@
 #pragma once
 
-// The traffic between a launcher and its end on another host, through stdin and stdout of the
-// command that connects them (ssh, srun): frames of a kind, a length and that many bytes
-// (docs/formats/agents.md), and the job, which travels in one of them.
+// The messages between a launcher and the launcher that it starts on another host, through stdin
+// and stdout of the command that connects them (ssh, srun): frames that consist of a kind, a length
+// and that many bytes (docs/formats/agents.md). One of them carries the job.
 //
-// Shells and login scripts of the other host may print before the first frame. So that direction
-// begins with a greeting, and the reader skips all bytes before it. Pure, no input or output.
+// Shells and login scripts of the other host may print something before the first frame. So the
+// bytes from that host begin with a greeting, and the reader skips everything before it. Pure, no
+// input or output.
 
 #include <cstdint>
 #include <map>
@@ -20,21 +21,21 @@
 namespace paceline::launcher {
 
 enum class FrameKind : char {
-  kHello = 'H',  // both directions: the version of Paceline; the first frame
+  kHello = 'H',  // both directions: the version of Paceline; always the first frame
   kAlive = 'A',  // both directions, every few seconds: a sign of life
-  kClock = 'K',  // to the host: asks for the time there; from it: the answer. A ClockExchange
+  kClock = 'K',  // a ClockExchange; to the host: the question; from it: the answer
   // To the host.
   kJob = 'J',     // a RemoteJob
   kSignal = 'S',  // one byte: a signal for the ranks
   kInput = 'I',   // bytes for rank 0's stdin
   kInputEnd = 'E',
   // From the host.
-  kPort = 'P',        // u16: the port that host 0 holds for the agents to meet at
+  kPort = 'P',        // u16: the port on host 0 at which the agents meet
   kOut = '1',         // bytes for stdout: whole lines, or whatever rank 0 wrote
   kErr = '2',         // bytes for stderr
-  kSay = 'W',         // words of its agent about this host
-  kAnnounce = 'N',    // words of its agent about the whole job
-  kLeads = 'M',       // its agent leads the job now, and meets others there: an Endpoint
+  kSay = 'W',         // a message of its agent about this host
+  kAnnounce = 'N',    // a message of its agent about the whole job
+  kLeads = 'M',       // an Endpoint: its agent now leads the job, and other agents connect there
   kOver = 'O',        // one byte: the job is over on all hosts, with this exit code
   kTimeline = 'D',    // a rank's timeline, packed (engine/telemetry/timeline_file.h)
   kInputTaken = 'T',  // u32: how many bytes of kInput were passed on
@@ -54,48 +55,48 @@ Endpoint decode_endpoint(const std::string& bytes);
 
 std::string encode_frame(FrameKind kind, std::string_view payload = {});
 
-// The first bytes of a host's launcher.
+// The first bytes that the launcher on the other host sends.
 inline constexpr std::string_view kGreeting = "\x01paceline-remote-1\n";
 
 class FrameReader {
  public:
-  // With a greeting, skips all bytes before it.
+  // If there is a greeting, skips all bytes before it.
   explicit FrameReader(std::string_view greeting = {}) : greeting_(greeting) {}
 
   void feed(std::string_view bytes);
   // The next whole frame. Error(kCorrupt) for a kind or length that is never sent.
   std::optional<Frame> next();
-  // The last of the bytes before the greeting, for messages.
+  // The last 2000 bytes that came before the greeting, for error messages.
   const std::string& skipped() const { return skipped_; }
   bool greeted() const { return greeting_.empty(); }
 
  private:
   bool find_greeting();
 
-  std::string_view greeting_;  // empty once it was found
+  std::string_view greeting_;  // empty once it has been found
   std::string buffer_, skipped_;
-  std::size_t taken_ = 0;  // of buffer_
+  std::size_t taken_ = 0;  // bytes of buffer_ that have been read
 };
 
 // One host's part in a job that a launcher somewhere else started.
 struct HostPart {
-  std::string host;                 // as the launcher calls it; before the rank in "[a:3] "
+  std::string host;                 // the launcher's name for it; before the rank in "[a:3] "
   std::string secret;               // of the job, as text
   std::vector<int> ranks_per_host;  // in the order of hosts
-  // Where the agents meet by now, in a job that has begun. Nothing: at the first host.
+  // Where the agents meet now, in a job that has begun. nullopt: at the first host.
   std::optional<Endpoint> meeting;
   bool operator==(const HostPart&) const = default;
 };
 
 // Everything that `paceline run` on another host needs from the launcher that starts it there. It
-// travels through the connection's stdin, so that neither the secret nor a variable nor an argument
-// of the program passes through a shell or shows in a list of processes.
+// travels through the connection's stdin, so the secret, the variables and the arguments of the
+// program never pass through a shell and do not appear in a list of processes.
 struct RemoteJob {
   std::vector<std::string> arguments;              // of paceline run: options, "--", the program
-  std::string directory;                           // where to start
-  std::map<std::string, std::string> environment;  // to be set there
+  std::string directory;                           // the folder in which the ranks start
+  std::map<std::string, std::string> environment;  // variables to set there
   HostPart part;
-  std::uint16_t port = 0;  // where the agents meet at the first host; 0: one that it picks
+  std::uint16_t port = 0;  // where the agents meet at the first host; 0: that host picks a port
   bool operator==(const RemoteJob&) const = default;
 };
 

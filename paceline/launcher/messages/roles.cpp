@@ -13,7 +13,7 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr int kMostRanks = 1'000'000;  // of a role
+constexpr int kMostRanks = 1'000'000;  // of one role, and of all roles together
 constexpr std::size_t kLongestName = 64;
 constexpr const char* kForm = "write NAME=COUNT, as in trainer=2,observer=4";
 
@@ -32,7 +32,7 @@ std::vector<std::string> parts_of(const std::string& text) {
   return parts;
 }
 
-// A number at the end of a name could be taken for a part of the worker's number.
+// A name must not end with a digit, which could be taken for a part of the worker's number.
 void check_name(const std::string& name, const std::string& source) {
   const bool is_word = std::all_of(name.begin(), name.end(), [](char c) {
     return is_letter(c) || is_digit(c) || c == '-' || c == '_';

@@ -1,15 +1,15 @@
 #pragma once
 
 // The roles of a job's ranks: "trainer=2,observer=4" makes ranks 0 and 1 trainers and ranks 2 to 5
-// observers. A rank of a role is a worker with a name, "observer3", by which others call it
-// (engine/rpc/workers.h) and by which the launcher reports it. Values.
+// observers. A rank with a role is a worker with a name, such as "observer3", which other ranks use
+// to call it (engine/rpc/workers.h) and which the launcher uses in reports. Values.
 
 #include <string>
 #include <vector>
 
 namespace paceline::launcher {
 
-// torchrun's name for ranks that have no role.
+// The role name that torchrun gives to ranks without a role.
 inline constexpr const char* kNoRole = "default";
 
 struct RoleCount {
@@ -19,7 +19,7 @@ struct RoleCount {
   bool operator==(const RoleCount&) const = default;
 };
 
-// In the order of ranks. A name may occur several times where nodes bring their own roles.
+// The roles in the order of ranks. A name may occur several times if nodes bring their own roles.
 using Roles = std::vector<RoleCount>;
 
 // The role of one rank.
@@ -35,15 +35,15 @@ struct RankRole {
 int num_ranks(const Roles& roles);
 // Requires: rank < num_ranks(roles).
 RankRole role_of(const Roles& roles, int rank);
-// "trainer=2,observer=4".
+// The roles as text: "trainer=2,observer=4".
 std::string to_text(const Roles& roles);
 
-// Reads what to_text() writes. Error(kInvalid), which names `source`, the wrong part and what is
-// allowed.
+// Reads what to_text() writes. Error(kInvalid) names `source`, the wrong part and what is allowed.
 Roles parse_roles(const std::string& text, const std::string& source);
-// The names in a list like "trainer,evaluator". Error(kInvalid) for one that is given twice.
+// The names in a list like "trainer,evaluator". Error(kInvalid) for a name that is given twice.
 std::vector<std::string> parse_role_names(const std::string& text, const std::string& source);
-// Marks all roles but those in the list as serving. Error(kInvalid) also for an unknown one.
+// Marks all roles as serving, except those in the list `names`. Errors: those of
+// parse_role_names(); kInvalid for an unknown role.
 void set_awaited(Roles& roles, const std::string& names, const std::string& source);
 bool some_serve(const Roles& roles);
 bool all_serve(const Roles& roles);

@@ -33,13 +33,13 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostAtOnce = 512;  // half of the descriptors that a process usually has
-constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // of all answers together
-constexpr milliseconds kPatienceWithJobs = 500ms;      // with a silent one while others wait
-constexpr milliseconds kPauseBetweenTries =
-    5ms;  // before a socket whose queue is full is tried again
+constexpr std::size_t kMostAtOnce = 512;               // half of the usual limit of descriptors
+constexpr std::size_t kMostBytesOfAnswers = 64 << 20;  // total size of the answers
+constexpr milliseconds kPatienceWithJobs = 500ms;      // with a silent job while others wait
+constexpr milliseconds kPauseBetweenTries = 5ms;       // while a socket's queue is full
 
-// One socket that is asked, from the connection to the end of its answer. Nothing here waits.
+// The dialogue with one socket, from the connection to the end of its answer. No function here
+// waits.
 class Question {
  public:
   Question(const std::string& mark, const std::string& request) : mark_(mark) {
@@ -51,7 +51,7 @@ class Question {
   const std::string& mark() const { return mark_; }
   const std::string& answer() const { return answer_; }
   bool is_over() const { return is_over_; }
-  // Why the answer is not complete, once it is over.
+  // Once is_over(): why the answer is not complete; nullopt if it is complete.
   const std::optional<Error>& problem() const { return problem_; }
   bool is_patience_over() const { return patience_.expired(); }
   // The entry for poll(), which skips it before there is a connection.
@@ -78,7 +78,7 @@ class Question {
     socket_ = attempt.take();
     const auto peer = peer_credentials(socket_.get());
     if (!peer || peer->pid != launcher_of(mark_)) {
-      end(ErrorCode::kSystem, "another process than the one in its name listens there");
+      end(ErrorCode::kSystem, "the process that listens there is not the one in its name");
     } else if (peer->uid != getuid() && getuid() != 0) {
       end(ErrorCode::kSystem, "it belongs to another user");
     }
@@ -116,7 +116,7 @@ class Question {
   const Deadline patience_ = Deadline::after(kPatienceWithJobs);
 };
 
-// Waits until one of them may go on.
+// Waits until go_on() of one of them may make progress.
 void wait_for(const std::list<Question>& asked, Deadline deadline) {
   std::vector<pollfd> entries;
   milliseconds limit = kPatienceWithJobs;
@@ -192,7 +192,7 @@ constexpr const char* kPrefix = "@paceline-job/";  // as /proc/net/unix writes t
 constexpr int kBacklog = 128;
 constexpr std::size_t kRandomBytes = 8;
 
-// False when it is not the mark of a launcher.
+// Returns false when the text is not the name of a mark.
 bool parse_mark(const std::string& mark, RunningJob& job) {
   int length = 0;
   const int fields = std::sscanf(mark.c_str(), "paceline-job/%d/%dx%d/%*16[0-9a-f]%n",
@@ -201,7 +201,7 @@ bool parse_mark(const std::string& mark, RunningJob& job) {
          job.num_ranks >= 0 && job.num_threads >= 0;
 }
 
-// A socket that listens under a mark's name.
+// A listening socket whose name is that of a mark.
 struct Mark {
   std::string name;
   pid_t launcher = -1;
@@ -209,7 +209,7 @@ struct Mark {
 };
 
 // The columns of a line are Num, RefCount, Protocol, Flags, Type, St, Inode and Path. Connections
-// to a mark bear its name as well.
+// to a mark have the same name as the mark.
 std::optional<Mark> mark_in(const std::string& line) {
   constexpr unsigned kListens = 0x10000, kStream = 1;  // __SO_ACCEPTCON, SOCK_STREAM
   unsigned flags = 0, type = 0;
@@ -241,7 +241,7 @@ class Holders {
  private:
   struct Process {
     Holder holder = Holder::kNone;
-    std::set<unsigned long> sockets;  // kOwn: all that it has
+    std::set<unsigned long> sockets;  // kOwn: all sockets of the process
   };
 
   static Process look(const Mark& mark) {
@@ -264,7 +264,7 @@ class Holders {
     return process;
   }
 
-  // The effective user of the process; nothing when there is no such process.
+  // The effective user of the process; nullopt when there is no such process.
   static std::optional<uid_t> user_of(const std::string& folder) {
     std::ifstream status(folder + "/status");
     for (std::string line; std::getline(status, line);) {
@@ -277,7 +277,8 @@ class Holders {
   std::map<pid_t, Process> processes_;
 };
 
-// All marks: one of each process in the order of pids, then the second of each.
+// All marks: the first mark of every process in the order of pids, then the second mark of every
+// process, and so on.
 std::vector<Mark> marks_in_turn() {
   std::map<pid_t, std::map<std::string, Mark>> of_process;
   std::ifstream table("/proc/net/unix");
@@ -336,7 +337,7 @@ std::vector<RunningJob> find_running_jobs() {
   for (const std::string& mark : find_marks()) {
     RunningJob job;
     if (!parse_mark(mark, job) || job.launcher == getpid() || jobs.contains(job.launcher)) continue;
-    if (job.num_ranks == 0) continue;  // its children connect to other hosts
+    if (job.num_ranks == 0) continue;  // all its ranks run on other hosts
     if (!is_held_by_its_launcher(mark)) continue;
     std::set<int> cpus;
     for (const pid_t rank : children_of(job.launcher)) {

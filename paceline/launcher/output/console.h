@@ -1,7 +1,7 @@
 #pragma once
 
-// Writing to stdout and stderr without ever waiting for their readers: a reader that stops must not
-// keep the launcher from seeing signals and deaths.
+// Writes to stdout and stderr without ever waiting for their readers: even if a reader stops, the
+// launcher must notice signals and ends of processes.
 
 #include <cstddef>
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace paceline::launcher {
 
-// One descriptor that the launcher shares with other processes. It keeps output that the reader
-// does not take now; above a limit the caller stops reading from the ranks, so they wait as if they
-// wrote to the descriptor themselves.
+// One descriptor that the launcher shares with other processes. This class keeps output that the
+// reader does not accept yet. Above a limit (saturated()) the caller stops reading from the ranks,
+// so they wait as if they wrote to the descriptor themselves.
 //
 // O_NONBLOCK would change the descriptor for every process that shares it. So poll() precedes each
-// write, which is at most one PIPE_BUF: a pipe that is ready takes that whole.
+// write of at most PIPE_BUF bytes, which a pipe that is ready accepts whole.
 class Console {
  public:
   explicit Console(int fd) : fd_(fd) {}
@@ -25,16 +25,16 @@ class Console {
   Console& operator=(Console&&) = default;
 
   void write(std::string_view bytes);
-  // Writes as much as the reader takes now.
+  // Writes as much as the reader accepts now.
   void flush();
 
   int fd() const { return fd_; }
   bool empty() const { return num_pending() == 0; }
   std::size_t num_pending() const { return pending_.size() - sent_; }
-  // Whether more than the limit is waiting: read no more until it has been written.
+  // Whether more bytes than the limit are waiting. If so, do not read more from the ranks.
   bool saturated() const { return num_pending() > kLimit; }
-  // The errno of the write that failed; all later output is lost. 0: none has failed. EPIPE means
-  // that the reader has gone, which is its own affair.
+  // The errno of the write that failed, after which all output is lost; 0: no write has failed.
+  // EPIPE means that the reader has closed its end, which is not an error of the job.
   int error() const { return error_; }
 
  private:
@@ -46,32 +46,35 @@ class Console {
   std::size_t sent_ = 0;
 };
 
-// The launcher's two consoles: output that does not fit waits until the loop sees room. In a job
-// that a launcher on another host started, this one's own words go to that launcher, as frames
-// (launcher/messages/remote_frames.h), and so do facts that only that launcher needs.
+// The launcher's two consoles. Output that the readers do not accept is kept until the loop reports
+// that they do. If a launcher on another host started this one, this launcher sends its own
+// messages, and facts that only the other launcher needs, to that launcher as frames
+// (launcher/messages/remote_frames.h).
 class Consoles {
  public:
-  // Owns no descriptor. `loop` must outlive it. `notices_fd` takes the frames; -1: there is no
-  // other launcher.
+  // Does not own the descriptors. `loop` must outlive the object. Frames are written to
+  // `notices_fd`; -1: no other launcher started this one.
   explicit Consoles(EventLoop& loop, int notices_fd = -1, int out_fd = 1, int err_fd = 2)
       : loop_(loop), notices_fd_(notices_fd), out_{Console(out_fd)}, err_{Console(err_fd)} {}
 
   Console& out() { return out_.console; }
   Console& err() { return err_.console; }
-  // The launcher's own words, about this node or about the whole job, go to stderr.
+  // Print the launcher's own messages, about this node or about the whole job, to stderr or, as
+  // frames, to the other launcher.
   void say(const std::string& text) { say(FrameKind::kSay, text); }
   void announce(const std::string& text) { say(FrameKind::kAnnounce, text); }
-  // For the launcher on another host: this agent leads the job, and the others meet it there.
+  // Tells the launcher on the other host that this agent leads the job, and that the other agents
+  // connect to it at `meeting`.
   void tell_leads(const Endpoint& meeting);
-  // The job is over on all hosts, with this exit code.
+  // Tells it that the job is over on all hosts, with this exit code.
   void tell_over(int exit_code);
-  // A rank's timeline, packed.
+  // Sends it the timeline of one rank, packed.
   void tell_timeline(const std::string& packed);
-  // Which console could not be written, and why: a full disk, not a reader that left. Empty while
-  // nothing is lost.
+  // Which console could not be written, and why, for example because of a full disk. Empty while no
+  // output is lost; a reader that has closed its end does not count.
   std::string lost() const;
   bool empty() const { return out_.console.empty() && err_.console.empty(); }
-  // To be called once a turn: watches the consoles for which output waits.
+  // Call this once per turn of the loop: watches exactly the consoles that have output waiting.
   void watch_for_room();
 
  private:

@@ -13,7 +13,7 @@ void append_escaped(std::string& line, unsigned char byte) {
 
 void append_neutral(std::string& line, char byte) {
   const auto value = static_cast<unsigned char>(byte);
-  // U+0080 to U+009F, the second set of control characters, is C2 80 to C2 9F in UTF-8.
+  // The second set of control characters, U+0080 to U+009F, is encoded as C2 80 to C2 9F in UTF-8.
   const bool second_set = value >= 0x80 && value < 0xa0 && !line.empty() && line.back() == '\xc2';
   if (second_set) {
     line.pop_back();

@@ -1,11 +1,10 @@
 #pragma once
 
-// Makes the output of one rank fit to stand between the lines of others: whole lines only, each
-// behind the rank's prefix, with control and escape characters shown as text ("\x1b"), so that a
-// rank cannot colour, move or erase what others wrote.
+// Prepares the output of one rank to be printed among the lines of others: only whole lines, each
+// after the rank's prefix, with control and escape characters shown as text ("\x1b"), so that a
+// rank cannot colour, move or erase the output of others.
 //
-// A line that does not end is cut at kMaxLine bytes, so memory stays bounded whatever a rank
-// writes.
+// A longer line is cut after kMaxLine bytes, so memory stays bounded whatever a rank writes.
 
 #include <string>
 #include <string_view>
@@ -31,9 +30,9 @@ class LineFormatter {
   bool after_return_ = false;
 };
 
-// `text` with control characters shown as text; tabs and line ends stay.
+// Returns `text` with control characters shown as text; keeps tabs and line ends.
 std::string neutralise(std::string_view text);
-// The same for a place within a line, such as a column: shows line ends and tabs as text as well.
+// As above, for a text inside a line, such as a column: also shows line ends and tabs as text.
 std::string neutralise_in_line(std::string_view text);
 
 }  // namespace paceline::launcher

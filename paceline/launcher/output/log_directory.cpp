@@ -65,7 +65,7 @@ FolderClaim claim_folder(const std::string& folder, const std::string& job) {
     }
     if (flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (is_removed(file.get())) continue;
-      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // a full disk
+      if (!write_holder(file.get(), job)) return {.lock = std::move(file)};  // the disk is full
     } else if (errno != EWOULDBLOCK) {
       return {.lock = std::move(file)};
     }
@@ -91,7 +91,7 @@ using Folder = std::unique_ptr<DIR, int (*)(DIR*)>;
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-// "rank-000.log", "rank-001-000.timeline".
+// Whether Paceline makes files of that name: "rank-000.log", "rank-001-000.timeline".
 bool is_made_by_paceline(std::string_view name) {
   if (name == kClaimFile) return true;
   if (!name.starts_with("rank-")) return false;
@@ -104,7 +104,7 @@ bool is_made_by_paceline(std::string_view name) {
          (kind == ".log" || kind == ".flight" || kind == ".steps" || kind == ".timeline");
 }
 
-// The files of a folder that may be removed; nothing when it has to stay.
+// The files of a folder, if it may be removed with them; nullopt if it must be kept.
 std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, std::time_t before) {
   std::vector<std::string> files;
   while (const dirent* entry = readdir(folder.get())) {
@@ -120,7 +120,8 @@ std::optional<std::vector<std::string>> files_to_remove(const Folder& folder, st
   return files;
 }
 
-// Leaves the lock with the caller, so that no job can claim the folder while it is removed.
+// Whether a running job has claimed the folder. If not, `claim` holds the exclusive lock
+// afterwards, so that no job can claim the folder while it is removed.
 bool is_in_use(const Fd& claim) { return claim && flock(claim.get(), LOCK_EX | LOCK_NB) != 0; }
 
 void remove_if_old(int base, const char* name, std::time_t before) {
@@ -130,7 +131,7 @@ void remove_if_old(int base, const char* name, std::time_t before) {
   if (status.st_uid != geteuid() || status.st_mtime >= before) return;
   const Folder folder(fdopendir(opened.get()), closedir);
   if (!folder) return;
-  const int number = opened.release();  // the folder's now
+  const int number = opened.release();  // `folder` owns the descriptor now
   const auto files = files_to_remove(folder, before);
   const Fd claim(openat(number, kClaimFile, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!files || is_in_use(claim)) return;
@@ -196,7 +197,7 @@ std::string absolute(const std::string& path) {
   fail(ErrorCode::kInvalid, "--log-dir: the folder {} {}", neutralise_in_line(folder), why);
 }
 
-// paceline-20261231-235959-x7Fq2a, readable by its owner alone.
+// Creates a folder like paceline-20261231-235959-x7Fq2a, which only its owner can read.
 std::string make_folder_in(const std::string& base, std::string& problem) {
   std::string name =
       fmt::format("{}/paceline-{:%Y%m%d-%H%M%S}-XXXXXX", base, fmt::localtime(std::time(nullptr)));
@@ -205,13 +206,14 @@ std::string make_folder_in(const std::string& base, std::string& problem) {
   return {};
 }
 
-// How often SLURM has queued this job again.
+// The number of times that SLURM has queued this job again.
 int num_requeues() {
   const char* text = std::getenv("SLURM_RESTART_COUNT");
   return text != nullptr ? std::atoi(text) : 0;
 }
 
-// Ignores a full disk, which the first line of the rank itself will report.
+// Writes a line of its own into the log. Ignores a full disk, which is reported when the rank's own
+// first line cannot be written.
 void mark(const Fd& file, const std::string& what) {
   const std::string line = fmt::format("=== paceline: {} ===\n", what);
   write_whole(file.get(), as_bytes(line));

@@ -21,7 +21,7 @@ namespace paceline::launcher {
 namespace {
 
 constexpr std::size_t kPipeReadSize = 64 << 10;
-constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB where a program asked for it
+constexpr int kPipeDrainReads = 32;  // a pipe holds 64 KiB, or 1 MiB if a program asked for it
 constexpr std::size_t kTailSize = 16 << 10;
 constexpr std::size_t kShownLine = 2000;
 
@@ -58,11 +58,11 @@ bool RankOutput::read_some(int stream) {
   const auto into = std::as_writable_bytes(std::span(buffer));
   std::size_t length = 0;
   ssize_t got = 0;
-  do {  // a terminal gives 4 KiB at a time
+  do {  // a terminal returns at most 4 KiB per read
     got = read_ready(from.pipe.get(), into.subspan(length));
     length += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
   } while (got > 0 && length < into.size());
-  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal's end is EIO
+  const bool at_end = got == 0 || (got < 0 && errno != EAGAIN);  // a terminal ends with EIO
   const std::string_view bytes(buffer, length);
   write_log(bytes);
   remember(bytes);
@@ -135,13 +135,13 @@ winsize window_of_launcher() {
   return {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
 }
 
-// Returns nothing, and sets errno, where the system has no terminal to give.
+// Returns nullopt, and sets errno, if the system cannot provide a terminal.
 std::optional<Pipe> make_terminal() {
   Pipe terminal;
   terminal.read_end.reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   const int own = terminal.read_end.get();
   if (own < 0 || unlockpt(own) != 0) return {};
-  // Opens the other end by the descriptor, not by its name, which another mount may hide.
+  // Opens the other end through the descriptor, because another mount may hide its name.
   terminal.write_end.reset(ioctl(own, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC));
   const int ranks = terminal.write_end.get();
   termios mode{};

@@ -1,7 +1,7 @@
 #pragma once
 
-// The output of one rank: two streams come in, each through a pipe or a terminal; they go to its
-// log, to the last lines for a failure report, and perhaps to the console.
+// The output of one rank. Each of its two streams arrives through a pipe or a terminal. They are
+// copied to the rank's log, to the last lines for a failure report, and, if wanted, to the console.
 
 #include <array>
 #include <memory>
@@ -22,29 +22,30 @@ class RankOutput {
  public:
   static constexpr int kNumStreams = 2;  // stdout, stderr
 
-  // `console[i]` is where stream i also goes, or null. With a prefix, lines are formatted; without
-  // one, bytes pass as they are.
+  // `console[i]` is the console to which stream i is copied, or null. With a prefix, lines are
+  // formatted (LineFormatter); without one, bytes are copied unchanged.
   RankOutput(Fd log, std::array<Console*, kNumStreams> console, const std::string& prefix);
 
   void set_pipe(int stream, Fd read_end) { streams_[stream].pipe = std::move(read_end); }
   int pipe(int stream) const { return streams_[stream].pipe.get(); }
   bool is_open(int stream) const { return static_cast<bool>(streams_[stream].pipe); }
-  // True while the stream's console has more than it can take.
+  // Whether the stream's console is saturated, so the stream must not be read now.
   bool is_held_up(int stream) const;
-  // True once after each change of is_held_up().
+  // Returns true once after each change of is_held_up().
   bool hold_changed(int stream);
 
-  // Takes the bytes that are there, 64 KiB at most; false when there was nothing to take. Closes
-  // the stream at its end.
+  // Reads the bytes that have arrived, at most 64 KiB; returns false if there were none. Closes the
+  // stream at its end.
   bool read_some(int stream);
-  // Takes the bytes that are there from both streams, up to a full pipe's worth of each.
+  // Reads the bytes that have arrived from both streams, at most as many of each as a full pipe
+  // holds.
   void drain();
   void close(int stream);
 
-  // Why the log is incomplete; empty when it is whole.
+  // Why the log is incomplete; empty if it is complete.
   const std::string& log_problem() const { return log_problem_; }
-  // The last `count` lines of both streams, in the order in which they came, with control
-  // characters as text, and short enough to print.
+  // The last `count` lines of both streams, in the order of arrival, with control characters shown
+  // as text; long lines are cut.
   std::string last_lines(int count) const;
 
  private:
@@ -64,23 +65,23 @@ class RankOutput {
   std::string tail_;  // the last output of both streams
 };
 
-// A rank's stdout is a pseudo-terminal, because programs of every language write to a terminal line
-// by line, but keep what they print to a pipe until 4 KiB or more have come together. So lines
-// appear when they are printed, and a rank that is killed loses none. stderr, which no language
-// keeps back, stays a pipe.
+// A rank's stdout is a pseudo-terminal, because programs in every language write to a terminal line
+// by line, but buffer output to a pipe until they have 4 KiB or more. So lines appear when they are
+// printed, and a rank that is killed loses none. stderr, which no language buffers in this way, is
+// a pipe.
 //
-// The terminal is raw: bytes pass unchanged, as through a pipe. It is no process's controlling
-// terminal, so it sends no signals. It has the size of the launcher's terminal, or 24 lines of 80
-// columns.
+// The terminal is raw: bytes pass unchanged, as through a pipe. It is not the controlling terminal
+// of any process, so it sends no signals. It has the size of the launcher's terminal, or 24 lines
+// of 80 columns.
 //
-// Where the system has no pseudo-terminal to give (no /dev/pts, its limit is reached), stdout is a
-// pipe.
+// If the system cannot provide a pseudo-terminal (no /dev/pts, or its limit is reached), stdout is
+// a pipe.
 struct RankStdout {
   Pipe ends;
   std::string problem;  // why it is a pipe; empty when it is a terminal
 };
 
-// Error(kSystem) where not even a pipe can be made.
+// Error(kSystem) if not even a pipe can be made.
 RankStdout make_rank_stdout();
 
 }  // namespace paceline::launcher

@@ -7,15 +7,15 @@
 namespace paceline::launcher {
 namespace {
 
-// The least part of an even share that is worth having so that no rank straddles: avoiding remote
-// memory is worth a fifth of the cores, avoiding another cache a tenth. Estimates, not
-// measurements.
+// The smallest acceptable share, as a fraction of an even share, when that keeps ranks from
+// straddling parts: avoiding remote memory is worth a fifth of the cores, avoiding another cache a
+// tenth. These are estimates, not measurements.
 double least_share(Level level) {
   return level == Level::kPackage || level == Level::kNuma ? 0.8 : 0.9;
 }
 
-// Cores whose speeds differ by less count as one kind, because favoured cores of a server clock a
-// little higher.
+// Cores whose speed is at least this fraction of the fastest one's count as one kind, because the
+// favoured cores of a server have a slightly higher clock.
 constexpr double kSameKind = 0.8;
 
 std::vector<Cores> split_evenly(const Cores& cores, int num_ranks) {
@@ -71,7 +71,7 @@ std::vector<Cores> divide(const Cores& cores, int num_ranks, std::span<const Lev
   return divide(cores, num_ranks, inner_levels);
 }
 
-// The cores by their kind, the fastest kind first.
+// Groups the cores by kind, the fastest kind first.
 std::vector<Cores> kinds_of(const Cores& cores) {
   std::vector<double> speeds;
   for (const Core& core : cores) speeds.push_back(core.speed);
@@ -89,7 +89,8 @@ std::vector<Cores> kinds_of(const Cores& cores) {
   return kinds;
 }
 
-// A share of each kind for every rank; empty when that would leave a rank worse off.
+// Gives every rank a share of the cores of each kind. Returns an empty list if a kind has fewer
+// cores than there are ranks, because the ranks without a core of that kind would be slower.
 std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
                                   std::span<const Level> levels) {
   std::vector<Cores> shares(num_ranks);
@@ -103,7 +104,8 @@ std::vector<Cores> divide_by_kind(const Cores& cores, int num_ranks,
   return shares;
 }
 
-// Cuts a share that is larger than needed and straddles parts down to the parts that it needs.
+// At each level, cuts a share that straddles parts down to its largest part, if that part has at
+// least `needed` cores.
 Cores narrowed(Cores share, std::size_t needed, std::span<const Level> levels) {
   for (const Level level : levels) {
     auto parts = parts_at(share, level);
@@ -157,7 +159,8 @@ std::vector<Cores> parts_at(const Cores& cores, Level level) {
 }
 
 std::vector<Cores> divide_cores(const Cores& cores, int num_ranks) {
-  // A node may hold several caches or a cache several nodes: the coarser level comes first.
+  // A node may contain several caches, or a cache several nodes, so the coarser level is handled
+  // first.
   std::vector<Level> levels(kLevels.begin(), kLevels.end());
   std::stable_sort(levels.begin(), levels.end(), [&](Level a, Level b) {
     return parts_at(cores, a).size() < parts_at(cores, b).size();

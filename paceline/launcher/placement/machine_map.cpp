@@ -13,7 +13,8 @@ namespace paceline::launcher {
 
 namespace {
 
-// Joins the two parts of each core of which some hardware threads were given to this process.
+// All cores with all their hardware threads: joins the two entries of a core if only some of its
+// hardware threads were given to this process.
 Cores whole_cores(const Topology& topology) {
   std::map<int, Core> by_number;
   for (const auto* cores : {&topology.cores, &topology.other_cores}) {
@@ -187,7 +188,7 @@ class TextDrawing {
     }
   }
 
-  // One column per core: its cpus below each other, then its ranks.
+  // Draws a column for each core: its cpus below each other, then its ranks.
   void draw_cores(const std::vector<MappedCore>& cores) {
     std::size_t most_cpus = 0;
     bool all_given = true;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The machine as a tree, with the ranks that may run on each core; drawn as text and as SVG.
+// The machine as a tree with the ranks that may run on each core, and drawings of it as text and as
+// SVG.
 //
 // Pure.
 
@@ -12,12 +13,12 @@
 namespace paceline::launcher {
 
 struct MappedCore {
-  Core core;                // with all its cpus, given or not
-  std::vector<bool> given;  // by index in core.cpus
+  Core core;                // with all its cpus, also those not given to this process
+  std::vector<bool> given;  // given to this process; by index in core.cpus
   std::vector<int> ranks;   // local ranks that may run on one of its cpus
 
-  bool is_given() const;  // in part at least
-  // "" for a core without ranks, "3", "0,1" or "0-7".
+  bool is_given() const;  // whether at least one of its cpus is given
+  // The ranks as text: "3", "0,1" or "0-7"; "" for a core without ranks.
   std::string rank_text() const;
 };
 
@@ -36,17 +37,19 @@ struct MappedPackage {
   std::vector<MappedNode> nodes;
 };
 
-// Without a placement, or with one that binds no rank, no core has ranks.
+// `placement`: null if there is none. Without a placement, or with one that binds no rank, no core
+// has ranks.
 std::vector<MappedPackage> map_machine(const Topology& topology, const Placement* placement);
 
-// "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and the part given to this process.
+// A text such as "16 cores, 32 cpus, 2 packages, 2 NUMA nodes, 4 L3 caches", and the part that is
+// given to this process.
 std::string describe_machine(const Topology& topology);
 
-// The machine in lines of text: a block per cache, a column per core; then each rank's cpus and the
-// reasons.
+// The machine as lines of text: a block for each cache, a column for each core; then each rank's
+// cpus and the reasons for the placement.
 std::string draw_machine_text(const Topology& topology, const Placement* placement);
 
-// The same as one SVG file, which needs nothing else.
+// The same as one SVG file, which refers to no other file.
 std::string draw_machine_svg(const Topology& topology, const Placement* placement);
 
 }  // namespace paceline::launcher

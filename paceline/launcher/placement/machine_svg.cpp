@@ -1,5 +1,5 @@
-// Boxes in boxes: cores flow into caches, caches into NUMA nodes, nodes into packages. Every box
-// knows its size, so that the one around it can be drawn; nothing is measured by a browser.
+// Draws nested boxes: cores in caches, caches in NUMA nodes, nodes in packages. Every box has a
+// known size, so that the box around it can be drawn; a browser measures nothing.
 
 #include <algorithm>
 #include <array>
@@ -21,8 +21,8 @@ constexpr int kLineHeight = 19;
 constexpr int kCharacterWidth = 7;  // of the 12 px monospace text, rounded up
 constexpr std::size_t kMostRanksListed = 64;
 
-// Fill colours that differ in hue and lightness, also for the colour-blind (after Okabe and Ito,
-// lightened so that black text is readable on each).
+// Fill colours that differ in hue and lightness, so that colour-blind readers can also tell them
+// apart (after Okabe and Ito, lightened so that black text is readable on each).
 constexpr std::array kFills = {"#8ecae6", "#f4b266", "#90c987", "#f2e268", "#d5a6bd", "#7fb3d5",
                                "#e59866", "#76d7c4", "#c9b1e6", "#d7dbdd", "#f5b7b1", "#b9d77a"};
 
@@ -47,7 +47,7 @@ std::string moved(const Box& box, int x, int y) {
   return fmt::format("<g transform=\"translate({},{})\">\n{}</g>\n", x, y, box.svg);
 }
 
-// Left to right, in rows.
+// Arranges boxes from left to right, in rows.
 Box flow(const std::vector<Box>& boxes, int most_width) {
   Box all;
   int x = 0, y = 0, row_height = 0;
@@ -131,7 +131,7 @@ Box draw_machine(const Topology& topology, const Placement* placement) {
   return flow(packages, kPageWidth);
 }
 
-// A sample of each kind of box that occurs, and what it means.
+// Draws a sample of each kind of box that occurs, with its meaning.
 Box draw_key(const Topology& topology, const Placement* placement) {
   const bool has_ranks = placement != nullptr && placement->bound;
   std::vector<Box> samples;

@@ -202,7 +202,8 @@ class Planner {
   }
 
   void choose_threads() {
-    // Without a map, which is the user's division, the smallest share sets the pace.
+    // A map is the user's own division. Without one, the smallest share sets the pace, so all ranks
+    // get the same number of threads.
     if (request_.binding.to != BindTo::kMap) {
       const int fewest = *std::min_element(fair_share_.begin(), fair_share_.end());
       std::fill(fair_share_.begin(), fair_share_.end(), fewest);
@@ -247,7 +248,7 @@ class Planner {
   const PlacementRequest& request_;
   const int num_ranks_;
   Placement plan_;
-  std::vector<int> fair_share_;  // cores each rank can count on
+  std::vector<int> fair_share_;  // number of cores on which each rank can count
 };
 
 }  // namespace
@@ -264,7 +265,7 @@ Placement plan_placement(const Topology& topology, const PlacementRequest& reque
 }
 
 int automatic_ranks(const Topology& topology) {
-  // With one rank for each core, the kind counts whose cores together are fastest.
+  // With one rank for each core, the cores of the kind that is fastest in total are used.
   Topology worthwhile = topology;
   worthwhile.cores = worthwhile_cores(topology.cores, 1);
   return worthwhile.num_usable_cores();

@@ -1,18 +1,19 @@
 #pragma once
 
-// Where the local ranks run: cpus, memory and number of threads of each, with the reasons.
+// Where the local ranks run: the cpus, the memory and the number of threads of each rank, with the
+// reasons.
 //
 //   core     every rank gets cores of its own (core_division.h); the hardware threads of a core
 //            stay together and count as one computing thread
 //   cache, numa, socket (a package)
-//            every rank may use the whole part or parts in which it is; ranks of one part share it
+//            every rank may use all cores of its part or parts; ranks in the same part share it
 //   none     no rank is bound
-//   a map    the user's sets
+//   a map    every rank gets the set of cpus that the user gave
 //
-// With more ranks than cores no rank gets cores of its own: binding several ranks to one core would
-// make them wait for each other while another is idle. They share their NUMA node.
+// With more ranks than cores no rank gets cores of its own: ranks bound to the same core would wait
+// for each other while another core is idle. The ranks share their NUMA node instead.
 //
-// Pure: a topology and a request in, a plan out.
+// Pure: makes a plan from a topology and a request.
 
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@ namespace paceline::launcher {
 
 enum class BindTo { kCore, kCache, kNuma, kPackage, kNone, kMap };
 
-// "core", "cache", ...: as the option --bind spells it.
+// The word that --bind uses for it: "core", "cache", ...
 const char* name_of(BindTo bind);
 
 struct Binding {
@@ -35,34 +36,34 @@ struct Binding {
 
 struct PlacementRequest {
   int num_local_ranks = 1;
-  std::optional<int> threads_per_rank;  // instead of one per core
+  std::optional<int> threads_per_rank;  // set: instead of one per core
   Binding binding;
 };
 
 struct RankPlacement {
-  std::vector<int> cpus;        // on which the rank may run, ascending
-  int num_cores = 0;            // physical cores that are its own; 0 when it shares them
+  std::vector<int> cpus;        // cpus on which the rank may run, ascending
+  int num_cores = 0;            // physical cores of its own; 0 if it shares its cores
   int num_threads = 1;          // computing threads it should start
-  std::vector<int> numa_nodes;  // where its memory should lie; empty: no matter
+  std::vector<int> numa_nodes;  // nodes for its memory; empty: any
   bool operator==(const RankPlacement&) const = default;
 };
 
 struct Placement {
   std::vector<RankPlacement> ranks;
-  bool bound = false;                // set affinity masks and memory policies
+  bool bound = false;                // affinity masks and memory policies are to be set
   bool oversubscribed = false;       // ranks x threads exceed the cpus (or the quota)
-  std::vector<std::string> reasons;  // a sentence each
+  std::vector<std::string> reasons;  // one sentence for each reason
 };
 
 // Error(kInvalid) for a map that does not have one set per rank or names cpus that were not given.
 // Requires: num_local_ranks >= 1, a topology with at least one core.
 Placement plan_placement(const Topology& topology, const PlacementRequest& request);
 
-// The number of ranks of "--nproc-per-node auto": one for each core that is worth using, within the
-// quota.
+// The number of ranks for "--nproc-per-node auto": one for each core that is worth using, but not
+// more than the cpu quota allows.
 int automatic_ranks(const Topology& topology);
 
-// "rank 3: cpus 4-7 (2 cores), NUMA node 0, 2 threads"
+// A text such as "rank 3: cpus 4-7 (2 cores), NUMA node 0, 2 threads".
 std::string describe_placement(int rank, const RankPlacement& placement, bool bound);
 
 }  // namespace paceline::launcher

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array kBlasVariables = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                                        "BLIS_NUM_THREADS"};
-// Each of these pins OpenMP's threads, the main thread among them.
+// Each of these variables pins OpenMP's threads, including the main thread.
 constexpr std::array kPinningVariables = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
                                           "KMP_AFFINITY"};
 
@@ -27,7 +27,7 @@ std::optional<int> number_in(const Environment& env, const std::string& name) {
   if (entry == env.end()) return {};
   const std::string& text = entry->second;
   int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);  // "4,2" is 4 for us
+  std::from_chars(text.data(), text.data() + text.size(), number);  // reads "4,2" as 4
   return number > 0 ? std::optional(number) : std::nullopt;
 }
 
@@ -113,8 +113,8 @@ class Judge {
     const int threads = threads_, cores = natural_threads_;
     const std::string what = fmt::format("OMP_NUM_THREADS={} is inherited", threads);
     const std::string cure = fmt::format(
-        "unset it, or give --threads-per-rank {} if it is meant ({} would use every core)", threads,
-        cores);
+        "unset it; if it is intended, give --threads-per-rank {} ({} would use every core)",
+        threads, cores);
     if (threads < cores) {
       add({what, fmt::format("{} of every rank's {} cores stay idle", cores - threads, cores),
            cure});
@@ -124,7 +124,8 @@ class Judge {
     }
   }
 
-  // Finds an outer launcher that binds its one process to one core.
+  // Warns if there are more ranks than cores because this process was given only a part of the
+  // machine, for instance by an outer launcher that binds its only process to one core.
   void look_at_mask() {
     const Topology& machine = facts_.topology;
     if (num_ranks_ <= machine.num_cores() || machine.other_cores.empty()) return;
@@ -203,7 +204,8 @@ class Judge {
     return {cpus.begin(), cpus.end()};
   }
 
-  // Hardware threads of one core count once; a cpu of a core that was not given counts as one.
+  // Counts the hardware threads of one core once. A cpu that belongs to no known core counts as one
+  // core.
   int num_cores_among(const std::vector<int>& cpus) const {
     int count = 0;
     std::set<int> known;
@@ -223,8 +225,8 @@ class Judge {
 
   const PlacementFacts& facts_;
   const int num_ranks_;
-  int natural_threads_ = 1;  // what the plan would choose
-  int threads_ = 1;          // what the ranks get
+  int natural_threads_ = 1;  // the number that the plan would choose
+  int threads_ = 1;          // the number that the ranks get
   std::vector<Warning> warnings_;
 };
 
@@ -252,7 +254,7 @@ std::vector<Warning> variable_warnings(const Environment& inherited) {
          "OpenMP pins the main thread to one core, and every thread it starts later (data loader, "
          "communication) is kept on that core",
          "unset it; ranks are bound to their cores anyway"});
-    break;  // one of them is enough
+    break;  // one warning is enough
   }
   const auto limit = number_in(inherited, "OMP_THREAD_LIMIT");
   const auto wanted = inherited_threads(inherited);

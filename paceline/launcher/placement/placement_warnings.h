@@ -1,7 +1,7 @@
 #pragma once
 
-// Settings that make a job slower than it has to be, each with its price and its cure. Nothing is
-// changed: the settings of the user stand.
+// Warnings about settings that make a job slower than necessary, each with its price and its cure.
+// The settings themselves are not changed.
 //
 // Pure.
 
@@ -22,25 +22,26 @@ struct Warning {
   bool operator==(const Warning&) const = default;
 };
 
-// "what: price; cure"
+// The text "what: price; cure".
 std::string to_text(const Warning& warning);
 
-// The number in OMP_NUM_THREADS; nothing when the variable is not set or not a number.
+// The number in OMP_NUM_THREADS; nullopt if the variable is not set or is not a number.
 std::optional<int> inherited_threads(const Environment& inherited);
 
 struct PlacementFacts {
   const Topology& topology;
-  const PlacementRequest& request;  // threads as in effect, whoever chose them
+  const PlacementRequest& request;  // with the threads in effect, whoever chose them
   const Placement& placement;
   const Environment& inherited;
-  bool threads_by_option = false;  // --threads-per-rank
+  bool threads_by_option = false;  // --threads-per-rank was given
   std::vector<RunningJob> other_jobs;
 };
 
 // The warnings for a job that is about to start.
 std::vector<Warning> placement_warnings(const PlacementFacts& facts);
 
-// The warnings for any job: about variables that override or pin the threads of every rank.
+// The warnings about variables that override or pin the threads of every rank; they apply to any
+// job.
 std::vector<Warning> variable_warnings(const Environment& inherited);
 
 }  // namespace paceline::launcher

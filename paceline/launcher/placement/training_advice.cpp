@@ -12,9 +12,9 @@ namespace paceline::launcher {
 
 namespace {
 
-// Parameters, gradients and Adam's two moments.
+// Copies of the model's size: parameters, gradients and Adam's two moments; and the moments alone.
 constexpr double kCopies = 4, kCopiesOfMoments = 2;
-// The share of the machine's memory; the rest is for the system and for peaks.
+// The share of the machine's memory that a job may use; the rest is for the system and for peaks.
 constexpr double kUsable = 0.9;
 // A sharded model gathers its parameters for the forward and the backward pass and scatters its
 // gradients: three times its size through each machine's link.
@@ -41,13 +41,13 @@ class Choice {
     const double sharded_optimizer = ranks * (state_ - moments + other_) + moments;
     if (sharded_optimizer <= usable_) {
       return {Division::kShardedOptimizer, ranks, 1,
-              fmt::format("{}: too much; {} when the optimizer's state is divided among them",
+              fmt::format("{}: too much; {} if the optimizer's state is divided among the ranks",
                           account(replicas), size_text(sharded_optimizer))};
     }
     const double sharded_model = ranks * other_ + state_;
     if (sharded_model <= usable_) {
       return {Division::kShardedModel, ranks, 1,
-              fmt::format("{}: too much; {} when parameters and gradients are divided, too",
+              fmt::format("{}: too much; {} if parameters and gradients are also divided",
                           account(replicas), size_text(sharded_model))};
     }
     if (state_ + other_ <= usable_) return fewer_ranks(replicas);
@@ -57,7 +57,7 @@ class Choice {
  private:
   std::string account(double replicas) const {
     std::string text =
-        fmt::format("parameters of {}: parameters, gradients and Adam's state take {} a rank",
+        fmt::format("parameters of {}: parameters, gradients and Adam's state take {} per rank",
                     size_text(parameters_), size_text(state_));
     if (other_ > 0) text += fmt::format(", the rest of the program {}", size_text(other_));
     return text + fmt::format("; {} for {} of this machine's {}", size_text(replicas),
@@ -73,7 +73,7 @@ class Choice {
                         account(replicas), ranks, ranks == 1 ? "s" : "")};
   }
 
-  // For a training of which not even one rank fits here.
+  // The advice if not even one rank fits on this machine.
   DivisionAdvice several_machines() const {
     const double traffic = kTrafficOfShards * parameters_ / kSharedLink;
     const bool is_slow = needs_.step_seconds > 0 && traffic > needs_.step_seconds;
@@ -86,7 +86,7 @@ class Choice {
     }
     const int machines = static_cast<int>(std::ceil((state_ + other_) / usable_));
     const std::string why =
-        is_slow ? fmt::format("moving shards at 10 Gbit/s takes {:.1f} s beside steps of {:.1f} s",
+        is_slow ? fmt::format("moving shards at 10 Gbit/s takes {:.1f} s, and a step {:.1f} s",
                               traffic, needs_.step_seconds)
                 : "and what cannot be sharded does not fit either";
     return {Division::kSplitModel, 1, machines, fmt::format("{}; {}", text, why)};
@@ -108,9 +108,9 @@ std::string size_text(double bytes) {
 
 namespace {
 
-// Faster by less than this is noise; fewer ranks and threads win then.
+// A smaller difference in speed is noise; the trial with fewer ranks and threads is then preferred.
 constexpr double kNoise = 0.03;
-// The least gain that is worth the trouble of a distributed job.
+// The smallest gain for which a distributed job is recommended.
 constexpr double kWorthwhile = 1.15;
 constexpr double kTenGigabit = 1.25e9;  // bytes/s
 
@@ -131,7 +131,8 @@ const Trial* fastest(const std::vector<Trial>& trials, Wanted wanted) {
   return best;
 }
 
-// The trial with the fewest ranks, then threads, among those as fast as the fastest.
+// Among the trials that are as fast as the fastest one, except for noise, the one with the fewest
+// ranks, then with the fewest threads.
 const Trial* choose(const std::vector<Trial>& trials) {
   const Trial* top = fastest(trials, [](const Trial&) { return true; });
   if (top == nullptr) return nullptr;
@@ -147,7 +148,7 @@ const Trial* choose(const std::vector<Trial>& trials) {
   return best;
 }
 
-// The answer, or another one when memory decides.
+// `answer`, or the answer that the division requires if replicas do not fit.
 std::string with_division(const std::string& answer, const DivisionAdvice& division) {
   const int ranks = division.num_ranks, machines = division.num_machines;
   switch (division.division) {
@@ -220,8 +221,9 @@ class Reasoning {
     warn_of_noise(gain, best, *other);
   }
 
-  // Cores that were free in one trial were taken in another. Beside a trial on several cores a
-  // large gain proves nothing: threads may have gained little there.
+  // Warns if the gain is larger than the number of cores: then other programs probably used the
+  // cores during one of the trials. Does not warn if the other trial had several cores, because its
+  // threads may have scaled badly.
   void warn_of_noise(double gain, const Trial& best, const Trial& other) {
     if (other.num_cores() > 1 || gain <= best.num_cores() * (1 + kNoise)) return;
     because(
@@ -236,7 +238,7 @@ class Reasoning {
                         100 * best.communication_share()));
   }
 
-  // Whether memory asks for shards or a split model.
+  // Considers whether the memory that is needed requires shards or a split model.
   void weigh_memory(const Trial& best) {
     if (best.parameter_bytes == 0) {
       because(
@@ -252,13 +254,14 @@ class Reasoning {
     because(division.reason);
   }
 
-  // Notes that so many ranks were tried and needed more memory than there is.
+  // Records in `needs` that this number of ranks was tried and needed more memory than there is.
   void want(int num_ranks, TrainingNeeds& needs) const {
     needs.num_ranks = std::max(needs.num_ranks, num_ranks);
     needs.rank_bytes = std::max(needs.rank_bytes, memory_ / static_cast<std::uint64_t>(num_ranks));
   }
 
-  // No trial ran, but the sizes that were reported before memory ended tell what to do.
+  // No trial could be measured, but the sizes that were reported before memory ran out are enough
+  // for advice.
   void judge_what_failed() {
     for (const Trial& trial : trials_) {
       if (!trial.lacked_memory || trial.parameter_bytes == 0) continue;
@@ -277,8 +280,8 @@ class Reasoning {
     const double exchange = 2 * static_cast<double>(best.parameter_bytes) / kTenGigabit;
     const double share = exchange / best.step_seconds();
     because(fmt::format(
-        "on more machines with 10 Gbit/s, exchanging gradients takes at least "
-        "{:.1f} ms beside steps of {:.1f} ms: {}",
+        "on more machines with 10 Gbit/s, exchanging gradients takes at least {:.1f} ms, and a "
+        "step takes {:.1f} ms: {}",
         1e3 * exchange, 1e3 * best.step_seconds(),
         share < 0.2   ? "they would scale"
         : share < 1.0 ? "they can scale while it overlaps with the backward pass"
@@ -297,9 +300,9 @@ class Reasoning {
     }
     if (largest < 1.05 * smallest) return;
     because(
-        fmt::format("careful: the global batch was {:.0f} to {:.0f} samples, so these are "
-                    "different trainings; --global-batch N with {{batch}} in the program's "
-                    "arguments keeps it",
+        fmt::format("careful: the global batch was {:.0f} to {:.0f} samples, so the trials trained "
+                    "differently; to keep it fixed, give --global-batch N and put {{batch}} into "
+                    "the program's arguments",
                     smallest, largest));
   }
 
@@ -337,7 +340,7 @@ std::vector<Combination> sensible_combinations(const Topology& topology,
     if (global_batch && *global_batch % ranks != 0) continue;
     all.push_back({ranks, cores / ranks});
   }
-  // Thin out the middle.
+  // Removes combinations from the middle.
   while (all.size() > kMostCombinations) all.erase(all.begin() + static_cast<long>(all.size() / 2));
   return all;
 }

@@ -32,7 +32,7 @@ namespace paceline::launcher {
 
 namespace {
 
-// The parent of `pid` as /proc/PID/stat tells it; -1 when it is gone.
+// The parent of `pid`, read from /proc/PID/stat; -1 if the process no longer exists.
 pid_t parent_of(const char* pid) {
   char text[512];
   const Fd file(open((std::string("/proc/") + pid + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -40,14 +40,15 @@ pid_t parent_of(const char* pid) {
   const ssize_t length = file ? read_some(file.get(), room) : -1;
   if (length <= 0) return -1;
   text[length] = '\0';
-  // "pid (name) state ppid": the name may hold anything, so look for its last parenthesis.
+  // The text is "pid (name) state ppid ...". The name may contain anything, so look for the last
+  // parenthesis.
   const char* end = std::strrchr(text, ')');
   return end == nullptr || std::strlen(end) < 5 ? -1 : static_cast<pid_t>(std::atoi(end + 4));
 }
 
-// Whether this is the master of a connection that a user's sessions share (ControlPersist in
-// ssh_config(5)): an ssh on the way to a host leaves it behind, as "ssh: PATH [mux]". The sessions
-// would end with it.
+// Whether this process is the master of a connection that several sessions of a user share
+// (ControlPersist in ssh_config(5)). An ssh that connects to a host leaves it running, under the
+// title "ssh: PATH [mux]". If it were ended, the user's sessions would end with it.
 bool is_shared_connection(const char* pid) {
   constexpr std::string_view kBegin = "ssh: ", kEnd = " [mux]";
   char text[4096];
@@ -80,7 +81,7 @@ Children own_children(const std::vector<pid_t>& spared) {
   return children;
 }
 
-// Waits for all children that have ended; false when no child is left.
+// Reaps all children that have ended. Returns false if no child is left.
 bool reap() {
   pid_t pid = 0;
   while ((pid = waitpid(-1, nullptr, WNOHANG)) > 0) {
@@ -106,7 +107,7 @@ bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared) {
     if (children.rest.empty() && (children.spares_some || !spared.empty())) return true;
     if (deadline.expired()) return false;
     for (const pid_t pid : children.rest) kill(pid, SIGKILL);
-    // No descriptor says that "some child ended, or a grandchild became one", so look again soon.
+    // No descriptor becomes ready when a grandchild becomes a child, so look again soon.
     poll(nullptr, 0, 1);
   }
   return true;
@@ -140,7 +141,7 @@ void Orphans::reap(const std::function<bool(pid_t pid)>& is_owned) {
     siginfo_t ended{};
     if (waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
     if (is_owned(ended.si_pid)) {
-      may_wait_ = true;  // look again once its pidfd has been seen
+      may_wait_ = true;  // look again when its owner has seen its end
       return;
     }
     waitpid(ended.si_pid, nullptr, 0);

@@ -1,14 +1,14 @@
 #pragma once
 
-// The processes that this one started and those that they left behind: ends or awaits them all,
-// whatever group or session they moved to, and waits for orphans as they end.
+// The processes that this process started, and their descendants. The functions below end or await
+// all of them, whatever process group or session they moved to, and reap orphans as they end.
 //
 //   1. This process is a "child subreaper" (adopt_orphans), so each orphan among its descendants
 //      becomes its own child.
 //   2. It signals only its own children.
 //   3. The kernel gives the pid of a child to no other process before its parent has waited for it.
 //
-// By 2 and 3 no unrelated process can be hit; by 1 no descendant can hide.
+// By rules 2 and 3 no unrelated process can be signalled; by rule 1 no descendant can be missed.
 
 #include <functional>
 #include <vector>
@@ -24,37 +24,39 @@ namespace paceline::launcher {
 // From now on orphaned descendants become children of this process.
 void adopt_orphans();
 
-// Sends SIGKILL to all children but `spared`, then to the orphans that these leave, until none is
-// left. False when some still live at the deadline (stuck in the kernel). Spares the master of a
-// connection that the user's ssh sessions share, which an ssh among the descendants left behind.
+// Sends SIGKILL to all children except `spared`, then to the orphans that they leave, until none is
+// left. Returns false if some still live at the deadline (stuck in the kernel). Also spares an ssh
+// process that an ssh among the descendants left running as the master of a connection that several
+// sessions of the user share.
 bool end_all_descendants(Deadline deadline, const std::vector<pid_t>& spared = {});
 
-// Waits until all descendants have ended by themselves. False when some still live at the deadline.
+// Waits until all descendants have ended by themselves. Returns false if some still live at the
+// deadline.
 bool await_all_descendants(Deadline deadline);
 
-// The children of a process, of all its threads, as the kernel lists them; none where it does not
+// The children of a process, started by any of its threads. Empty if the kernel does not list them
 // (CONFIG_PROC_CHILDREN).
 std::vector<pid_t> children_of(pid_t pid);
 
-// Waits for orphans of ranks as they end. A rank itself is left to its owner, which keeps the order
-// of deaths.
+// Reaps the orphans of ranks as they end. Does not reap a rank itself: its owner does, and so sees
+// the order in which ranks ended.
 //
 // Thread safety: none.
 class Orphans {
  public:
-  // `loop` must outlive it. Error(kSystem).
+  // `loop` must outlive the object. Error(kSystem).
   explicit Orphans(EventLoop& loop);
   Orphans(const Orphans&) = delete;
   Orphans& operator=(const Orphans&) = delete;
 
   // Whether a child may have ended since the last call.
   bool may_wait();
-  // Waits for all that have ended, up to a child that `is_owned` by code which has yet to see its
-  // end; then may_wait() is true again.
+  // Reaps all children that have ended, until it meets one for which `is_owned` is true: other code
+  // has yet to see its end. In that case may_wait() is true again.
   void reap(const std::function<bool(pid_t pid)>& is_owned);
 
  private:
-  Fd ends_;  // SIGCHLD
+  Fd ends_;  // a signalfd for SIGCHLD
   bool may_wait_ = false;
 };
 

@@ -51,7 +51,7 @@ void EventLoop::turn(Deadline deadline) {
     const std::uint64_t tag = events[i].data.u64;
     const auto found = watched_.find(static_cast<int>(tag & 0xffffffff));
     if (found == watched_.end() || found->second.id != tag >> 32) continue;
-    const auto handler = found->second.handler;  // it may forget itself
+    const auto handler = found->second.handler;  // a copy: the handler may call forget() on itself
     (*handler)();
   }
 }

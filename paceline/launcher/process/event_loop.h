@@ -1,13 +1,13 @@
 #pragma once
 
-// Waits for descriptors of every kind (pipes, pidfds, timers, sockets) in one place and calls the
-// handler of each that is ready, in the order in which they became ready, as epoll reports it.
-// Parts of the agent that know nothing of each other share one loop and so one thread. Before it
-// calls any handler, the loop notices whether this process stood still (engine/core/awake_clock.h).
+// Waits for descriptors of every kind (pipes, pidfds, timers, sockets) in one place, and calls the
+// handler of each one that is ready, in the order in which epoll reports them. Parts of the agent
+// that do not know each other share one loop and therefore one thread. Before the loop calls any
+// handler, it checks whether this process was stopped (engine/core/awake_clock.h).
 //
-// Thread safety: none. Descriptors stay their owners'; forget() one before closing it. A handler
-// may watch and forget others and itself; one that was forgotten is not called any more, also when
-// its event had already been fetched.
+// Thread safety: none. The caller keeps the ownership of a descriptor, and calls forget() before
+// closing it. A handler may watch and forget any descriptor, including its own. A handler that has
+// been forgotten is not called again, even if its event has already been fetched.
 
 #include <cstdint>
 #include <functional>
@@ -31,19 +31,19 @@ class EventLoop {
 
   // Error(kSystem) for a descriptor that cannot be waited for, such as a plain file's.
   void watch(int fd, Handler handler, std::uint32_t events = EPOLLIN);
-  // Does nothing when `fd` is not watched.
+  // Changes the events to wait for. Does nothing when `fd` is not watched.
   void change(int fd, std::uint32_t events);
   void forget(int fd);
 
   // Waits until something is ready, at most until the deadline, and calls the handlers.
   void turn(Deadline deadline);
-  // Notices whether this process stood still since the turn. For callers that judge after a turn
-  // whether others are silent.
+  // Checks whether this process was stopped since the last turn. Call it before judging after a
+  // turn whether another process is silent.
   void look() { vigil_.look(); }
 
  private:
   struct Watched {
-    std::uint32_t id;  // tells it from an earlier one with the same descriptor number
+    std::uint32_t id;                  // differs from that of an earlier watch of the same number
     std::shared_ptr<Handler> handler;  // owned by the map and by a call under way
   };
 

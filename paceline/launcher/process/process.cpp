@@ -126,8 +126,8 @@ void bind_to(const std::vector<int>& cpus) {
 [[noreturn]] void become(const ProcessSpec& spec, pid_t parent, char** argv, char** envp) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(128 + SIGKILL);  // it died before the line above took effect
-  prctl(PR_SET_PTRACER, parent, 0, 0, 0);         // its helpers may read the rank's stack
+  if (getppid() != parent) _exit(128 + SIGKILL);  // the parent died before prctl() took effect
+  prctl(PR_SET_PTRACER, parent, 0, 0, 0);  // the launcher's helpers may read the rank's stack
   dup2(spec.stdin_fd, STDIN_FILENO);
   dup2(spec.stdout_fd, STDOUT_FILENO);
   dup2(spec.stderr_fd, STDERR_FILENO);
@@ -141,7 +141,9 @@ void bind_to(const std::vector<int>& cpus) {
   const char* hint = "";
   if (error == ENOEXEC) hint = " (another machine's binary, or a script without a #! line)";
   if (error == ENOENT && access(spec.path.c_str(), F_OK) == 0) {
-    hint = " (it is there, but not what its #! line names, or the loader that the binary needs)";
+    hint =
+        " (the file exists, but the interpreter in its #! line or the loader that the binary needs "
+        "does not)";
   }
   dprintf(STDERR_FILENO, "paceline: cannot execute %s: %s%s\n", spec.path.c_str(),
           std::strerror(error), hint);
@@ -173,7 +175,7 @@ const std::vector<int>& handled_signals() {
   return signals;
 }
 
-// SIGTERM is never ignored: there must be a way to end a job.
+// SIGTERM is never ignored, because it must always be possible to end a job.
 bool stays_ignored(int signal) {
   const bool of_terminal =
       signal == SIGHUP || signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP;

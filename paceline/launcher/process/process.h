@@ -1,7 +1,8 @@
 #pragma once
 
-// Starts a rank's process: finds the program along PATH, makes its environment, forks and executes
-// it. Also the signals that the launcher handles itself, and the descriptors that bring them.
+// Starts a rank's process: finds the program along PATH, prepares its environment, forks and
+// executes the program. Also declares the signals that the launcher handles itself, and their
+// descriptors.
 
 #include <array>
 #include <csignal>
@@ -17,8 +18,8 @@
 
 namespace paceline::launcher {
 
-// The program cannot be started. exit_code() is the shell's: 127 not found, 126 found but not
-// executable.
+// Thrown when the program cannot be started. exit_code() is the one that a shell would return: 127
+// if the program was not found, 126 if it was found but is not executable.
 class ProgramError : public std::runtime_error {
  public:
   ProgramError(int exit_code, const std::string& message)
@@ -29,25 +30,25 @@ class ProgramError : public std::runtime_error {
   int exit_code_;
 };
 
-// The value of PATH, or "".
+// The value of PATH; "" if it is not set.
 std::string own_path();
 
-// The path to execute for `name` as typed: as in a shell, a name without '/' is looked for along
-// `path`, the value of PATH. Throws ProgramError.
+// The path of the program `name`, as typed by the user. As in a shell, a name without '/' is
+// searched for along `path`, the value of PATH. Throws ProgramError.
 std::string find_program(const std::string& name, const std::string& path = own_path());
 
-// The variables of a process.
+// The environment variables of a process.
 using Environment = std::map<std::string, std::string>;
 
-// This process's own variables.
+// The environment variables of this process.
 Environment inherited_environment();
 
 // The variables that `worker` adds to or changes in `inherited`.
 Environment added_variables(const Environment& worker, const Environment& inherited);
 
-// How to start one rank: in a process group of its own, on its own cpus, with its own streams, and
-// with the kernel's promise that it dies with the process that started it. Arguments go to execve
-// as they are; no shell is involved.
+// How to start one rank: in a process group of its own, on its own cpus and with its own streams.
+// The kernel kills the rank when the thread that started it ends. Arguments are passed to execve()
+// unchanged; no shell is involved.
 struct ProcessSpec {
   std::string path;                  // the program to execute
   std::vector<std::string> command;  // argv
@@ -63,11 +64,11 @@ struct Process {
   Fd pidfd;  // readable once the process has ended
 };
 
-// Error(kSystem) when no process can be made. When the program cannot be executed after all, the
-// process writes the reason to its stderr and exits with 126 or 127.
+// Error(kSystem) when no process can be made. If the program turns out not to be executable, the
+// new process writes the reason to its stderr and exits with 126 or 127.
 //
-// Requires: called from the main thread, which must live as long as the rank, because the kernel's
-// promise is for a thread.
+// Requires: called from the main thread, which must live as long as the rank: the kernel kills the
+// rank when the thread that started it ends.
 Process start_process(const ProcessSpec& spec);
 
 // Both ends of a pipe, close-on-exec.
@@ -77,24 +78,25 @@ struct Pipe {
 // Error(kSystem).
 Pipe make_pipe();
 
-// Each of these ends the job when the launcher gets it.
+// Each of these signals ends the job when the launcher receives it.
 inline constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU};
 
-// The signals that the launcher handles itself; blocked in it, and unblocked again in every rank. A
-// signal of the terminal that was ignored at the start stays ignored: a user who starts the
-// launcher with nohup, or in the background of a script, wants it to go on.
+// The signals that the launcher handles itself. They are blocked in the launcher and unblocked
+// again in every rank. A signal of the terminal that was ignored at the start stays ignored,
+// because a user who starts the launcher with nohup, or in the background of a script, wants it to
+// continue.
 const std::vector<int>& handled_signals();
 void block_handled_signals();
-// The handled signals that come from outside: all but SIGCHLD.
+// The handled signals that other processes send: all except SIGCHLD.
 std::vector<int> outside_signals();
 bool stays_ignored(int signal);
-// Whether the launcher passes it on to the ranks, and goes on itself.
+// Whether the launcher passes the signal on to the ranks and continues to run itself.
 bool is_for_ranks(int signal);
 
-// A signalfd(2), non-blocking. Error(kSystem).
+// Makes a non-blocking signalfd(2) for the signals. Error(kSystem).
 Fd make_signal_fd(std::span<const int> signals);
 
-// pidfd_open(2). Error(kSystem).
+// Opens a pidfd for the process (pidfd_open(2)). Error(kSystem).
 Fd open_pidfd(pid_t pid);
 
 }  // namespace paceline::launcher

@@ -48,13 +48,13 @@ std::string signal_name(int signal) {
 
 void end_by_signal(int signal) {
   std::fflush(nullptr);
-  prctl(PR_SET_DUMPABLE, 0);  // SIGQUIT, SIGXCPU
+  prctl(PR_SET_DUMPABLE, 0);  // no core file for SIGQUIT or SIGXCPU
   std::signal(signal, SIG_DFL);
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, signal);
   raise(signal);
-  sigprocmask(SIG_UNBLOCK, &one, nullptr);  // dies here
+  sigprocmask(SIG_UNBLOCK, &one, nullptr);  // the signal ends this process here
   _exit(128 + signal);
 }
 
@@ -62,7 +62,7 @@ namespace {
 
 constexpr unsigned long kExiting = 0x4;  // PF_EXITING of linux/sched.h
 
-// "pid (name) state ppid group session tty tpgid flags ...": the name may hold anything.
+// Reads "pid (name) state ppid group session tty tpgid flags ..."; the name may contain anything.
 bool is_exiting(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;

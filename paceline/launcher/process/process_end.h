@@ -1,7 +1,7 @@
 #pragma once
 
-// How processes end: the end of a rank as a value, whether a signal is ending a process at this
-// moment, and ending this process as a signal would.
+// How processes end: the end of a rank as a value; a check whether a signal is ending a process at
+// this moment; and a function that ends this process by a signal.
 
 #include <chrono>
 #include <cstdint>
@@ -26,37 +26,38 @@ struct RankEnd {
 
   bool failed() const { return exit_code != 0 || signal != 0; }
   bool stopped_as_agreed() const { return signal == 0 && exit_code == kStoppedAsAgreed; }
-  // As a shell reports it: the exit code, or 128 + signal.
+  // The status that a shell would report: the exit code, or 128 + signal.
   int status() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 
-// Waits for a child, also when signals interrupt; the status word of waitpid.
+// Waits for a child, even if signals interrupt the call. Returns the status word of waitpid().
 int await_end(pid_t child);
-// As a shell reports that word: the exit code, or 128 + signal.
+// The status that a shell would report for that word: the exit code, or 128 + signal.
 int shell_status(int wait_status);
-// From that word.
+// Makes a RankEnd from that word.
 RankEnd rank_end(int rank, pid_t pid, int wait_status, std::chrono::duration<double> after);
 
-// "SIGKILL", "SIGTERM", ...
+// The name of a signal: "SIGKILL", "SIGTERM", ...
 std::string signal_name(int signal);
 
-// "exit code 3", "killed by SIGSEGV".
+// A text such as "exit code 3" or "killed by SIGSEGV".
 std::string describe(const RankEnd& end);
 
-// Flushes stdio, then dies of `signal`, without a core file. Where the kernel does not let it die,
-// as a container's first process, it exits with 128 + `signal`.
+// Flushes stdio, then ends this process by `signal`, without a core file. If the kernel does not
+// let the signal end it, because it is the first process of a container, exits with 128 + `signal`.
 //
-// A process that caught a signal ends so because parents distinguish the two: after a Ctrl-C a
-// shell goes on with its loop when a command exits, whatever the exit code, and ends the loop when
-// SIGINT killed it; make removes half-made targets; systemd takes SIGTERM for a clean stop and exit
-// code 143 for a failure.
+// A process that caught a signal should end by that signal, because parents distinguish this from
+// an exit code. After a Ctrl-C a shell continues its loop if the command exited, with any exit
+// code, but ends the loop if SIGINT killed the command; make removes unfinished targets; systemd
+// treats an end by SIGTERM as a clean stop, and exit code 143 as a failure.
 [[noreturn]] void end_by_signal(int signal);
 
-// True for a child, not waited for yet, that a signal has ended or is ending. Waits until the
-// deadline for one that is on its way out; does not wait for any other.
+// Whether a signal has ended the child `child`, or is ending it. Requires: the child has not been
+// waited for. If the child is about to end, waits for that until the deadline; otherwise returns at
+// once.
 //
-// A process on its way out breaks its connections before the kernel calls it ended. So a process
-// that notices may be seen to end first, although it only followed.
+// The kernel closes the connections of a dying process before it reports the process as ended. So a
+// peer that exits because of the closed connection may be seen to end first.
 bool died_of_signal(const Process& child, Deadline deadline);
 
 }  // namespace paceline::launcher

@@ -20,8 +20,8 @@ namespace paceline::launcher {
 
 namespace {
 
-constexpr rlim_t kPerRank = 6;   // two pipes, a log, a pidfd; a seed's socket and pidfd
-constexpr rlim_t kForAll = 128;  // the launcher's own, and more connections of the store
+constexpr rlim_t kPerRank = 6;   // two pipes, a log and a pidfd; the socket and pidfd of a seed
+constexpr rlim_t kForAll = 128;  // for the launcher itself, and for other connections to the store
 
 rlimit original_limit{};
 bool raised = false;
@@ -29,16 +29,15 @@ bool raised = false;
 }  // namespace
 
 void require_descriptors(int num_local_ranks) {
-  // One more per rank for its connection to the store.
+  // Each rank needs one more descriptor, for its connection to the store.
   const rlim_t needed = (kPerRank + 1) * static_cast<rlim_t>(num_local_ranks) + kForAll;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur >= needed) return;
   if (limit.rlim_max < needed) {
     fail(ErrorCode::kSystem,
-         "{} ranks need {} open files, the hard limit is {}; raise it (ulimit -Hn {}) or start "
-         "fewer "
-         "ranks",
+         "{} ranks need {} open files, but the hard limit is {}; raise it (ulimit -Hn {}) or start "
+         "fewer ranks",
          num_local_ranks, needed, limit.rlim_max, needed);
   }
   original_limit = limit;
@@ -70,14 +69,14 @@ bool prefer_memory_of(const std::vector<int>& numa_nodes) {
     if (node >= 0 && node < kMaxNodes) mask[node / kBitsPerWord] |= 1UL << node % kBitsPerWord;
   }
   if (set_policy(MPOL_PREFERRED_MANY, mask)) return true;
-  // Before Linux 5.15 a preference is for one node only.
+  // Before Linux 5.15 only a single node can be preferred.
   return errno == EINVAL && numa_nodes.size() == 1 && set_policy(MPOL_PREFERRED, mask);
 }
 
 namespace {
 
-// Sets SO_REUSEADDR after binding a port that the kernel picked: set before, the kernel could pick
-// one that another launcher reserved in the same way.
+// Sets SO_REUSEADDR. If the kernel is to pick the port, call this after bind(): otherwise the
+// kernel could pick a port that another launcher has reserved in the same way.
 void allow_reuse(const Fd& socket) {
   const int on = 1;
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -96,8 +95,8 @@ ReservedPort reserve_port(std::uint16_t port) {
   if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     throw system_error(
-        fmt::format("--master-port {0} cannot be used (who holds it: ss -ltnp 'sport = :{0}'; "
-                    "without the flag a free port is taken)",
+        fmt::format("--master-port {0} cannot be used (to see which process uses it: ss -ltnp "
+                    "'sport = :{0}'; without the flag a free port is chosen)",
                     port),
         error);
   }

@@ -28,21 +28,21 @@
 namespace paceline::launcher {
 namespace {
 
-// Passes what is typed on a terminal on to rank 0. A rank is not in the terminal's foreground
-// process group and would be stopped if it read there itself. While this process is in the
-// background it leaves the terminal alone; nothing tells a process that it came to the foreground
-// again, so it looks for that from time to time.
+// Passes the input typed on a terminal on to rank 0. A rank is not in the terminal's foreground
+// process group, so it would be stopped if it read from the terminal itself. While this process is
+// in the background, it does not read from the terminal either. No event tells a process that it is
+// in the foreground again, so it checks from time to time.
 class StdinRelay {
  public:
-  // `terminal` is not owned; `to_rank` is the non-blocking writing end of rank 0's stdin.
+  // Does not own `terminal`. `to_rank` is the non-blocking writing end of rank 0's stdin.
   StdinRelay(int terminal, Fd to_rank) : terminal_(terminal), to_rank_(std::move(to_rank)) {}
 
-  // The descriptor to poll now, or -1, and the events.
+  // The descriptor to poll now (-1: none), and the events to poll for.
   int poll_fd() const;
   short poll_events() const;
-  // It only waits for this process to come to the foreground: ask poll_fd() again soon.
+  // Whether it waits for this process to come to the foreground. If so, call poll_fd() again soon.
   bool waits_for_foreground() const;
-  // Call when poll_fd() is ready.
+  // Call this when poll_fd() is ready.
   void pass_on();
 
  private:
@@ -54,7 +54,7 @@ class StdinRelay {
   std::string pending_;
 };
 
-// At most PIPE_BUF, so that a non-blocking write takes all or nothing.
+// At most PIPE_BUF, so that a non-blocking write accepts all bytes or none.
 constexpr std::size_t kInputChunk = 4096;
 
 int StdinRelay::poll_fd() const {
@@ -96,7 +96,8 @@ sigset_t only(int signal) {
   return set;
 }
 
-// The agent is in no foreground: a Ctrl-Z is the supervisor's alone.
+// Includes SIGTSTP, because only the supervisor is in the terminal's foreground process group and
+// so receives a Ctrl-Z.
 Fd make_supervisor_signal_fd() {
   std::vector<int> signals = outside_signals();
   if (!stays_ignored(SIGTSTP)) {
@@ -130,7 +131,7 @@ class Supervisor {
   StdinRelay relay_;
   Fd signals_;
   int interrupts_ = 0;
-  int stop_signal_ = 0;  // the first that asks for the end; 0: none
+  int stop_signal_ = 0;  // the first signal that asks the job to end; 0: none
 };
 
 int Supervisor::wait() {
@@ -160,7 +161,8 @@ void Supervisor::pass_signals_on() {
   }
 }
 
-// For when the agent has ended: a signal that came before counts.
+// Call this when the agent has ended, so that signals that arrived before are still taken into
+// account.
 void Supervisor::note_signals() {
   signalfd_siginfo info;
   while (read_record(signals_.get(), info)) {
@@ -170,18 +172,19 @@ void Supervisor::note_signals() {
   }
 }
 
-// An agent that is ending acts on no signal; one that does not empty the pipe is not waited for.
+// An agent that is ending no longer acts on signals. Waits at most 1 s for an agent that does not
+// read its pipe.
 void Supervisor::pass_on(unsigned char signal) {
   write_whole(control_.get(), std::as_bytes(std::span(&signal, 1)), Deadline::after(1s));
 }
 
-// Where no shell could continue this process, the kernel does not stop it, and the ranks go on at
-// once.
+// Stops the ranks, then this process; continues the ranks afterwards. If no shell could continue
+// this process, the kernel does not stop it, and the ranks continue at once.
 void Supervisor::suspend() {
   const sigset_t stop = only(SIGTSTP);
   pass_on(SIGTSTP);
   raise(SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // stops here
+  sigprocmask(SIG_UNBLOCK, &stop, nullptr);  // the pending SIGTSTP stops this process here
   sigprocmask(SIG_BLOCK, &stop, nullptr);
   pass_on(SIGCONT);
 }
@@ -193,7 +196,7 @@ int Supervisor::finish() {
     const int code = WEXITSTATUS(status);
     note_signals();
     if (stop_signal_ != 0 && code == 128 + stop_signal_) end_by_signal(stop_signal_);
-    // The ranks got the same signal, saved, and had ended before the agent heard of it.
+    // The ranks received the same signal, saved their state and ended before the agent received it.
     if (stop_signal_ != 0 && code == 0) {
       std::fprintf(stderr, "paceline: stopped by %s; all ranks have ended\n",
                    signal_name(stop_signal_).c_str());
@@ -212,17 +215,19 @@ int Supervisor::finish() {
   return 128 + WTERMSIG(status);
 }
 
-// Only rank 0 holds the input, so that its writer notices when no process reads any more.
+// Replaces this process's stdin by /dev/null. Then only rank 0 holds the input, so its writer
+// notices when no process reads it any more.
 void let_go_of_input() {
   const Fd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   dup2(nothing.get(), STDIN_FILENO);
 }
 
-// The terminal's signals up to this moment were meant for the supervisor.
+// Moves the agent to a process group of its own. Drops a SIGTSTP that is pending, because it was
+// meant for the supervisor.
 void leave_foreground() {
   setpgid(0, 0);
   if (stays_ignored(SIGTSTP)) return;
-  signal(SIGTSTP, SIG_IGN);  // drops one that waits
+  signal(SIGTSTP, SIG_IGN);  // drops a pending SIGTSTP
   signal(SIGTSTP, SIG_DFL);
   const sigset_t stop = only(SIGTSTP);
   sigprocmask(SIG_UNBLOCK, &stop, nullptr);
@@ -242,7 +247,7 @@ void leave_foreground() {
     std::fprintf(stderr, "paceline run: %s\n", error.what());
     status = kExitEnvironment;
     end_all_descendants(Deadline::after(5s));
-  } catch (const std::system_error& error) {  // of a std::jthread
+  } catch (const std::system_error& error) {  // thrown by std::jthread
     std::fprintf(stderr,
                  "paceline run: starting a thread: %s (see ulimit -u and the pids cgroup)\n",
                  error.code().message().c_str());
@@ -266,7 +271,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
   block_handled_signals();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a log at the limit of file sizes is like a full disk
+  signal(SIGXFSZ, SIG_IGN);  // a log at the file size limit then gets an error, not a signal
   adopt_orphans();
   const bool terminal = isatty(STDIN_FILENO) == 1;
   Pipe control = make_pipe();
@@ -275,7 +280,7 @@ int run_supervised(const std::function<int(AgentChannel)>& agent) {
     if (*end) fcntl(end->get(), F_SETFL, O_NONBLOCK);
   }
   Fd stdin_fd = terminal ? std::move(typed.read_end) : Fd(fcntl(0, F_DUPFD_CLOEXEC, 3));
-  Fd signals = make_supervisor_signal_fd();  // before there are ranks that a Ctrl-Z must reach
+  Fd signals = make_supervisor_signal_fd();  // before there are ranks that a Ctrl-Z must stop
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid < 0)

@@ -1,20 +1,21 @@
 #pragma once
 
-// The supervisor is the process that the user started, and whose death must leave nothing behind.
-// It forks the agent, which does the launching, and then only waits, and passes on signals and the
-// input of a terminal. The two watch each other:
+// The supervisor is the process that the user started. When it dies, no process of the job may be
+// left. It forks the agent, which starts the ranks; afterwards it only waits, and passes on signals
+// and the input of a terminal. The two watch each other:
 //
 //   paceline run (supervisor) ── paceline run (agent) ─┬─ rank 0 ── its children
 //                                                      └─ rank 1 ── ...
 //
-// kill -9 of the supervisor: the agent's control pipe ends, and it ends all its descendants. kill
-// -9 of the agent: the kernel kills the ranks (each asked for that), their orphans become the
-// supervisor's children, and it ends them. No lists of pids are kept.
+// After kill -9 of the supervisor the agent finds its control pipe closed and ends all its
+// descendants. After kill -9 of the agent the kernel kills the ranks (each has asked for that),
+// their orphans become children of the supervisor, and the supervisor ends them. No lists of pids
+// are kept.
 //
 // The agent is in a process group of its own, so a Ctrl-C reaches the supervisor alone and is
-// passed on exactly once. So is a Ctrl-Z: the agent stops the ranks, but goes on itself to answer
-// processes that ask about the job; then the supervisor stops. Whatever continues the supervisor
-// continues the ranks.
+// passed on exactly once. A Ctrl-Z is passed on in the same manner: the agent stops the ranks, but
+// continues itself, to answer processes that ask about the job; then the supervisor stops. When the
+// supervisor is continued, so are the ranks.
 
 #include <functional>
 #include <optional>
@@ -23,17 +24,17 @@
 
 namespace paceline::launcher {
 
-// The agent's end.
+// The agent's end of its connection to the supervisor.
 struct AgentChannel {
-  Fd control;   // one byte per signal to act on
+  Fd control;   // one byte for each signal that the agent must handle
   Fd stdin_fd;  // the input of rank 0
 
-  // The next signal; nothing when none has come; 0: the supervisor is gone.
+  // The next signal; nullopt when none has arrived; 0 when the supervisor has ended.
   std::optional<int> next_signal() const;
 };
 
 // Runs `agent` in the child and returns its exit code, or 128 + N when signal N killed it. Does not
-// return when a signal to this process ended the job: this process then dies of it as well
+// return when a signal to this process ended the job: then the same signal ends this process too
 // (process_end.h). Requires: no other threads.
 int run_supervised(const std::function<int(AgentChannel)>& agent);
 

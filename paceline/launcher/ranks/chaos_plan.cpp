@@ -32,14 +32,14 @@ std::uint64_t number_of(const std::string& text, const std::string& item) {
   return *value;
 }
 
-// 1/15s is one fault in 15 s, 4/60s are four in a minute.
+// "1/15s" is one fault in 15 s; "4/60s" is four faults in a minute.
 double mean_seconds_of(const std::string& rate, const std::string& item) {
   const auto slash = rate.find('/');
-  check(slash != std::string::npos, "--chaos: '{}': a rate is 1/15s", item);
+  check(slash != std::string::npos, "--chaos: '{}': a rate has the form 1/15s", item);
   const auto count = static_cast<double>(number_of(rate.substr(0, slash), item));
   const double seconds = seconds_of(rate.substr(slash + 1), item);
   check(count > 0 && seconds / count >= kShortest,
-        "--chaos: '{}': a rate is at least 1 fault, and at most one a millisecond", item);
+        "--chaos: '{}': a rate must be at least 1 fault, and at most one per millisecond", item);
   return seconds / count;
 }
 
@@ -76,7 +76,7 @@ void set_moment(Fault& fault, const std::string& moment, const std::string& item
     return;
   }
   fault.at_step = number_of(moment.substr(by_steps.size()), item);
-  check(fault.rank.has_value(), "--chaos: '{}': a moment by steps needs a rank: kill:rank=1@step50",
+  check(fault.rank.has_value(), "--chaos: '{}': a fault at a step needs a rank: kill:rank=1@step50",
         item);
 }
 
@@ -91,7 +91,7 @@ Fault parse_fault(const std::string& item) {
   if (at != std::string::npos) set_moment(fault, item.substr(at + 1), item);
   const int moments =
       (fault.mean_seconds > 0) + (fault.every_seconds > 0) + (at != std::string::npos ? 1 : 0);
-  check(moments <= 1, "--chaos: '{}': one of rate, every and @ only", item);
+  check(moments <= 1, "--chaos: '{}': give only one of rate, every and @", item);
   return fault;
 }
 
@@ -101,7 +101,7 @@ std::vector<Fault> parse_faults(const std::string& text) {
   std::vector<Fault> faults;
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) faults.push_back(parse_fault(item));
-  check(!faults.empty(), "--chaos: no fault is given; one is {}", kForm);
+  check(!faults.empty(), "--chaos: no fault is given; a fault is {}", kForm);
   return faults;
 }
 
@@ -114,7 +114,8 @@ ChaosPlan::ChaosPlan(const std::vector<Fault>& faults, std::uint64_t seed) : ran
   }
 }
 
-// In [0, 1). The same on every machine, unlike the distributions of the standard library.
+// Returns a random number in [0, 1). The sequence is the same on every machine, unlike with the
+// distributions of the standard library.
 double ChaosPlan::uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
 void ChaosPlan::plan_next(Pending& pending) {

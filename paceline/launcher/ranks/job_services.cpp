@@ -17,10 +17,9 @@ namespace paceline::launcher {
 
 namespace {
 
-// GNU's OpenMP spins for milliseconds unless told otherwise, and where any other program wants the
-// core, the thread that is waited for does not run as long. This many rounds take as long as a
-// sleep and a wake-up (docs/placement.md). LLVM's and Intel's OpenMP yield the core while they
-// spin.
+// By default GNU's OpenMP spins for milliseconds. If another program also uses the core, the thread
+// for which the others wait cannot run during that time. This many rounds take as long as a sleep
+// and a wake-up (docs/placement.md). LLVM's and Intel's OpenMP yield the core while they spin.
 constexpr const char* kShortSpin = "1000";
 
 void set_place(Environment& env, const LaunchOptions& options, const NodePlace& place,
@@ -47,22 +46,22 @@ void set_threads(Environment& env, const LaunchOptions& options, int local_rank,
   if (options.threads_per_rank) {
     env["OMP_NUM_THREADS"] = threads;
     env["OPENBLAS_NUM_THREADS"] = threads;
-    // These two follow OMP_NUM_THREADS as long as they are not set.
+    // These two libraries use OMP_NUM_THREADS unless their own variable is set.
     for (const char* name : {"MKL_NUM_THREADS", "BLIS_NUM_THREADS"}) {
       if (env.contains(name)) env[name] = threads;
     }
   }
-  env.erase("PACELINE_THREAD_SHARE");  // of a launcher around this one
+  env.erase("PACELINE_THREAD_SHARE");  // set by an outer launcher
   if (!inherited_threads(env)) env["OMP_NUM_THREADS"] = env["PACELINE_THREAD_SHARE"] = threads;
-  // A number of OpenMP threads that the user chose holds for OpenBLAS as well.
+  // If the user chose a number of OpenMP threads, OpenBLAS uses the same number.
   env.try_emplace("OPENBLAS_NUM_THREADS", std::to_string(*inherited_threads(env)));
-  // Threads that spin while they wait would steal the cpu from the ranks they wait for.
+  // Threads that spin while they wait would take processor time from the ranks for which they wait.
   if (placement.oversubscribed) env.try_emplace("OMP_WAIT_POLICY", "PASSIVE");
   if (!env.contains("OMP_WAIT_POLICY")) env.try_emplace("GOMP_SPINCOUNT", kShortSpin);
 }
 
-// Another launcher's variables about this process do not hold for its ranks, and would make a
-// launcher that a rank starts itself look like the same.
+// Removes another launcher's variables about this process. They do not describe its ranks, and a
+// launcher that a rank itself starts could be mistaken for that other launcher.
 void forget_outer_launcher(Environment& env) {
   for (const char* name :
        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -72,7 +71,8 @@ void forget_outer_launcher(Environment& env) {
   }
 }
 
-// Relative folders are the launcher's, whatever folder a rank changes to.
+// Makes relative folders absolute: they are relative to the launcher's folder, even if a rank
+// changes to another one.
 void settle_folders(Environment& env) {
   for (const char* name : {"PACELINE_PROFILE", "PACELINE_STEP_LOG", "PACELINE_TIMELINE_DIR"}) {
     const auto folder = env.find(name);
@@ -93,7 +93,7 @@ Environment worker_environment(const Environment& inherited, const LaunchOptions
   set_threads(env, options, local_rank, placement);
   if (!options.backend.empty()) env["PACELINE_BACKEND"] = options.backend;
   if (options.encrypt) env["PACELINE_ENCRYPT"] = "1";
-  env.erase("PACELINE_LOGICAL_SHARDS");  // the options' default
+  env.erase("PACELINE_LOGICAL_SHARDS");  // the options already contain its value
   if (options.logical_shards > 0) {
     env["PACELINE_LOGICAL_SHARDS"] = std::to_string(options.logical_shards);
   }
@@ -120,8 +120,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswer{1};
 
-// The secret of the user's file, which ranks can read as well, or else a new one. The secret that
-// an outer job handed to this process is not this job's.
+// Returns the secret in the user's file, which ranks can read as well, or else a new one. Does not
+// use the secret that an outer job passed to this process.
 Secret choose_secret() {
   const auto of_file = find_job_secret([](const std::string& name) {
     return name == "PACELINE_SECRET_FD" ? std::nullopt : process_environment()(name);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The launcher's services for ranks: their environment, the job's store, port
-// and secret, and memory that outlives them.
+// The launcher's services for ranks: their environment, the job's store, port and secret, and
+// memory that outlives the ranks.
 
 #include <cstdint>
 #include <memory>
@@ -29,49 +29,51 @@ struct JobAddresses {
 };
 
 // The environment of one rank: the variables that the launcher inherited, plus torchrun's (with the
-// same names, so that Python scripts run unchanged), thread counts and the job's store; without the
-// variables of MPI's launchers and torchrun about the launcher itself. OMP_NUM_THREADS,
-// OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT of the user stay as they are. Pure.
+// same names, so that Python scripts run unchanged), thread counts and the job's store. Leaves out
+// the variables in which MPI's launchers and torchrun describe the launcher itself. Keeps the
+// user's own OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, OMP_WAIT_POLICY and GOMP_SPINCOUNT. Pure.
 Environment worker_environment(const Environment& inherited, const LaunchOptions& options,
                                const NodePlace& place, int local_rank, const Placement& placement,
                                const JobAddresses& addresses);
 
 // Sets the variables about the rank's stdout, a terminal that the launcher made
-// (launcher/output/rank_output.h). A rank may draw if only its output is on the launcher's
-// terminal. For any other rank the terminal is a dumb one, so that logs and files get no colours,
-// unless the user forces them.
+// (launcher/output/rank_output.h). A rank may use colours and move the cursor if its output is the
+// only one on the launcher's terminal. For any other rank TERM says that the terminal is dumb, so
+// that logs and files get no colours, unless the user forces them.
 void set_terminal(Environment& env, const LaunchOptions& options, const NodePlace& place,
                   int local_rank);
 
-// The secret of a job on several nodes: the one that --hosts sent, or that of PACELINE_SECRET_FILE.
-// Error(kInvalid) if there is none.
+// The secret of a job on several nodes: the one that the launcher of --hosts sent, or the one in
+// PACELINE_SECRET_FILE. Error(kInvalid) if there is none.
 Secret require_job_secret(const LaunchOptions& options);
 
-// The job's store, a port for programs that bring a store of their own, and the secret that only
+// The job's store, a port for programs that create a store of their own, and the secret that only
 // this job knows.
 //
 // On one node the store listens on loopback, on a port that the kernel picks; MASTER_PORT is
-// another one, kept free (launcher/process/rank_resources.h). Of several nodes each has such
-// services, on the address by which the others reach it, and all use those of the node with rank 0.
-// Each generation has services of its own, so that nothing of an older one reaches a rank.
+// another port, which is kept free (launcher/process/rank_resources.h). If there are several nodes,
+// each one has such services, on the address at which the others reach it, and all use the services
+// of the node with rank 0. Each generation has its own services, so that no data of an older
+// generation reaches a rank.
 //
-// The secret travels in a memfd that each rank inherits, never in an argument or a variable.
+// The secret is passed in a memfd that each rank inherits, never in an argument or a variable.
 class JobServices {
  public:
-  // For a job on one node, with a secret of its own. Claims ports; starts no thread yet.
-  // Error(kSystem) for a port that is taken.
+  // For a job on one node; chooses the secret. Claims ports, but does not start a thread yet.
+  // Error(kSystem) for a port that is in use.
   explicit JobServices(const LaunchOptions& options);
-  // For one of several nodes, which the others reach at `host`.
+  // For one of several nodes; the other nodes reach this one at `host`.
   JobServices(const std::string& host, const Secret& secret);
 
-  // A new descriptor with the secret, for one rank: each has a read position of its own.
+  // A new descriptor of the secret's memfd, for one rank: each descriptor has its own read
+  // position.
   Fd make_secret_fd() const;
   JobAddresses addresses() const { return addresses_; }
   Offer offer() const { return offer_; }
-  // Uses another node's services and gives up the claims of this one.
+  // Uses another node's services, and releases the ports that this node has claimed.
   void use(const Offer& others);
-  // Which ranks wait, and for which, in the first meeting of a generation. Empty where another
-  // node's store is used, or when this one does not answer within a second.
+  // Which ranks wait, and for which ranks, in the first meeting of a generation. Empty if another
+  // node's store is used, or if this node's store does not answer within a second.
   Absence meeting(int generation, int world_size);
   // Starts the store's thread, unless another node's is used. Requires: all ranks have been forked.
   void start_store();
@@ -84,20 +86,20 @@ class JobServices {
   Offer offer_;
   JobAddresses addresses_;
   ReservedPort reserved_;
-  Fd store_listener_;  // until the store takes it
+  Fd store_listener_;  // until start_store() passes it to the store
   std::unique_ptr<TcpStoreServer> store_;
-  std::unique_ptr<TcpStore> onlooker_;  // a client of that store
+  std::unique_ptr<TcpStore> onlooker_;  // a client of store_, for meeting()
 };
 
-// Memory in which a job's ranks may keep their state beyond their own deaths (MemoryCheckpoint): a
-// file without a name, which the agent holds, so that it lives exactly as long as the job on this
-// host. It takes no memory until ranks write to it.
+// Memory in which a job's ranks can keep state that survives the ranks (MemoryCheckpoint): a file
+// without a name that the agent holds open, so it exists exactly as long as the job runs on this
+// host. It uses no memory until ranks write to it.
 class JobMemory {
  public:
   JobMemory();
 
-  // Sets the variable that tells a rank where the memory is, unless the user has named another
-  // place or the system gave none.
+  // Sets the variable that tells a rank where the memory is, unless the user has set the variable
+  // or the system could not provide the memory.
   void add_variables(Environment& environment) const;
 
  private:

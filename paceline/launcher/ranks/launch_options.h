@@ -1,6 +1,6 @@
 #pragma once
 
-// The options of `paceline run`, parsed and checked, and the plan that follows from them. Values.
+// The options of `paceline run`, parsed and checked, and the plan that is made from them. Values.
 
 #include <chrono>
 #include <cstdint>
@@ -28,58 +28,58 @@ struct ConsoleStreams {
 // How the nodes of a job find and watch each other.
 struct MeetingOptions {
   Endpoint endpoint;            // where the first agents meet
-  std::optional<bool> is_host;  // whether this node's agent listens there; nothing: node 0's does,
+  std::optional<bool> is_host;  // whether this node's agent listens there; nullopt: node 0's does,
                                 // or the agent of the host with this address
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(10);
   std::chrono::nanoseconds last_call_timeout = std::chrono::seconds(3);
   std::chrono::milliseconds keep_alive_interval = KeepAlive{}.interval;
-  std::optional<int> keep_alive_attempts;  // nothing: keep_alive() chooses
+  std::optional<int> keep_alive_attempts;  // nullopt: keep_alive() chooses
 };
 
 struct LaunchOptions : JobTerms {
   std::vector<std::string> command;  // the program as typed, then its arguments, untouched
 
   int num_local_ranks = 1;
-  std::optional<int> node_rank;  // nothing: in the order in which nodes arrive
-  MeetingOptions meeting;        // of several nodes
-  bool fork_server = true;       // later generations start from loaded processes (rank_seeds.h)
-  std::vector<Fault> chaos;      // faults on purpose
+  std::optional<int> node_rank;  // nullopt: in the order in which nodes arrive
+  MeetingOptions meeting;        // for several nodes
+  bool fork_server = true;       // later generations are forked from seeds (rank_seeds.h)
+  std::vector<Fault> chaos;      // faults to inject
   std::uint64_t chaos_seed = 0;
 
   std::string master_addr = "127.0.0.1";
-  std::uint16_t master_port = 0;  // 0: a free one
-  std::string role = kNoRole;     // of this node's ranks, where the job has no roles, ...
+  std::uint16_t master_port = 0;  // 0: a free port
+  std::string role = kNoRole;     // of this node's ranks, if the job has no roles, ...
   bool role_serves = false;       // ... and whether the job ends without waiting for them
   std::string stack_helper;       // the path of the command paceline (diagnosis/stack_reader.h)
 
-  std::string backend;   // the ranks' PACELINE_BACKEND; empty: as it is
-  bool encrypt = false;  // the ranks' PACELINE_ENCRYPT; false: as it is
+  std::string backend;   // the ranks' PACELINE_BACKEND; empty: not changed
+  bool encrypt = false;  // sets the ranks' PACELINE_ENCRYPT; false: not changed
   std::optional<int> threads_per_rank;
   Binding binding;
   bool report_bindings = false;
 
-  std::string timeline;                    // the trace to write at the end; empty: none
+  std::string timeline;                    // path of the trace to write at the end; empty: none
   std::string log_dir;                     // empty: a temporary one, removed after success
   std::vector<ConsoleStreams> console;     // one per local rank
-  bool show_rank_0 = false;                // all its output, on whichever node it runs
+  bool show_rank_0 = false;                // show all output of rank 0, on whichever node it runs
   std::vector<ConsoleStreams> redirected;  // kept off the console; one per local rank, or empty
   bool prefix_lines = false;               // "[3] " before every console line
-  bool terminal = false;                   // the console is one that can be drawn on
+  bool terminal = false;                   // the console is a terminal on which one can draw
 
   std::chrono::nanoseconds shutdown_timeout = std::chrono::seconds(10);
 
   std::chrono::nanoseconds hang_timeout = std::chrono::seconds(30);  // 0: hangs are not reported
-  bool kill_hanging = false;  // ends ranks that block the others
-  // A rank that keeps the others waiting for so long is reported; 0: never.
+  bool kill_hanging = false;  // after a hang, ends the ranks that block the others
+  // A rank that keeps the others waiting for this long is reported; 0: never.
   std::chrono::nanoseconds straggler_patience = std::chrono::seconds(30);
 
-  std::optional<HostPart> part;  // given when a launcher on another host started this one, ...
-  int notices_fd = -1;           // ... and where that one reads this one's words, as frames
+  std::optional<HostPart> part;  // set if a launcher on another host started this one, ...
+  int notices_fd = -1;           // ... and where it reads this launcher's messages, as frames
 
   const JobTerms& terms() const { return *this; }
   bool several_nodes() const { return num_nodes > 1; }
-  // A connection of --hosts shows at once when a host is lost. So where the loss of a host ends the
-  // job, silence between the agents counts as a loss only after a longer time.
+  // With --hosts, a lost host is noticed at once because its connection breaks. So if the loss of a
+  // host ends the job, silence between the agents counts as a loss only after a longer time.
   KeepAlive keep_alive() const {
     const int usual = part && !may_restart() ? 60 : KeepAlive{}.max_attempts;
     return {meeting.keep_alive_interval, meeting.keep_alive_attempts.value_or(usual)};
@@ -89,15 +89,15 @@ struct LaunchOptions : JobTerms {
     const int node = node_rank.value_or(0);
     return (part ? ranks_before(node) : node * num_local_ranks) + local_rank;
   }
-  // The prefix of each line of a rank with that name: "[3] ", "[host:trainer1] " or nothing.
+  // The prefix of each line of the rank with that name: "[3] ", "[host:trainer1] " or "".
   std::string prefix_of(const std::string& name) const {
     if (!prefix_lines) return "";
     return "[" + (part ? part->host + ":" : "") + name + "] ";
   }
-  // Whether other jobs may have the same id: agents that are started apart need the same id, and
-  // unless the user gave another it is torchrun's default.
+  // Whether other jobs may have the same id. Agents that are started separately need the same id;
+  // if the user gave none, it is torchrun's default, "none".
   bool run_id_is_shared() const { return several_nodes() && run_id == "none"; }
-  // The place of this node in the first generation of a job whose nodes are all alike.
+  // The place of this node in the first generation, if all nodes of the job are alike.
   NodePlace place() const {
     return {.node_rank = node_rank.value_or(0),
             .num_nodes = num_nodes,
@@ -106,7 +106,7 @@ struct LaunchOptions : JobTerms {
             .roles = roles.empty() ? Roles{{role, world_size(), role_serves}} : roles,
             .restarts = restarts};
   }
-  // `rank` is the world's number of that local rank.
+  // The streams of a local rank that the console shows. `rank` is that rank's number in the world.
   ConsoleStreams streams_shown(int local_rank, int rank) const {
     const auto index = static_cast<std::size_t>(local_rank);
     ConsoleStreams shown = index < console.size() ? console[index] : ConsoleStreams{};
@@ -116,7 +116,7 @@ struct LaunchOptions : JobTerms {
   }
 
  private:
-  // The number of ranks on the hosts before number `host`. Requires: part.
+  // The number of ranks on the hosts whose numbers are below `host`. Requires: part is set.
   int ranks_before(int host) const {
     const auto begin = part->ranks_per_host.begin();
     return std::accumulate(begin, begin + host, 0);
@@ -126,7 +126,7 @@ struct LaunchOptions : JobTerms {
 // The plan of `paceline run`.
 struct LaunchPlan {
   LaunchOptions options;
-  std::string program_path;  // options.command[0], found
+  std::string program_path;  // the path of options.command[0]
   Placement placement;
 };
 

@@ -77,7 +77,7 @@ std::string name_of(pid_t process) {
   return neutralise(name.substr(0, name.find('\n')));
 }
 
-// The rank that its environment names; -1 when it names none.
+// The rank in the environment of `process` (RANK); -1 if there is none.
 int rank_of(pid_t process) {
   constexpr std::string_view kVariable("\0RANK=", 6);
   const std::string variables = '\0' + text_of(process, "environ");

@@ -1,7 +1,7 @@
 #pragma once
 
-// One rank as the agent sees it: its process, its output, how it ended, and the processes that it
-// left running.
+// One rank from the agent's point of view: its process, its output, its end, and the processes that
+// it left running.
 
 #include <chrono>
 #include <functional>
@@ -23,8 +23,8 @@ namespace paceline::launcher {
 
 class RankProcess {
  public:
-  // `out` becomes its stdout; `spec` comes without output descriptors. `start` starts the process.
-  // Error(kSystem).
+  // `out` becomes the rank's stdout; `spec` must not contain output descriptors. `start` starts the
+  // process. Error(kSystem).
   RankProcess(int rank, ProcessSpec spec, Pipe out, std::unique_ptr<RankOutput> output,
               const std::function<Process(const ProcessSpec&)>& start);
 
@@ -35,12 +35,13 @@ class RankProcess {
   bool running() const { return !end_; }
   const std::optional<RankEnd>& end() const { return end_; }
 
-  // Ends the rest of the process's group, then waits for the process, which has ended. Until it
-  // has been waited for, the kernel gives its pid, and so the group's number, to no other process.
+  // Kills the rest of the rank's process group, then reaps its process. Requires: the process has
+  // ended. Until the process has been reaped, the kernel gives its pid, which is also the number of
+  // the process group, to no other process.
   RankEnd collect();
 
-  // Signals the whole group, so that programs behind a shell script get it too. Does nothing once
-  // the rank has ended.
+  // Signals the whole process group, so that a program that a shell script has started receives the
+  // signal too. Does nothing once the rank has ended.
   void send(int signal) const;
 
  private:
@@ -52,29 +53,30 @@ class RankProcess {
 };
 
 // Finds the processes that ranks left running although they ended with exit code 0: a program that
-// went into the background, whose job must not be taken for one that succeeded. Such processes are
-// ended with the job, and text() tells the user.
+// went into the background, whose job must not be mistaken for a success. Such processes are ended
+// with the job, and text() tells the user.
 //
-// Helpers of a rank notice its end a moment later than the launcher, so those that are on their way
-// out get half a second, once for all ranks of a generation.
+// Helpers of a rank may notice its end a moment later than the launcher does. So all such processes
+// of a generation together get half a second to end before they count.
 //
 // Requires: this process adopts orphans (launcher/process/descendants.h).
 //
 // Thread safety: none.
 class Leftovers {
  public:
-  // Looks in the process group of this rank, whose process has ended but not been waited for. Finds
-  // nothing when the rank failed.
+  // Looks in the process group of this rank. Requires: the rank's process has ended but has not
+  // been reaped. Finds nothing when the rank failed.
   void look_at_group(int rank, pid_t process);
-  // Looks for processes that left their rank's group: once all ranks have ended, all but `spared`.
+  // Looks for processes that left their rank's process group: all children of this process except
+  // `spared`. Requires: all ranks have ended.
   void look_for_strays(const std::vector<pid_t>& spared);
-  // A line for each rank that left something; "" when none did.
+  // A line for each rank that left processes running; "" if none did.
   std::string text() const;
 
  private:
   struct Left {
     int count = 0;
-    std::string first;  // its name
+    std::string first;  // name of the first one
   };
 
   template <class Belongs>
@@ -82,8 +84,8 @@ class Leftovers {
   void add(int rank, pid_t process);
 
   std::optional<Deadline> patience_;
-  std::map<int, Left> by_rank_;  // -1: of a rank that is not known
-  std::set<pid_t> known_;        // counted; they are being ended
+  std::map<int, Left> by_rank_;  // -1: it is not known which rank left them
+  std::set<pid_t> known_;        // already counted
 };
 
 }  // namespace paceline::launcher

@@ -46,7 +46,8 @@ bool tells_place(const std::string& name) {
   return name.starts_with(kOwn) || std::find(kPlace.begin(), kPlace.end(), name) != kPlace.end();
 }
 
-// The descriptors that every program executed from here inherits, beside those it is given.
+// The number of descriptors that every program executed from this process inherits, in addition to
+// those passed to it.
 int num_inherited_descriptors() {
   int count = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(opendir("/proc/self/fd"), closedir);
@@ -76,7 +77,7 @@ struct SocketPair {
   Fd own, others;
 };
 
-// Empty when no descriptor is left.
+// Makes the two ends of a seed's socket; both are empty if there is no free descriptor.
 SocketPair make_seed_socket() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return {};
@@ -86,11 +87,11 @@ SocketPair make_seed_socket() {
 }
 
 struct Word {
-  pid_t sender = -1;  // as the kernel attests; -1: no word has come
+  pid_t sender = -1;  // attested by the kernel; -1: no message has arrived
   std::string text;
 };
 
-// Waits for a word until the deadline.
+// Waits for a message until the deadline.
 Word hear(const Fd& socket, Deadline deadline) {
   std::array<char, kLongestAnswer> heard;
   iovec text{heard.data(), heard.size()};
@@ -218,7 +219,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   }
   auto changes = changes_of_place(seed.environment, spec.environment);
   if (!changes) return refuse("its environment has changed");
-  changes->erase("PACELINE_SECRET_FD");  // the seed keeps its own number of that descriptor
+  changes->erase("PACELINE_SECRET_FD");  // the seed uses its own number for that descriptor
   const std::string text = order_text(*changes);
   if (text.size() > kLongestOrder) return refuse("its environment has changed too much");
   const auto wait = std::min<std::chrono::nanoseconds>(kSeedAnswer, patience_.remaining());
@@ -239,7 +240,7 @@ RankSeeds::Growth RankSeeds::grow(Seed& seed, const ProcessSpec& spec) {
   return growth;
 }
 
-// Takes the first word of a seed, which may have arrived since the last look.
+// Reads the first message of a seed, if it has arrived.
 void RankSeeds::look_for(Seed& seed) {
   if (!seed.socket || seed.process.pid >= 0) return;
   const Word word = hear(seed.socket, Deadline::after(0ns));

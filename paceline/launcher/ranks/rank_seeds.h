@@ -1,23 +1,24 @@
 #pragma once
 
 // The launcher's half of the fork server (engine/rendezvous/fork_server.h): starts ranks, in later
-// generations from the seeds that the earlier ranks left. A rank grows from a seed only if a start
-// by exec would give the same process:
+// generations from the seeds that earlier ranks left. A rank is forked from a seed only if
+// executing the program would give the same process:
 //
-//   1. The first word on the seed's socket names the seed: the kernel attests the sender's pid, and
-//      the process must be a child of this one, so no other process can pose as a seed.
+//   1. The first message on the seed's socket identifies the seed: the kernel attests the sender's
+//      pid, and that process must be a child of this one, so no other process can pose as a seed.
 //   2. The program's file is still the one that was executed, and its libraries are still those
 //      that the seed loaded. The launcher checks the file, the seed checks its libraries.
-//   3. Only variables that tell a rank's place, and Paceline's own, differ from those with which
-//      the seed was executed: a library may have read any other while it was loaded.
+//   3. Only the variables that describe a rank's place, and Paceline's own, differ from those with
+//      which the seed was executed: a library may have read any other variable while it was loaded.
 //   4. The seed answers within 0.2 s, and all seeds of a generation within 1 s together. A seed
-//      that is gone, stopped or late is ended.
-//   5. Each order carries the socket of the next seed, so every socket has one seed at most.
+//      that has ended, is stopped or is late is killed.
+//   5. Each order contains the socket for the next seed, so every socket has at most one seed.
 //
 // In all other cases the program is executed, as at the first start. Seeds are children of this
-// process and end with this object.
+// process and are ended when this object is destroyed.
 //
-// Thread safety: none. Requires: as start_process(); orphans become children of this process.
+// Thread safety: none. Requires: the conditions of start_process(), and that orphans become
+// children of this process.
 
 #include <chrono>
 #include <functional>
@@ -34,18 +35,19 @@ namespace paceline::launcher {
 
 class RankSeeds {
  public:
-  // For ranks that execute `program`. With `enabled` false every start is an execution. `say`
-  // reports seeds that could not be used although they were ready.
+  // For ranks that execute `program`. If `enabled` is false, every start executes it. `say` reports
+  // seeds that could not be used although they were ready.
   RankSeeds(std::string program, bool enabled, std::function<void(const std::string&)> say);
   RankSeeds(const RankSeeds&) = delete;
   RankSeeds& operator=(const RankSeeds&) = delete;
   ~RankSeeds();
 
-  // All seeds of a generation together hold its start up for one second at most.
+  // Call this before the ranks of a generation are started: gives all seeds together one second to
+  // answer.
   void begin_generation();
   // `spec.inherited` is the descriptor that PACELINE_SECRET_FD names. Error(kSystem).
   Process start(int local_rank, ProcessSpec spec);
-  // The live seeds, which the clean-up after ranks must spare.
+  // The live seeds, which must be spared when the processes that ranks left are ended.
   std::vector<pid_t> pids();
 
  private:
@@ -53,7 +55,7 @@ class RankSeeds {
     Fd socket;
     FileVersion program;      // the file that was executed ...
     Environment environment;  // ... with these variables
-    Process process;          // the seed, once it is ready
+    Process process;          // the seed process, once it is ready
   };
 
   Process execute(Seed& seed, ProcessSpec spec);
@@ -73,8 +75,8 @@ class RankSeeds {
   std::vector<Seed> seeds_;  // by local rank
 };
 
-// The variables to set (a value) or to remove (nothing) that turn `before` into `after`; nothing
-// when the two differ in other variables than rule 3 allows.
+// The variables to set (a value) or to remove (nullopt) so that `before` becomes `after`. Returns
+// nullopt if the two differ in a variable that rule 3 does not allow to differ.
 using VariableChanges = std::map<std::string, std::optional<std::string>>;
 std::optional<VariableChanges> changes_of_place(const Environment& before,
                                                 const Environment& after);

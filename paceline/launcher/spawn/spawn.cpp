@@ -36,13 +36,14 @@ namespace {
 
 using namespace launcher;
 
-// The longest message about an exception; it fits into a pipe, so a rank never waits to send it.
+// The longest message about an exception. It fits into a pipe, so a rank can always send it without
+// waiting.
 constexpr std::size_t kMaxMessage = 32 << 10;
 
 struct SpawnedRank {
   pid_t pid = -1;
   Fd pidfd;
-  Fd message;  // the code of its Error as one byte, then the text
+  Fd message;  // pipe: the code of the rank's Error as one byte, then the text
   std::optional<RankEnd> end;
 };
 
@@ -52,7 +53,8 @@ void send_message(int fd, ErrorCode code, std::string text) {
   if (!write_whole(fd, as_bytes(text))) _exit(1);
 }
 
-// Reads what is there now: a process that the rank has left may keep the pipe open.
+// Reads the bytes that have arrived, and does not wait for the end: a process that the rank left
+// running may keep the pipe open.
 std::size_t read_message(const Fd& pipe, std::span<char> into) {
   std::size_t length = 0;
   ssize_t got = 0;
@@ -110,7 +112,7 @@ void SpawnedJob::run(const std::function<void(int)>& body) {
   const Placement plan =
       plan_placement(discover_topology(),
                      {.num_local_ranks = job_.num_local_ranks, .binding = {.to = BindTo::kNone}});
-  std::fflush(nullptr);  // or every rank would print what is buffered here once more
+  std::fflush(nullptr);  // otherwise every rank would also print the text that is buffered here
   for (int rank = 0; rank < job_.num_local_ranks; ++rank) start(rank, body, services, plan);
   services.start_store();
   wait();
@@ -134,7 +136,7 @@ void SpawnedJob::start(int rank, const std::function<void(int)>& body, const Job
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     const int status = run_body(body, rank, message.write_end.get());
     std::fflush(nullptr);
-    _exit(status);  // without the functions that the parent registered for its own exit
+    _exit(status);  // does not call the parent's atexit() functions
   }
   ranks_.push_back({pid, open_pidfd(pid), std::move(message.read_end), {}});
   loop_.watch(ranks_.back().pidfd.get(), [this, rank] { collect(ranks_[rank], rank); });
@@ -214,7 +216,7 @@ void spawn(int num_ranks, const std::function<void(int rank)>& body, const Spawn
 
 namespace {
 
-// The failure of a rank that the others' failures follow from.
+// The error of the rank that failed first; the errors of other ranks are its consequences.
 class FirstFailure {
  public:
   void record(int rank, const Error& error) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Runs a function as several ranks from inside a program: the start of a job without the command.
+// Runs a function as several ranks from inside a program, without the command `paceline run`.
 //
 //   paceline::spawn(4, [](int rank) {
 //     auto group = paceline::init_process_group();
@@ -9,10 +9,10 @@
 //   paceline::spawn(4, [](paceline::ProcessGroup& group) { ... }, {.kind = RanksAs::kThreads});
 //
 // Ranks as threads share the process: they start in a millisecond, a debugger sees them all, and
-// the thread sanitizer checks them. Ranks as processes are as in a job: each is a forked process
-// with torchrun's variables, the job's store and secret in its environment, so code that looks for
-// a launcher finds one. fork() copies only the calling thread: call it before LibTorch's or
-// OpenMP's threads have started. The ranks die with the thread that called spawn.
+// the thread sanitizer checks them. Ranks as processes resemble those of a job: each is a forked
+// process with torchrun's variables and the job's store and secret in its environment, so code that
+// looks for a launcher finds one. fork() copies only the calling thread: call it before LibTorch's
+// or OpenMP's threads have started. The ranks die with the thread that called spawn.
 
 #include <chrono>
 #include <functional>
@@ -23,27 +23,29 @@ namespace paceline {
 
 enum class RanksAs {
   kProcesses,  // forked from this one
-  kThreads,    // of this one; only for a body that takes its group
+  kThreads,    // threads of this process; only for a body that takes its group
 };
 
 struct SpawnOptions {
   RanksAs kind = RanksAs::kProcesses;
   // Ranks that still run after this time are killed.
   std::chrono::milliseconds timeout = std::chrono::hours(24);
-  // Whether the other ranks get SIGTERM after the first failure, and SIGKILL after `grace`. Switch
-  // it off to see how they cope.
+  // Whether the other ranks get SIGTERM after the first failure, and SIGKILL after `grace`. Set it
+  // to false to test how they handle the failure.
   bool stop_others = true;
   std::chrono::milliseconds grace = std::chrono::seconds(5);
 };
 
-// Returns when all ranks have returned from `body`. Error names the first rank that failed and
-// carries its message (and, if it threw an Error, its code; otherwise kAborted); kTimeout names the
-// ranks that had to be killed; kInvalid for a count below 1.
+// Returns when all ranks have returned from `body`. If a rank fails, throws an Error that names the
+// first rank that failed and contains its message; its code is that of the rank's own Error, or
+// kAborted. Error(kTimeout) names the ranks that had to be killed; Error(kInvalid) if `num_ranks`
+// is below 1.
 void spawn(int num_ranks, const std::function<void(int rank)>& body,
            const SpawnOptions& options = {});
 
-// As above, but makes the group of all ranks for each. Threads cannot be killed: `timeout` is their
-// group's limit for a collective, and a rank that throws aborts the group, which ends the others.
+// As above, but also creates the group of all ranks and passes it to `body`. Threads cannot be
+// killed: for them `timeout` is the group's limit for a collective, and a rank that throws aborts
+// the group, so the other ranks fail too.
 void spawn(int num_ranks, const std::function<void(ProcessGroup& group)>& body,
            const SpawnOptions& options = {});
 

@@ -22,15 +22,15 @@ inline constexpr Message kCommandMessages[] = {
     {"cluster.unknown_setting",
      "'{}' is not one of hosts=, ranks=, link=, latency=; for example "
      "hosts=64,ranks=8,link=25Gbit"},
-    {"cluster.without_hosts", "{}: how many hosts? for example hosts=64,ranks=8"},
+    {"cluster.without_hosts", "{}: hosts= is missing; for example hosts=64,ranks=8"},
     {"cluster.too_large", "{} hosts x {} ranks are more than {} ranks"},
 
     // paceline bench: what is refused
     {"bench.no_operation", "no operation given: paceline bench OPERATION [options]; one of {}"},
     {"bench.rpc_is_measured_alone",
      "operation: rpc is measured alone, with options of its own: paceline bench rpc [options]"},
-    {"bench.operation_not_planned", "operation: {} is measured only, not planned"},
-    {"bench.no_meaning", "{} has no meaning with {}"},
+    {"bench.operation_not_planned", "operation: {} can only be measured, not planned"},
+    {"bench.no_meaning", "{} has no effect with {}"},
     {"bench.ranks_of_a_launcher",
      "this process is rank {} of {} ({}), and bench starts {} of its own: type it without the "
      "launcher: {}"},
@@ -46,20 +46,20 @@ inline constexpr Message kCommandMessages[] = {
     {"bench.python_refused", "--python: '{}' does not exist"},
     {"bench.same_file", "{} and {} name the same file, '{}': give each its own"},
     {"bench.placement_refused", "--placement: '{}': {} works {} only"},
-    {"bench.placement_not_everywhere", "--placement {}: {}, and so measured"},
+    {"bench.placement_not_everywhere", "--placement {}: {}; measured in that form"},
     {"bench.ucx_on_one_host",
      "--transport: 'ucx' is for ranks of several hosts, and those that bench starts share one"},
     {"bench.algorithm_without_messages",
-     "--algorithm: the ranks of one host share memory, where there are no messages to arrange: "
-     "add --transport tcp"},
+     "--algorithm: the ranks of one host share memory, so there are no messages to arrange: add "
+     "--transport tcp"},
     {"bench.algorithm_beside_shared_memory",
-     "--algorithm: these ranks share memory, where there are no messages to arrange: start ranks "
-     "on several hosts, or add --transport tcp"},
+     "--algorithm: these ranks share memory, so there are no messages to arrange: start ranks on "
+     "several hosts, or add --transport tcp"},
     {"bench.hierarchy_needs_hosts",
      "--algorithm: hierarchy is for several hosts with several ranks each that share memory"},
-    {"bench.algorithm_serves_nothing", "--algorithm: '{}' does not serve {}: {}"},
+    {"bench.algorithm_serves_nothing", "--algorithm: '{}' does not support {}: {}"},
     {"bench.algorithm_serves_not_all",
-     "--algorithm {} does not serve {}: the planner chooses there"},
+     "--algorithm {} does not support {}: for these the planner chooses"},
 
     // paceline bench: what is measured
     {"bench.columns_of_percentiles", "median µs{}p95 µs{}p99 µs"},
@@ -99,7 +99,7 @@ inline constexpr Message kCommandMessages[] = {
     {"calibration.spread", "repetitions differ by up to {}%"},
     {"calibration.kept", "kept in {}"},
     {"calibration.kept_noisy",
-     "kept in {}, noisy as they are: measure again when the machine is quiet"},
+     "kept in {}, although they are noisy: measure again on an idle machine"},
     {"calibration.not_kept",
      "not kept: {}. Measure again, or add --keep-noisy to replace them in {}"},
     {"calibration.noisy", "{}, noisy (repetitions differed by up to {}%: measure again)"},
@@ -114,7 +114,7 @@ inline constexpr Message kCommandMessages[] = {
     {"predict.columns", "measured µs{}simulated{}planned"},
     {"simulate.cluster", "{} x {}, {} Gbit/s, {} µs; costs: {}"},
     {"simulate.heading", "{}, {}, {} ranks"},
-    {"simulate.tcp_inside_hosts", "; over tcp inside a host, too"},
+    {"simulate.tcp_inside_hosts", "; also over tcp inside a host"},
     {"simulate.single_rank", "--simulate: a single rank has no other rank to communicate with"},
     {"simulate.one_host",
      "--simulate: the ranks of one host share memory, and only messages are simulated. Measure "
@@ -126,7 +126,7 @@ inline constexpr Message kCommandMessages[] = {
      "not simulated: {} take about {} million steps by this algorithm, and {} million is the "
      "limit; choose another algorithm or fewer ranks"},
     {"simulate.too_long_beside",
-     "not simulated beside the chosen one: it takes long; alone: --algorithm {}"},
+     "not simulated, because it takes long; to simulate it alone: --algorithm {}"},
 
     // placement
     {"placement.threads_above_cpus",
@@ -136,8 +136,8 @@ inline constexpr Message kCommandMessages[] = {
      "{} x {} need more than the {} cpus of time that {} grants{}: they run {} of the time at "
      "most, and a cgroup stops all of them at once until its next period; {}"},
     {"placement.cores_idle",
-     "OMP_NUM_THREADS={} is inherited: {} of every rank's {} cores stay idle; unset it, or give "
-     "--threads-per-rank {}"},
+     "OMP_NUM_THREADS={} is inherited: {} of every rank's {} cores stay idle; unset it; if it is "
+     "intended, give --threads-per-rank {}"},
     {"placement.threads_unreadable",
      "OMP_NUM_THREADS='{}' is not a number of threads: each rank gets {} instead"},
     {"placement.threads_share_cores", "{} threads share {} cores in every rank"},
@@ -171,20 +171,21 @@ inline constexpr Message kCommandMessages[] = {
      "the program does not report the size of its parameters, so sharding was not considered"},
     {"advise.sharded_optimizer", "data parallel, {} ranks that share the optimizer's state"},
     {"advise.machines_would_scale",
-     "on more machines with 10 Gbit/s, exchanging gradients takes at least {} ms beside steps of "
+     "on more machines with 10 Gbit/s, exchanging gradients takes at least {} ms, and a step takes "
      "{} ms: they would scale"},
     {"advise.network_would_limit",
      "the network would be the limit: larger batches, or gradients of {} steps in one exchange "
      "(no_sync)"},
     {"advise.trainings_differ",
-     "careful: the global batch was {} to {} samples, so these are different trainings"},
+     "careful: the global batch was {} to {} samples, so the trials trained differently"},
     {"advise.replicas_fit",
-     "parameters of {}: parameters, gradients and Adam's state take {} a rank, the rest of the "
+     "parameters of {}: parameters, gradients and Adam's state take {} per rank, the rest of the "
      "program {}; {} for {} of this machine's {}: replicas fit, nothing has to be sharded"},
     {"advise.unmeasured_need", "take {} a rank; {} for {} of this machine's {}"},
-    {"advise.optimizer_divided", "too much; {} when the optimizer's state is divided among them"},
-    {"advise.model_divided", "too much; {} when parameters and gradients are divided, too"},
-    {"advise.shards_move_slowly", "moving shards at 10 Gbit/s takes {} s beside steps of {} s"},
+    {"advise.optimizer_divided",
+     "too much; {} if the optimizer's state is divided among the ranks"},
+    {"advise.model_divided", "too much; {} if parameters and gradients are also divided"},
+    {"advise.shards_move_slowly", "moving shards at 10 Gbit/s takes {} s, and a step {} s"},
     {"advise.rest_does_not_fit", "what cannot be sharded does not fit either"},
 
     // the coordinator of several nodes

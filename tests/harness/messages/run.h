@@ -30,27 +30,28 @@ inline constexpr Message kRunMessages[] = {
      "{}: '{}': no shell reads this text, so '{}' has no meaning here; put it in single quotes if "
      "it belongs to a word"},
     {"cli.directory_gone",
-     "the working directory {} cannot be used: {}. It was removed, perhaps created again since; "
+     "the working directory {} cannot be used: {}. It was removed and perhaps created again; "
      "change to an existing one (cd) and start again"},
     // What paceline run refuses.
     {"usage.cpus_only", "{}: '{}': this version computes on cpus only; use auto or a number"},
-    {"usage.nothing_watched", "{} and {} exclude each other: with 0 nothing is watched"},
+    {"usage.nothing_watched", "{} and {} exclude each other: 0 disables the detection of hangs"},
     {"usage.not_a_name", "{}: '{}' is not a name without control characters"},
     {"usage.not_nodes", "{}: '{}' is not a whole number or MIN:MAX"},
     {"usage.min_above_max", "{}: '{}': MIN is above MAX"},
     {"usage.standalone_on_several", "--standalone is for one node, but {} is {}"},
     {"usage.secret_missing", "--nnodes {}: a job on several nodes needs PACELINE_SECRET_FILE"},
     {"usage.no_meeting_place",
-     "{}: '{}': where do the machines meet? Give each of them the same --rdzv-endpoint HOST:{} (or "
-     "--master-addr HOST), a host that all reach; or let one launcher start all of them: --hosts"},
+     "{}: '{}' needs a meeting point: give every machine the same --rdzv-endpoint HOST:{} (or "
+     "--master-addr HOST), a host that all of them can reach; or let one launcher start all "
+     "machines: --hosts"},
     {"usage.not_an_endpoint", "{}: '{}' is not HOST:PORT with a port from {} to 65535"},
     {"usage.ipv6_without_brackets", "{}: '{}': an IPv6 address needs brackets: [ADDRESS]:PORT"},
     {"usage.any_address",
      "{}: '{}' stands for all addresses of any host; write the name or address of one host"},
     {"usage.not_an_address", "{}: '{}' is neither a host name nor a host address"},
     {"usage.no_etcd",
-     "{}: '{}': the machines meet at an agent of the job here, no etcd is needed; leave the option "
-     "out"},
+     "{}: '{}': the machines meet at one of the job's agents, so no etcd is needed; leave the "
+     "option out"},
     {"usage.not_rdzv_backend", "{}: '{}' is not paceline, c10d or static"},
     {"usage.not_rdzv_conf",
      "{}: '{}' is not join_timeout, last_call_timeout, keep_alive_interval, keep_alive_max_attempt "
@@ -73,8 +74,7 @@ inline constexpr Message kRunMessages[] = {
     {"usage.no_folder", "{}: {}: there is no folder {}"},
     {"usage.is_a_folder", "{}: {}: it is a folder"},
     {"usage.shards_not_divisible",
-     "--logical-shards {}: they cannot be divided among {} ranks, each with 1, 2, 4, 8, ...; start "
-     "{}"},
+     "--logical-shards {}: {} ranks cannot have 1, 2, 4, 8, ... shards each; start {}"},
     {"usage.variable_without_effect", "the variable {} is torchrun's and has no effect here"},
     {"usage.variable_without_option",
      "paceline: warning: the variable {} is not an option of paceline or torchrun{}"},
@@ -110,11 +110,11 @@ inline constexpr Message kRunMessages[] = {
     {"roles.other_count", "{}: '{}': the counts add up to {}, but {} to start"},
     {"roles.too_many_ranks", "{}: '{}': {} on one node; at most {}"},
     {"roles.not_even",
-     "{}: '{}': {} cannot be divided evenly among {}: give each its --nproc-per-node"},
+     "{}: '{}': {} cannot be divided evenly among {}: give each node its own --nproc-per-node"},
     {"roles.nodes_not_fixed",
      "{}: '{}': the roles set the number of ranks, so the number of nodes must be fixed; {} is {}"},
     {"roles.until_without_roles",
-     "{}: '{}': it names roles, and neither --roles nor --role is given"},
+     "{}: '{}': it names roles, but neither --roles nor --role is given"},
     {"roles.unknown", "{}: '{}' is not a role of --roles: choose from {}"},
     // Lists of hosts.
     {"hosts.not_a_host",
@@ -123,15 +123,15 @@ inline constexpr Message kRunMessages[] = {
     {"hosts.bad_count", "{}: {} '{}' is not a whole number from 1 to {}"},
     {"hosts.listed_twice", "{}: host '{}' is listed twice; list it once, with all its slots"},
     {"hosts.file_not_opened", "--hostfile {}: {}"},
-    {"hosts.option_excluded", "{} does not go with --hosts: {}"},
-    {"hosts.is_host_is_set", "{} does not go with --hosts: is_host is set for the first host"},
+    {"hosts.option_excluded", "{} cannot be used with --hosts: {}"},
+    {"hosts.is_host_is_set", "{} cannot be used with --hosts: is_host is set for the first host"},
     {"hosts.other_number", "{}: {}, but there are {}"},
     {"hosts.too_few_slots", "{}: {} ranks, but host {} has {} slots"},
     {"hosts.slots_unknown", "{}: '{}' needs the slots of host {}: {}:4"},
     {"hosts.not_a_variable", "{}: '{}' is not the name of a variable"},
     {"hosts.variable_unset", "{}: there is no variable {} here"},
     {"hosts.option_alone",
-     "{} is for --hosts and --hostfile, and none is given: the ranks run on this machine"},
+     "{} is for --hosts and --hostfile, but neither is given: the ranks run on this machine"},
     // How ranks end, and the reports about it.
     {"run.first_failure", "rank {} failed first: {} (host "},
     {"run.role_failed_first", "{} (rank {}) failed first: {} (host "},
@@ -161,8 +161,8 @@ inline constexpr Message kRunMessages[] = {
     {"program.not_executable_python", "'{}' may not be executed (for a Python script: python3 {})"},
     {"program.cannot_execute", "paceline: cannot execute {}: {}"},
     {"program.interpreter_missing",
-     "paceline: cannot execute {}: {} (it is there, but not what its #! line names, or the loader "
-     "that the binary needs)"},
+     "paceline: cannot execute {}: {} (the file exists, but the interpreter in its #! line or the "
+     "loader that the binary needs does not)"},
     // Why a rank ended.
     {"cause.given", "  cause: {}"},
     {"cause.failed_assertion", "  cause: a failed assertion: {}"},
@@ -227,7 +227,7 @@ inline constexpr Message kRunMessages[] = {
     {"records.died", "rank {} (pid {} on {}) died "},
     {"records.kept", "flight records: {} (paceline explain {})"},
     {"stacks.heading", "{}, thread {}:"},
-    {"stacks.process_gone", "process {} is gone"},
+    {"stacks.process_gone", "process {} no longer exists"},
     {"explain.no_failure",
      "no job that failed or was stopped left records in {}; give the directory of its --log-dir"},
     {"explain.last_failure", "paceline explain: the last job that failed or was stopped, in {}"},
@@ -327,12 +327,12 @@ inline constexpr Message kRunMessages[] = {
     {"output.folder_not_written", "--log-dir: the folder {} cannot be written: {}"},
     {"output.folder_in_use", "the log folder {} is in use by another job (job {}"},
     {"limits.files",
-     "{} ranks need {} open files, the hard limit is {}; raise it (ulimit -Hn {}) or start fewer "
-     "ranks"},
+     "{} ranks need {} open files, but the hard limit is {}; raise it (ulimit -Hn {}) or start "
+     "fewer ranks"},
     {"limits.processes", "(see ulimit -u and the pids cgroup)"},
     {"limits.port_taken",
-     "--master-port {} cannot be used (who holds it: ss -ltnp 'sport = :{}'; without the flag a "
-     "free port is taken)"},
+     "--master-port {} cannot be used (to see which process uses it: ss -ltnp 'sport = :{}'; "
+     "without the flag a free port is chosen)"},
     {"secret.not_private",
      "PACELINE_SECRET_FILE={} must be a file of user {} that nobody else can read: chmod 600 {}"},
     {"secret.descriptor_closed",
@@ -366,16 +366,16 @@ inline constexpr Message kRunMessages[] = {
     // Messages of the other commands for a job.
     {"top.worker", "{} (rank {}): {}, {}"},
     {"dry_run.hosts", "{} hosts, world size {}"},
-    {"jobs.no_job", "no job '{}'; there are {}"},
-    {"jobs.not_clear", "'{}' may be {} jobs; give an id or a pid: {}"},
-    {"jobs.alike", "'{}' may be {} jobs; give a pid: {}"},
+    {"jobs.no_job", "no job '{}'; your jobs: {}"},
+    {"jobs.not_clear", "'{}' matches {} jobs; give an id or a pid: {}"},
+    {"jobs.alike", "'{}' matches {} jobs; give a pid: {}"},
     {"jobs.several_launchers",
      "{} launchers of this job are on this machine; give the pid of one: {}"},
-    {"jobs.held_by_another", "another process than the one in its name listens there"},
+    {"jobs.held_by_another", "the process that listens there is not the one in its name"},
     {"stop.still_runs",
      "paceline stop: {} still runs after {} s (its --shutdown-timeout may be longer)"},
     {"completion.unknown_shell", "give one shell: paceline completion bash, zsh or fish"},
-    {"doctor.not_calibrated", "none: the planner goes by defaults ({} measures this machine)"},
+    {"doctor.not_calibrated", "none: the planner uses defaults ({} measures this machine)"},
     {"doctor.calibration_noisy", "noisy (repetitions differed by up to {}%: measure again)"},
     {"doctor.calibration_unreadable",
      "the calibration {} cannot be read: {}; measure again or remove it"},
@@ -397,47 +397,48 @@ inline constexpr Message kRunMessages[] = {
     {"flag_file.no_section", "{}, line {}: '{}' is not the name of a command in brackets"},
     {"flag_file.unknown_section", "{}, line {}: [{}] is neither [run] nor [submit]"},
     {"flag_file.not_read",
-     "paceline: warning: {} is not read: it belongs to another user or everyone may write it"},
-    {"flag_file.foreign", "{}: it belongs to another user or everyone may write it"},
+     "paceline: warning: {} is not read: it belongs to another user, or every user may write to "
+     "it"},
+    {"flag_file.foreign", "{}: it belongs to another user, or every user may write to it"},
     {"flag_file.unknown_option", "{}, line {}: paceline run has no option {}; did you mean {}?"},
     {"flag_file.flag_with_value", "{}, line {}: {} is true or false"},
     {"flag_file.value_is_flag", "{}, line {}: {} takes a value"},
     {"flag_file.given_twice", "{}, line {}: {} is given twice"},
-    {"flag_file.command_line_only", "{}, line {}: {} is for the command line alone"},
+    {"flag_file.command_line_only", "{}, line {}: {} can be given only on the command line"},
     // paceline submit
     {"submit.no_scheduler",
      "choose a scheduler: paceline submit slurm or paceline submit kubernetes"},
-    {"submit.needs_dry_run", "give --dry-run, and the output to: kubectl apply -f -"},
+    {"submit.needs_dry_run", "give --dry-run, and pass the output to: kubectl apply -f -"},
     {"submit.option_of_run",
-     "{} is for paceline run: a submitted job gets its nodes from the scheduler, --nnodes says how "
-     "many"},
+     "{} is for paceline run: a submitted job gets its nodes from the scheduler, and --nnodes sets "
+     "their number"},
     {"submit.nodes_fixed", "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N"},
     {"submit.nodes_of_slurm",
-     "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N. A job that goes on "
-     "without a node that fails needs an allocation that SLURM leaves standing: sbatch or salloc "
-     "--no-kill -N MAX, and in it paceline run --nnodes MIN:MAX"},
+     "{}: '{}': a scheduler gives a job a fixed number of nodes: --nnodes N. To let a job continue "
+     "after a node fails, use an allocation that SLURM does not cancel: sbatch or salloc --no-kill "
+     "-N MAX, and start paceline run --nnodes MIN:MAX in it"},
     {"submit.may_hold", "--{}: '{}' may hold letters, digits{} only"},
     {"submit.not_a_time",
      "--time: '{}' is not a SLURM time limit: 30 (minutes), 30:00, 4:00:00, 1-12 (days-hours) or "
      "1-12:30:00"},
     {"submit.not_memory",
-     "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or with K, M, G or "
-     "T behind it, as 16G"},
+     "--mem: '{}' is not a SLURM amount of memory: a whole number of megabytes, or a number with "
+     "K, M, G or T, such as 16G"},
     {"submit.not_an_array",
      "--array: '{}' is not a SLURM list of task numbers: 0-15, 1,3,5-7, 0-15:4 or 0-15%4"},
     {"submit.signal_before_start",
      "--signal-before: {} s before the end of a job of --time {} is before its start; choose a "
      "smaller one, or 0 for no signal"},
-    {"submit.no_image", "--image: which image to start is needed"},
+    {"submit.no_image", "no image given: add --image IMAGE"},
     {"submit.must_begin_with_letter", "--job-name: '{}' must begin with a letter"},
-    {"submit.not_a_label", "{}: '{}' is not at most {} small letters, digits and '-' inside"},
+    {"submit.not_a_label", "{}: '{}' must be at most {} lower-case letters, digits and inner '-'"},
     {"submit.not_an_amount", "{}: '{}' is not an amount like 16Gi"},
     {"submit.not_utf8", "manifest: '{}' is not UTF-8: {}"},
     {"slurm.other_nnodes", "--nnodes: {}, but the SLURM job has {} nodes; leave it out"},
     {"slurm.not_a_node_list", "SLURM_JOB_NODELIST='{}' is not a list of nodes"},
     {"slurm.tasks_do_not_fit",
-     "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); say how many "
-     "ranks each node gets: --nproc-per-node N"},
+     "SLURM_TASKS_PER_NODE='{}' does not fit the job's {} nodes (SLURM_JOB_NODELIST); give the "
+     "number of ranks on each node: --nproc-per-node N"},
     {"slurm.components",
      "this SLURM job has {} components (SLURM_HET_SIZE={}), on which paceline run does not start "
      "ranks; start the program itself: srun --het-group=0-{} PROGRAM; or give --standalone for "
@@ -448,8 +449,8 @@ inline constexpr Message kRunMessages[] = {
      "--rdzv-endpoint"},
     // paceline advise
     {"advise.batch_without_place",
-     "--global-batch N and {batch} in the program's arguments belong together: each rank's batch, "
-     "N / ranks, is put there"},
+     "--global-batch N and {batch} in the program's arguments belong together: {batch} is replaced "
+     "by each rank's batch, N / ranks"},
     {"advise.advice", "advice: {}"},
     {"advise.command", "command: paceline run {}"},
     {"advise.data_parallel", "advice: data parallel, {} ranks on this machine"},
@@ -463,7 +464,7 @@ inline constexpr Message kRunMessages[] = {
      "trial, so measure again on an idle machine"},
     {"advise.why_failed", "because: {}: failed with exit code {}"},
     {"advise.parameters_too_large",
-     "because: parameters of {}: parameters, gradients and Adam's state take {} a rank"},
+     "because: parameters of {}: parameters, gradients and Adam's state take {} per rank"},
     {"advise.program_failed", "failed with exit code {}: {}"},
     {"advise.memory_not_seen", "not seen"},
     {"advise.no_step", "no step for {} s; see paceline advise --help"},
@@ -479,25 +480,25 @@ inline constexpr Message kRunMessages[] = {
     {"mesh.failures_take",
      "because: failures and checkpoints take {}% of the time, with a checkpoint every {} s"},
     {"mesh.stragglers_take", "because: waiting for the slowest of {} ranks takes {}%"},
-    {"mesh.compared", "predicted beside measured (step; memory of all ranks):"},
+    {"mesh.compared", "predicted and measured (step; memory of all ranks):"},
     {"mesh.error", "{}: error {}% in the median, {}% at worst"},
     {"mesh.fits", "  fits"},
     {"mesh.does_not_fit", "  does not fit"},
     {"mesh.memory_of_host", "a host has {}"},
     {"mesh.ended_without_profile",
-     "no profile: {} ended without one. Programs that train by train::TrainingRun write one where "
-     "the variable PACELINE_PROFILE says; others can write it themselves (docs/planner.md)"},
+     "no profile: {} ended without one. Programs that use train::TrainingRun write one to the file "
+     "in the variable PACELINE_PROFILE; others can write it themselves (docs/planner.md)"},
     {"mesh.no_profile_in_time", "no profile: {} has not written one within {} s (--patience)"},
     {"mesh.program_failed", "{} failed with exit code {} while it was measured: {}"},
     {"mesh.foreign_profile", "not a profile of a program: {}"},
     {"mesh.unknown_property", "--simulate: '{}' is not one of hosts="},
     {"mesh.check_runs_here",
-     "--check runs PROGRAM on this machine: it needs one, and no --simulate"},
+     "--check runs PROGRAM on this machine: give PROGRAM, and leave out --simulate"},
     {"mesh.check_needs_mesh", "--check needs --mesh"},
     {"mesh.not_a_mesh",
-     "--check {}: is not one of the meshes for these ranks and this batch (--rows 1000)"},
+     "--check {}: not one of the meshes for these ranks and this batch (--rows 1000)"},
     {"mesh.ranks_of_this_machine",
-     "--ranks is of this machine; give ranks= of each host to --simulate"},
+     "--ranks is for this machine; with --simulate, set ranks= for each host"},
     {"mesh.options_need_mesh",
      "--simulate, --ranks, --check and --profile need --mesh or --memory"},
     {"mesh.batch_too_small", "{} ranks cannot divide a global batch of {} samples among them"},
