@@ -41,7 +41,7 @@ struct Row {
   int world;
   // What each rank does with its group, which is released at the end.
   std::function<void(Group world, Shared&)> body;
-  int killed = -1;  // this rank kills itself
+  int killed = -1;  // the rank that kills itself; -1: none
 };
 
 // The other ranks continue until rank 0's process has ended, and then use the group.

@@ -59,7 +59,7 @@ TEST_F(StepGaugeTest, says_where_a_resumed_training_began) {
   EXPECT_FALSE(read()->begun_at);
   gauge.begin_at(0);
   EXPECT_EQ(read()->begun_at, 0u);
-  gauge.begin_at(50);  // another loop of the same process
+  gauge.begin_at(50);  // by another loop of the same process
   EXPECT_EQ(read()->begun_at, 0u);
 }
 
@@ -81,7 +81,7 @@ TEST_F(StepGaugeTest, says_when_the_first_step_began_and_the_last_one_ended) {
   EXPECT_LE(*read()->last_ended, now() + 1e-6);
 }
 
-// As programs of other languages may write it.
+// A program in another language may write such a file.
 TEST_F(StepGaugeTest, a_file_without_moments_is_read) {
   { StepGauge().step(1, 1, 0); }
   std::filesystem::resize_file(folder_.file("rank-007.steps"), 64);
