@@ -164,9 +164,8 @@ TEST_F(TcpStoreFaults, a_thousand_idle_connections_do_not_disturb_the_job) {
   std::vector<Fd> idle;
   for (int i = 0; i < 1000; ++i) idle.push_back(stranger());
   for (int i = 0; i < 1000; i += 3) {
-    ::send(idle[i].get(), "PLINE", 5,
-           // some clients send a few bytes; the oldest connections are closed by now
-           MSG_NOSIGNAL);
+    // Some clients send a few bytes. The oldest connections are closed by now.
+    ::send(idle[i].get(), "PLINE", 5, MSG_NOSIGNAL);
   }
   EXPECT_LT(slowest_call(store), 10s);
   TcpStore newcomer(endpoint(), secret_, 20s);
