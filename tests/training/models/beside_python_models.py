@@ -52,7 +52,7 @@ for layers, width, heads, context in ((2, 32, 4, 16), (4, 96, 6, 64), (12, 768, 
     compare(f"bert, {shape}", "bert", BertForMaskedLM(config), tokens, numbers, 1e-4)
 
 
-# Statistics and weights as after a training: the logits of a new network are too even to tell much.
+# Random statistics and weights, as after a training: the logits of a new network are too uniform to show differences.
 def stir(model, scale):
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

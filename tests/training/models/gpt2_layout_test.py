@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     with open(f"{folder}/text", "w") as f:
         f.write("a rank sends its gradient to every other rank " * 200)
-    # A tokenizer of 257 tokens, for which the model has 320.
+    # A tokenizer with 257 tokens; the model has room for 320.
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(byte) for byte in shown] + [chr(256 + i) for i in range(256 - len(shown))] + ["ra"]
     os.mkdir(f"{folder}/bpe")

@@ -1,4 +1,5 @@
-// Clipping against formulas by hand, and the norm's bits against threads, layouts and types.
+// Compares clipping with formulas, and the bits of the norm between numbers of threads, layouts and
+// types.
 
 #include "paceline/training/optim/clip_gradients.h"
 
