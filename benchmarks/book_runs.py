@@ -12,13 +12,13 @@ from side_by_side import program, read_metrics, start, wait_all
 LIMIT_S = 6 * 3600
 CORES = len(os.sched_getaffinity(0))
 BATCH, RATE = 32, 1e-5
-HOST_BATCH = 128  # of chapter 11
+HOST_BATCH = 128  # the batch in chapter 11
 LAMB_RATE = 1e-3
-NOISE = 10  # ranks whose batch together is the gradients' noise scale: 320 images
+NOISE = 10  # ranks whose batches together have the gradients' noise scale: 320 images
 WITHIN_POINTS = 0.3
 CIFAR_RECORD = 3073
 
-# The book's seconds, on 16 cores; its accuracies in per cent.
+# The book's seconds, on 16 cores, and its accuracies in per cent.
 BOOK_THREADS = {1: 311, 2: 189, 4: 119, 8: 93, 12: 73, 16: 73}
 BOOK_LAYOUTS = {1: ("1 x 16", 73, 45.34), 2: ("2 x 8", 58, 44.01), 4: ("4 x 4", 45, 40.11), 8: ("8 x 2", 37, 38.63)}
 BOOK_HOSTS_S = (109, 64)
@@ -104,7 +104,7 @@ def warmed_up(runner, ranks):
     return ["--lr-schedule", "cosine", "--warmup", max(1, runner.steps(BATCH * ranks) // 20)]
 
 
-# Name: flags for a number of ranks.
+# The name of a setting, and its flags for a number of ranks.
 CURES = {
     "batch of each rank kept (the book)": kept_batch,
     "global batch kept": lambda runner, ranks: ["--lr", RATE, "--weight-decay", 0.005, "--global-batch-size", BATCH,

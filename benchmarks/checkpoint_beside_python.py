@@ -18,7 +18,7 @@ import time
 from side_by_side import free_port, machine, program, spread, start, wait_all
 
 ROWS = COLUMNS = 1024
-TIMES = 3  # counted of a turn
+TIMES = 3  # times of a turn that count
 LIMIT_S = 600
 
 

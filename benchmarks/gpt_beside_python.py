@@ -31,7 +31,7 @@ import side_by_side
 TOKENS, PROMPT = 128, 16
 LAYERS, WIDTH, HEADS, VOCABULARY = 10, 512, 8, 256
 SEQUENCES = {"data": 2, "hosts": 2, "tensor": 8, "pipeline": 8, "generate": 1}
-SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages a rank
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zero-bubble": 2}  # stages per rank
 
 
 def make_model(layers=range(LAYERS), is_first=True, is_last=True):
@@ -116,7 +116,7 @@ def tensor_step():
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
     from torch import nn
 
-    class WithHead(nn.Module):  # a head of its own: a tied weight cannot have two plans
+    class WithHead(nn.Module):  # a separate head: a tied weight cannot have two plans
         def __init__(self):
             super().__init__()
             self.body = make_model(is_last=False)
@@ -162,7 +162,7 @@ def pipeline_step(schedule):
 
     def passes():
         runner.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == ranks - 1 else {}))
-        for part in parts:  # the tied weight
+        for part in parts:  # averages the tied weight's gradient
             if part.wte is not None:
                 dist.all_reduce(part.wte.weight.grad, group=ends)
 
@@ -217,7 +217,7 @@ def run_rank(kind, steps, threads):
     if dist.get_rank() == 0:
         print(f"ms a step: {milliseconds:.4f}\nPSS of all ranks, MB: {memory.item():.2f}\nsent to other hosts, MB a step: {sent:.2f}", flush=True)
     dist.barrier()
-    os._exit(0)  # FSDP2 on the CPU sometimes ends by std::terminate() at an ordinary exit (PyTorch 2.15)
+    os._exit(0)  # FSDP2 on the CPU sometimes ends with std::terminate() at a normal exit (PyTorch 2.15)
 
 
 def run_generate(steps):
@@ -295,7 +295,7 @@ def python_on_hosts(network, kind, count, arguments):
 
 
 def own_on_hosts(network, count, arguments, *flags):
-    with tempfile.NamedTemporaryFile("w") as secret:  # which only its owner may read
+    with tempfile.NamedTemporaryFile("w") as secret:  # only its owner may read it
         secret.write("gpt beside python " * 2)
         secret.flush()
         program = [side_by_side.program(arguments.build, "benchmarks", "gpt_bench"), "--steps", str(arguments.steps), *flags]

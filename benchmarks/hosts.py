@@ -19,7 +19,7 @@ class Hosts:
         self.gbit = gbit
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # by way of __exit__
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))  # so that __exit__ runs
         for name in (self.bridge, *self.hosts):
             run("ip", "netns", "add", name)
         run("ip", "-n", self.bridge, "link", "add", "bridge0", "type", "bridge")

@@ -76,7 +76,7 @@ def run_python(folder, count, jitter):
     for images, _ in iterator:
         seen += images.shape[0]
     wall = time.monotonic() - begin
-    del iterator  # ends and waits for the worker, whose time counts from then on
+    del iterator  # ends the worker and waits for it; its processor time counts from then on
     print(json.dumps({"images": seen, "wall_s": wall, "cpu_s": processor_s() - cpu}))
 
 
@@ -104,7 +104,7 @@ def main():
         images = os.path.join(folder, "train")
         make_folder(options.cifar, images, options.images)
         common = ["--images", str(options.images), "--jitter", str(options.jitter)]
-        for turn in range(options.rounds + 1):  # the first does not count: it fills the page cache
+        for turn in range(options.rounds + 1):  # the first turn does not count: it fills the page cache
             a = measure([bench, images, *common])
             b = measure([sys.executable, __file__, "--python", images, *common])
             assert a["images"] == b["images"] == options.images

@@ -7,15 +7,15 @@ import signal
 import subprocess
 import time
 
-# Debian's Open MPI refuses root, and more ranks than cores, unless told otherwise; binding would cost it time.
+# Debian's Open MPI refuses to run as root, and with more ranks than cores, unless told otherwise. Binding would cost it time.
 MPIRUN = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
 
-# Debian's torch 1.13 does not start under Python 3.11 with its own default, as no member of an enum is 0 there; so rank 9 alone is
-# redirected, and shown.
+# Debian's torch 1.13 does not start under Python 3.11 with its own default, because no member of an enum is 0 there. So only the (missing)
+# rank 9 is redirected and shown.
 WITHOUT_REDIRECTION = ["--redirects", "9:1", "--tee", "9:1"]
 
 
-# For one launch. Open MPI 4.1.4 now and then waits on, for minutes, after many ranks that end at once.
+# For one launch. Open MPI 4.1.4 sometimes waits for minutes after many ranks have ended at the same time.
 LIMIT_S = 20
 
 
@@ -36,7 +36,7 @@ def _mpirun():
 def find():
     """From names to what makes the command that starts so many `true`; and a line for each one that is not there."""
     found, missing = {}, []
-    # torchrun looks every 5 s whether its ranks have ended, unless it is told otherwise.
+    # By default torchrun checks only every 5 s whether its ranks have ended.
     for name, look, options in (("torchrun (python3-torch)", _torchrun, ()),
                                 ("torchrun --monitor_interval 0.1", _torchrun, ("--monitor_interval", "0.1")),
                                 ("mpirun (Open MPI)", _mpirun, ())):

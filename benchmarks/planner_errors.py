@@ -32,7 +32,7 @@ ROW = re.compile(r"^(?P<mesh>pp=\S+|dp=\S+) +(?P<sharding>DDP|stage \d) +(?P<sch
                  r"(?P<predicted>[\d.]+ m?s) +(?P<measured>[\d.]+ m?s) +\S+% +"
                  r"(?P<planned>[\d.]+ [MG]B) +(?P<taken>[\d.]+ [MG]B) ", re.M)
 STEP = re.compile(r"^pp=1,dp=2,tp=1 +DDP +- +([\d.]+ m?s)", re.M)
-Row = collections.namedtuple("Row", "mesh advised predicted measured planned taken", defaults=(None, None))  # seconds, bytes
+Row = collections.namedtuple("Row", "mesh advised predicted measured planned taken", defaults=(None, None))  # in seconds and bytes
 SCALE = {"ms": 1e-3, "s": 1.0, "MB": 1e6, "GB": 1e9}
 
 

@@ -91,7 +91,7 @@ def main():
     dataset = Cifar10(options.data_dir)
     sampler = DistributedSampler(dataset, seed=options.seed)
     batches = endless(DataLoader(dataset, batch_size=options.batch_size, sampler=sampler), sampler)
-    # The loader draws a seed for its workers from the global generator; the model must not depend on when.
+    # The loader draws a seed for its workers from the global generator; the model must not depend on the moment.
     torch.manual_seed(options.seed + dist.get_rank())
     model = nn.parallel.DistributedDataParallel(Cnn())
     criterion = nn.CrossEntropyLoss()

@@ -49,7 +49,7 @@ def make_model(name, size, classes):
     if name == "efficientnet":
         return models.efficientnet_b0(num_classes=classes)
     model = models.resnet18(num_classes=classes)
-    if size <= 40:  # as models::ResNet with small_images
+    if size <= 40:  # like models::ResNet with small_images
         model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     return model
 

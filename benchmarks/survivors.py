@@ -14,8 +14,8 @@ from other_launchers import WITHOUT_REDIRECTION
 from side_by_side import ROOT, free_port, program
 
 LONGEST = 60
-FOREVER = 10**9  # steps
-PYTHON = "/usr/bin/python3"  # Debian's torch belongs to it
+FOREVER = 10**9  # a number of steps
+PYTHON = "/usr/bin/python3"  # the Python of Debian's torch
 
 
 def gauge(folder, rank):
@@ -41,7 +41,7 @@ def wait_for(condition, what, longest=LONGEST):
 
 class Paceline:
     name = "paceline run"
-    polls = 0.1  # kills come at any moment of it
+    polls = 0.1  # kills are spread over this interval
     environment = {}
 
     def __init__(self, options):

@@ -1,7 +1,7 @@
 #pragma once
 
-// The inner loops of the limit (limit.cpp), compiled once per instruction set, and the same with
-// stores that go around the caches. Those need counts of whole cache lines and aligned memory.
+// The inner loops of the limit (limit.cpp), compiled once for each instruction set, and the same
+// loops with stores that bypass the caches. Those need whole cache lines and aligned memory.
 
 #include <cstddef>
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 
-THREADS = 2  # of the callee, for handlers
+THREADS = 2  # of the callee's handlers
 HEAD = struct.Struct("<IIII")  # CallHead of apps/bench/contestant/call_contestant.h
 BLOCKING, PIPELINED, ONE_WAY = range(3)
 
@@ -105,7 +105,7 @@ def percentile(seconds, percent):
     return sorted(seconds)[max(0, -(-len(seconds) * percent // 100) - 1)] * 1e6
 
 
-# The callee's, and the rest of others.
+# The callee's figures, and default values for those of the caller.
 NO_RESULT = {"lacks": "", "p50_us": 0, "p99_us": 0, "per_second": 0, "idle_seconds": 0, "idle_cpu_seconds": 0}
 
 

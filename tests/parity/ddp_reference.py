@@ -21,7 +21,7 @@ import sys
 from reference_ranks import is_rank, join_group, run_ranks, write
 
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 8, 20
-JOIN_STEPS = (13, STEPS)  # of each rank
+JOIN_STEPS = (13, STEPS)  # for each rank
 SAMPLES, REPLICAS = (1, 2, 3, 5, 7, 8, 10, 16), (1, 2, 3, 4, 5)
 
 

@@ -129,7 +129,7 @@ def write_files(folder):
             if "A" in mode:
                 other.putalpha(alpha)
             other.save(path(f"{size}-{mode}.png"))
-        for colours in 2, 4, 16:  # 1, 2 and 4 bits a pixel
+        for colours in 2, 4, 16:  # 1, 2 and 4 bits per pixel
             image.quantize(colours).save(path(f"{size}-P{colours}.png"))
         image.quantize(16).save(path(f"{size}-P-transparent.png"), transparency=3)
         image.save(path(f"{size}-transparent.png"), transparency=(1, 2, 3))
@@ -141,7 +141,7 @@ def write_files(folder):
             image.save(path(f"{size}-turned{orientation}.png"), exif=exif)
     for name in os.listdir(folder):
         keep(path(name), ImageOps.exif_transpose(Image.open(path(name))))
-    # Not as Pillow, which clips: the upper byte.
+    # Pillow clips; the expected value is the upper byte.
     grey = np.arange(64 * 48).reshape(48, 64, 1) * 21 % 65536
     deep_png(path("deep-grey.png"), grey)
     keep(path("deep-grey.png"), Image.fromarray((grey[:, :, 0] // 256).astype("uint8")))
