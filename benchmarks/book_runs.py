@@ -1,4 +1,4 @@
-"""The runs behind benchmarks/book. A part gives a section: a title, a table, what it says, and perhaps lines to draw."""
+"""The runs of benchmarks/book. Each part gives a section: a title, a table, notes, and perhaps lines to draw."""
 import math
 import os
 import re
@@ -25,7 +25,7 @@ BOOK_HOSTS_S = (109, 64)
 
 
 def count_images(folder):
-    """For training."""
+    """The number of training images."""
     inner = os.path.join(folder, "cifar-10-batches-bin")
     files = [os.path.join(inner if os.path.isdir(inner) else folder, f"data_batch_{i}.bin") for i in range(1, 6)]
     missing = [file for file in files if not os.path.isfile(file)]
@@ -35,7 +35,7 @@ def count_images(folder):
 
 
 class Runner:
-    """Runs train_image, the same run once only."""
+    """Runs train_image, each different run only once."""
 
     def __init__(self, options, folder):
         self.options, self.folder = options, folder
@@ -43,7 +43,7 @@ class Runner:
         self.records, self.number, self.known = [], 0, {}
 
     def steps(self, batch):
-        """Of a whole run."""
+        """The number of steps of a whole run."""
         all_steps = self.options.epochs * -(-self.images // batch)
         return min(all_steps, 8) if self.options.quick else all_steps
 
@@ -59,7 +59,7 @@ class Runner:
         return os.path.join(self.folder, f"{self.number}.jsonl")
 
     def train(self, ranks, threads, seed, *flags):
-        """The closing record: seconds, accuracy, samples_per_second, ..."""
+        """The last record of a run: seconds, accuracy, samples_per_second, ..."""
         key = (ranks, threads, seed, *map(str, flags))
         if key not in self.known:
             metrics = self.metrics_file()
@@ -88,15 +88,16 @@ def threads_of(ranks):
 
 
 def kept_batch(runner, ranks, rate=RATE, *more):
-    """The book's flags: the batch of each rank is kept, so that of the step grows."""
+    """The book's flags: each rank keeps its batch size, so the batch of a step grows with the ranks."""
     return ["--lr", rate, "--weight-decay", 0.005, "--batch-size", BATCH, "--max-steps", runner.steps(BATCH * ranks),
             "--epochs", runner.options.epochs, *more]
 
 
 def growth(ranks):
-    """Of the rate, so that fewer steps of larger batches come as far. Adam and LAMB divide a gradient by its root mean square, in which the
-    squares of signal and noise are as 1 to NOISE / ranks. So a step goes forward by rate x sqrt(ranks / (ranks + NOISE)), and there are
-    1 / ranks as many. This is sqrt(ranks) while noise decides, and ranks when it no longer does."""
+    """The factor for the rate with which fewer steps of larger batches make the same progress. Adam and LAMB divide a gradient by its root
+    mean square, in which the squares of signal and noise are as 1 to NOISE / ranks. So a step makes the progress rate x sqrt(ranks /
+    (ranks + NOISE)), and there are 1 / ranks as many steps. The factor is sqrt(ranks) while noise dominates, and ranks when it no
+    longer does."""
     return math.sqrt(ranks * (ranks + NOISE) / (1 + NOISE))
 
 
@@ -163,7 +164,7 @@ def replicas(runner):
 # --- Chapter 11 ---
 
 def on_hosts(runner, network, count, cores, metrics, *flags):
-    """One rank on each of the first `count` hosts, which divide the cores. Images a second."""
+    """Runs one rank on each of the first `count` hosts, which divide the cores. Returns images per second."""
     secret = os.path.join(runner.folder, "secret")
     if not os.path.exists(secret):
         with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:

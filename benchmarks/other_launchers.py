@@ -1,4 +1,4 @@
-"""The launchers that launch_bench compares paceline with, as far as they are installed."""
+"""The launchers with which launch_bench compares paceline, if they are installed."""
 import importlib.util
 import os
 import select
@@ -34,7 +34,7 @@ def _mpirun():
 
 
 def find():
-    """From names to what makes the command that starts so many `true`; and a line for each one that is not there."""
+    """Maps names to functions that return the command to start `count` times `true`; and a line for each launcher that is not installed."""
     found, missing = {}, []
     # By default torchrun checks only every 5 s whether its ranks have ended.
     for name, look, options in (("torchrun (python3-torch)", _torchrun, ()),
@@ -49,8 +49,8 @@ def find():
 
 
 def start_and_wait(command):
-    """One launch: whether it has ended within LIMIT_S; fails when the launcher does. torchrun's warning about OMP_NUM_THREADS is not
-    worth reading 64 times."""
+    """Runs one launch; returns whether it ended within LIMIT_S. Throws if the launcher fails. Sets OMP_NUM_THREADS, because torchrun would
+    warn about it 64 times."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=LIMIT_S)
@@ -60,7 +60,8 @@ def start_and_wait(command):
 
 
 def _mpirun_and_a_death(options):
-    """Kills one rank of two that sleep for 10 s: seconds to the other's end, the exit code, how often a rank was started in all."""
+    """Kills one of two ranks that sleep for 10 s. Returns the seconds until the other rank's end, the exit code, and how many ranks were
+    started in total."""
     command, _ = _mpirun()
     prefix = command(2)[:-3]
     job = subprocess.Popen([*prefix, *options, "-n", "2", "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $$; exec sleep 10"],
@@ -76,7 +77,7 @@ def _mpirun_and_a_death(options):
 
 
 def what_mpirun_does_with_a_death():
-    """Two lines, without and with its options for recovery; or why not."""
+    """Two lines, without and with mpirun's options for recovery; or why there are none."""
     if problem := _mpirun()[1]:
         return problem
     lines = []

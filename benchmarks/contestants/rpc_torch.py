@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""torch RPC by TensorPipe, one end of it: `paceline bench rpc` starts both, with the system's Python or with --python's.
+"""One end of torch RPC over TensorPipe: `paceline bench rpc` starts both ends, with the system's Python or with --python's.
 
-A message is a tensor of bytes, which is what torch RPC sends best. The conversation with the command is that of
-apps/bench/messages.h."""
+A message is a tensor of bytes, which torch RPC sends fastest. It talks to the command as apps/bench/messages.h
+describes."""
 import json
 import os
 import socket

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the models with those that everybody has, given the same random weights: GPT and BERT with Hugging Face's transformers, ResNet and
-EfficientNet with torchvision. Logits, and the weights when written back.
+"""Compares the models with the usual Python models, given the same random weights: GPT and BERT with Hugging Face's transformers, ResNet and
+EfficientNet with torchvision. Compares logits, and the weights after they are written back.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision transformers safetensors
     /tmp/venv/bin/python tests/training/models/beside_python_models.py build/dev/tests/training/train/model_logits
 
-Run by hand: the packages transformers and torchvision are not in Debian.
+Run by hand, because Debian does not have the packages transformers and torchvision.
 """
 import subprocess
 import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""gpt2_layout_test.py MODEL_LOGITS TRAIN_GPT: GPT-2's file layout both ways, against an implementation of GPT-2 that is written here from its paper
-and from the layout of transformers (linear layers are Conv1D: y = x W + b, W of [in, out]). Random weights in that layout give the same logits in
-Paceline and come back as they were; the file of train_gpt --weights has exactly these names and shapes and gives the same logits here."""
+"""gpt2_layout_test.py MODEL_LOGITS TRAIN_GPT: GPT-2's file layout in both directions, compared with an implementation of GPT-2 that is written here from
+its paper and from the layout of transformers (linear layers are Conv1D: y = x W + b, W of [in, out]). Random weights in that layout give the same
+logits in Paceline and are unchanged when written back; the file of train_gpt --weights has exactly these names and shapes and gives the same logits here."""
 import json
 import math
 import os

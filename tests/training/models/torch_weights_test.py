@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""torch_weights_test.py TOOL MODEL_LOGITS: torchvision's weights, converted by tools/torch_weights.py, give torchvision's logits, and come back."""
+"""torch_weights_test.py TOOL MODEL_LOGITS: torchvision's weights, converted by tools/torch_weights.py, give torchvision's logits, and are unchanged when
+converted back."""
 import os
 import subprocess
 import sys
