@@ -31,7 +31,7 @@ struct Setting {
   int rounds = 20;
 };
 
-// the messages of a turn wait in the ring for the receiver
+// The messages of a turn wait in the ring for the receiver.
 constexpr std::size_t kMessageBytes = 64;
 constexpr int kMostCalls = 500;
 

@@ -164,7 +164,7 @@ class Saver {
   struct Saved {
     double whole = 0;
     double stall = 0;
-    Parts parts;  // of this rank
+    Parts parts;  // this rank's
   };
   // Saves a checkpoint. Measures the time until it is on the disk, and until the training may
   // continue.

@@ -40,9 +40,9 @@ constexpr std::int64_t kBatch = 32;  // for a rank, in all passes of a step toge
 
 struct Variant {
   std::string name;
-  std::size_t against;  // the variant whose time is 1
+  std::size_t against;  // the variant to compare with
   DistributedDataParallelOptions options;
-  std::int64_t passes = 1;  // in a step
+  std::int64_t passes = 1;  // passes of a step
   std::shared_ptr<CommunicationHook> hook = {};
 };
 

@@ -77,7 +77,7 @@ class BusyProcessors {
 };
 
 struct Figures {
-  std::vector<double> milliseconds, busy;  // for each round
+  std::vector<double> milliseconds, busy;  // one value for each round
 };
 
 struct Contestant {

@@ -111,7 +111,7 @@ void take_steps(const Options& options) {
 
 struct Part {
   std::string name;
-  std::size_t against;  // the part whose time is 1
+  std::size_t against;  // the part to compare with
   std::function<void()> body;
   std::vector<double> ms = {};
 };

@@ -84,7 +84,7 @@ class Trial {
  private:
   // Above this size a turn has few calls.
   static constexpr std::size_t kLargeBytes = 12 << 20;
-  // calls of each way; the first one finds cold pages and caches
+  // Calls of each way. The first one finds cold pages and caches.
   const std::uint32_t num_ways_, times_;
   std::uint32_t calls_ = 0, best_ = 0;
   std::array<double, kWays.size()> least_;

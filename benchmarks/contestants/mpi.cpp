@@ -152,7 +152,7 @@ class Mpi : public Contestant {
   }
 
   const int rank_, size_;
-  std::vector<int> counts_, starts_;  // for each rank
+  std::vector<int> counts_, starts_;  // one for each rank
 };
 
 }  // namespace

@@ -82,8 +82,7 @@ class PacelineCalls : public CallContestant {
       try {
         workers_->tell<Take>("callee", {load.request()});
         ++told;
-        // the credit is used up: a call waits for the messages before it
-      } catch (const rpc::CallError&) {
+      } catch (const rpc::CallError&) {  // no credit left: a call waits for more
         call(load.request());
       }
     }

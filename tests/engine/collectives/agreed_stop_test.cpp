@@ -168,7 +168,7 @@ class Terminal {
   }
   void press_ctrl_c(pid_t pid) const {
     EXPECT_EQ(::write(master_.get(), "\x03", 1), 1);
-    // the terminal's echo of ^C
+    // Reads the terminal's echo of ^C.
     for (char echo = 0; echo != 'C';) ASSERT_EQ(::read(master_.get(), &echo, 1), 1);
     wait_until_taken(pid, SIGINT);
   }

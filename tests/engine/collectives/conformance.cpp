@@ -152,7 +152,7 @@ void symmetric_memory_is_known_to_groups_made_of_the_group(ProcessGroup& group) 
       part->all_reduce(memory);
       ASSERT_TRUE(std::equal(memory.begin(), memory.end(), wanted.begin()));
     }
-    // From one allocation into the other.
+    // Reduces from one allocation into the other.
     const auto mine = values<float>(group.rank(), kCount);
     std::copy(mine.begin(), mine.end(), data.begin());
     part->all_reduce(ConstBuffer(data), own.as<float>(), ReduceOp::kSum);

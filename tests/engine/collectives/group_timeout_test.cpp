@@ -102,7 +102,7 @@ TEST_F(GroupTimeout, that_is_not_a_number_of_seconds_is_an_error_that_names_vari
       EXPECT_EQ(error.code(), ErrorCode::kInvalid);
       EXPECT_THAT(error.what(), Says("group.timeout_refused", "rank 0: init_process_group", text));
     }
-    // a timeout in the options makes the variable irrelevant
+    // A timeout in the options makes the variable irrelevant.
     EXPECT_EQ(group_with({.timeout = 7s})->timeout(), 7s);
   }
 }

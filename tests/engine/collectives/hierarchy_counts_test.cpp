@@ -1,5 +1,6 @@
-// all_gather_v and reduce_scatter_v with the hierarchy: bitwise the promised results for hosts and
-// counts of every kind, how often a byte crosses the network, and real groups over made-up hosts.
+// all_gather_v and reduce_scatter_v with the hierarchy: the results are bitwise as promised for
+// hosts and counts of every kind; how often a byte crosses the network; and real groups over
+// made-up hosts.
 
 #include <algorithm>
 #include <cstring>

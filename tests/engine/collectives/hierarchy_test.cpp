@@ -1,5 +1,5 @@
-// The hierarchy's schedules for hosts of every kind, without a network: bitwise the promised
-// results, and how often a byte crosses the network.
+// The hierarchy's schedules for hosts of every kind, without a network: the results are bitwise as
+// promised; and how often a byte crosses the network.
 
 #include "paceline/engine/collectives/algorithms/message_algorithms.h"
 

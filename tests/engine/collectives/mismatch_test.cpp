@@ -457,7 +457,7 @@ TEST(Ending, with_calls_under_way_names_them_in_one_warning_of_the_rank) {
   run_ranks(2, [&](ProcessGroup& group) {
     group.barrier();
     if (group.rank() == 1) {
-      // stays until the other rank has left
+      // This rank stays until the other rank has left.
       EXPECT_THROW(group.recv(std::span<float>(), 0), Error);
       return;
     }

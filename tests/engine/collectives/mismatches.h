@@ -54,7 +54,7 @@ struct Caller {
   template <class T>
   void sum_of(std::size_t count) const;
   std::vector<float> floats(std::size_t count) const;
-  std::vector<float> blocks(std::size_t count) const;  // one for each rank
+  std::vector<float> blocks(std::size_t count) const;  // one block for each rank
   std::vector<std::size_t> counts(std::size_t moved) const;
 };
 

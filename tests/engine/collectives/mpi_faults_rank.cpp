@@ -1,4 +1,4 @@
-// mpi_faults_rank SCENARIO FOLDER: one rank of a fault with backend mpi, under MPI's launcher
+// mpi_faults_rank SCENARIO FOLDER: one rank of a fault test with backend mpi, under MPI's launcher
 // (mpi_faults_test.sh). It writes "ok" into FOLDER/RANK if everything is correct, else the error.
 // It waits for the files of the other ranks and exits without MPI_Finalize(), because that may
 // never return after an error, and because the launcher ends all ranks once one has exited.

@@ -32,8 +32,8 @@ class TwoBlocks final : public SharedBlocks {
   std::array<ControlBlock, 2> blocks_{};
 };
 
-// Otherwise the late rank would go on with memory that the other rank's caller uses for something
-// else.
+// If the late rank passed, it would go on with memory that the other rank's caller uses for
+// something else.
 TEST(PhaseBarrier, no_rank_passes_another_that_gave_up_before_it_arrived) {
   const FreshDirectory records;
   FlightRecorder recorder({.directory = records.path(), .rank = 0, .world_size = 2});

@@ -79,7 +79,7 @@ TEST(Planner, keeps_the_promised_order_unless_told_otherwise) {
   EXPECT_TRUE(has_ring(planner_for(8, 1, {.allows_any_order = true}), Op::kAllReduce));
   const Planner named = planner_for(8, 1, {.algorithm = Algorithm::kRing});
   EXPECT_EQ(choice(named, Op::kAllReduce, 64), Algorithm::kRing);
-  // the ring does not support broadcast
+  // The ring does not support broadcast.
   EXPECT_NE(choice(named, Op::kBroadcast, 64), Algorithm::kRing);
 }
 
@@ -122,7 +122,7 @@ TEST(Planner, predicts_what_the_simulator_does) {
     for (const Op op : {Op::kAllReduce, Op::kBroadcast, Op::kReduce, Op::kAllGather,
                         Op::kReduceScatter, Op::kAllToAll, Op::kAllGatherV, Op::kReduceScatterV}) {
       for (const std::size_t bytes : {64u, 16u << 10, 1u << 20}) {
-        // blocks of unequal sizes are counted together
+        // Blocks of unequal sizes are counted together.
         const int blocks = has_counts(op) ? shape.hosts * shape.ranks : 1;
         const PlanRequest request{op, Dtype::kFloat32,
                                   bytes / 4 * static_cast<std::size_t>(blocks)};

@@ -212,7 +212,7 @@ TEST_P(PointToPointTest, a_large_message_is_taken_beside_small_ones_all_the_time
       if (group.rank() == 0) {
         small = has_arrived || deadline.expired() ? 1 : 0;
         group.send(std::span(&small, 1), 1);
-        // slow enough that there is always room for the next message
+        // This is slow enough that there is always room for the next message.
         std::this_thread::sleep_for(20us);
         continue;
       }

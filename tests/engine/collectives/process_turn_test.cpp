@@ -25,7 +25,7 @@ constexpr int kTurns = 200;
 // Like a library's blocking collective, the barrier returns only when all ranks are inside.
 void take_many(ProcessGroup& group, std::vector<int> world_ranks, std::atomic<int>& inside,
                unsigned seed) {
-  // this mesh has rank 0, so this rank must come first in world_ranks
+  // This mesh has rank 0, so this rank must come first in world_ranks.
   const auto raw = make_raw_mesh();
   std::swap(world_ranks.front(), world_ranks[static_cast<std::size_t>(group.rank())]);
   std::mt19937 random(seed);

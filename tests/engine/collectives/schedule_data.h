@@ -271,7 +271,7 @@ class ScheduleRun : public ScheduleData, public SimulationObserver {
   }
 
  private:
-  // for each rank, the ranks of which it knows that they have begun
+  // For each rank, the ranks of which it knows that they have begun.
   std::vector<std::set<int>> heard_;
   std::vector<std::set<int>> known_;  // the same for the sender of each message, when it was sent
 };

@@ -1,5 +1,5 @@
-// Every algorithm's schedules, for world sizes 1 to 17, without a network: the rules of schedule.h
-// and bitwise the promised results.
+// Every algorithm's schedules, for world sizes 1 to 17, without a network: they follow the rules of
+// schedule.h, and the results are bitwise as promised.
 
 #include <map>
 
@@ -136,7 +136,7 @@ TEST(RingSchedule, sums_everything_once_and_alike_on_all_ranks) {
           test.call.count = 0;
           for (const auto part : counts) test.call.count += part;
         }
-        test.call.dtype = Dtype::kInt64;  // exact in any order
+        test.call.dtype = Dtype::kInt64;  // sums are exact in any order
         expect_right(test);
         if (op != Op::kAllReduce) continue;
         test.call.dtype = Dtype::kBfloat16;

@@ -122,7 +122,7 @@ constexpr std::size_t kMoreThanTheMachineHas = std::size_t(1) << 40;
 TEST(SymmetricArena, large_blocks_at_different_places_are_reduced_in_place) {
   const auto results = harness::run_process_ranks(3, [](ProcessGroup& group) {
     SymmetricArena arena(group, kMoreThanTheMachineHas);
-    // a different offset on every rank
+    // Every rank allocates at a different offset.
     for (int i = 0; i <= group.rank(); ++i) arena.allocate(kMega);
     auto* const data = reinterpret_cast<float*>(arena.allocate(2 * kMega));
     const std::span values(data, 2 * kMega / sizeof(float));
@@ -192,7 +192,7 @@ TEST(SymmetricArena, ordinary_memory_is_not_symmetric) {
     EXPECT_FALSE(group.is_symmetric(std::span(ordinary)));
     const auto buffer = group.allocate_symmetric(8192);
     EXPECT_TRUE(group.is_symmetric(buffer.as<float>()));
-    // one part lies beyond the buffer
+    // One part of this range lies beyond the buffer.
     EXPECT_FALSE(group.is_symmetric(std::span(buffer.as<float>().data(), 8192)));
     group.barrier();
   });

@@ -48,7 +48,7 @@ Ends make_pipe(int flags = 0) {
 
 Ends make_sockets() {
   std::array<int, 2> ends{};
-  // the sockets block
+  // The sockets block.
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   return {Fd(ends[0]), Fd(ends[1])};
 }

@@ -169,7 +169,7 @@ TEST_F(BadInput, a_worker_whose_preparation_fails_has_not_been_there) {
   EXPECT_EQ(job_.join("wanted")->name(), "wanted");
 }
 
-// ---- before and after ----
+// ---- before serving and after leaving ----
 
 TEST_F(BadInput, a_call_before_its_callee_joins_waits_for_it) {
   auto call = caller_->call<Wait>("late");

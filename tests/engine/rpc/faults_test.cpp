@@ -201,7 +201,7 @@ TEST_F(Faults, a_holder_frozen_for_longer_than_its_lease_has_lost_its_references
   holder.freeze();
   const auto frozen = std::chrono::steady_clock::now();
   EXPECT_TRUE(soon([] { return num_things == 0; }));
-  // not before most of a lease has passed
+  // The thing ends only after most of a lease has passed.
   EXPECT_GE(std::chrono::steady_clock::now() - frozen, 300ms);
   holder.thaw();
   EXPECT_TRUE(holder.succeeds());

@@ -132,7 +132,7 @@ TEST(Handlers, a_full_queue_slows_calls_down_and_is_an_error_for_what_is_told) {
   });
   callee->serve<Add>([](const Add::Request& r, Context&) { return Add::Reply{r.a + r.b}; });
   const auto caller = job.join("caller");
-  // the reply tells the caller its credit: 4 calls
+  // The reply tells the caller its credit: 4 calls.
   EXPECT_EQ(caller->call<Add>("callee", {1, 2}).get().sum, 3);
   std::vector<Future<Nothing>> futures;
   for (int i = 0; i < 4; ++i) futures.push_back(caller->call<Wait>("callee"));

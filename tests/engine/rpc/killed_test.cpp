@@ -228,7 +228,7 @@ TEST_F(Killed, a_caller_in_the_middle_of_calls_is_not_served_twice) {
   for (std::size_t i = 0; i < callers.size(); ++i) {
     const auto& cells = shared().executed[0];
     EXPECT_TRUE(soon([&] { return cells.at(i * (kCells / 4)) == 1; }));
-    // continues the calls for this long
+    // The calls continue for this long.
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
     callers[i]->end();
   }
@@ -251,7 +251,7 @@ TEST_F(Killed, a_caller_that_is_frozen_again_and_again_is_told_the_truth) {
   serve_all(*callee);
   EXPECT_TRUE(soon([] { return executed(Effect::kOnce, 2) == 1; }));
   for (int i = 0; i < 10; ++i) {
-    // continues the calls for this long
+    // The calls continue for this long.
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));
     caller.freeze();
     // Sometimes shorter, sometimes longer than the callee's lease.

@@ -208,7 +208,7 @@ Tree of_depth(int depth) {
 }
 
 TEST(Message, what_is_nested_too_deep_is_refused_at_both_ends) {
-  // the first level, and two more levels for each depth
+  // This has 31 levels: the first one, and two more for each depth.
   EXPECT_EQ(send<Tree>(of_depth(15)).children.size(), 1U);
   expect_error(ErrorCode::kInvalid, {"more than 32 levels"}, [] { write_message(of_depth(64)); });
   // A program without the writer's check could send these bytes.

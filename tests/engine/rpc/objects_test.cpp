@@ -292,7 +292,7 @@ TEST_F(Objects, a_method_that_fails_or_comes_too_late_leaves_nothing_behind) {
 TEST_F(Objects, a_handler_finds_the_objects_of_its_worker_by_their_numbers) {
   owner_->serve<Cursor>();
   owner_->serve<Find>([](const Find::Request& request, Context& context) {
-    // the object has another class
+    // The object has another class.
     EXPECT_EQ(find_object<Cursor>(context, request.number), nullptr);
     const auto counter = find_object<Counter>(context, request.number);
     return counter ? counter->add({1}) : Amount{-1};

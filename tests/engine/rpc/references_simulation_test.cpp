@@ -53,7 +53,7 @@ struct Outgoing {
   CallerLease lease;
   std::map<CallNumber, Request> requests;
   std::uint64_t connection = 0;  // 0: none
-  Time opening_sent{};           // by the worker's clock
+  Time opening_sent{};           // time on the worker's clock
 };
 
 struct Worker {
@@ -61,7 +61,7 @@ struct Worker {
   bool is_dead = false;
   Time stopped_until{0};
   std::deque<std::function<void()>> waiting;  // actions for when the worker runs again
-  std::map<int, Outgoing> calls;              // by callee
+  std::map<int, Outgoing> calls;              // one for each callee
   struct Session {
     CalleeSession<Reply> callee;
     CalleeLease lease;

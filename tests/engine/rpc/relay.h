@@ -40,7 +40,7 @@ class Relay {
     unsigned swap_one_in = 0;    // the frame is sent after the next one
     unsigned replay_one_in =
         0;  // a frame that passed before, perhaps on another connection, is sent first
-    std::size_t bytes_per_s = 0;  // in each direction; 0: unlimited
+    std::size_t bytes_per_s = 0;  // limit in each direction; 0: unlimited
   };
   enum class Way : std::uint8_t { kToCallee, kToCaller };
 

@@ -283,7 +283,7 @@ TEST_F(Rogue, a_duplicate_after_its_session_has_expired_is_refused) {
   const SessionNumber session = open(peer);
   peer.send(request_of<Count>(1), message(Nothing{}));
   EXPECT_TRUE(peer.receive(FrameKind::kReply));
-  // because the peer has sent no sign of life
+  // The session expires because the peer has sent no sign of life.
   const auto refused = peer.receive(FrameKind::kRefused);
   EXPECT_TRUE(refused && refused->session == session);
   peer.send(request_of<Count>(1), message(Nothing{}));

@@ -205,7 +205,7 @@ TEST(Simulator, knows_hosts_that_are_not_alike) {
   };
   const Hosts blocks = Hosts::blocks(4, 2);
   EXPECT_TRUE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1024, blocks));
-  // because of the last chunk
+  // The hosts differ because of the last chunk.
   EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kAllReduce, 1025, blocks));
   EXPECT_FALSE(is_alike(Algorithm::kDirect, Op::kBroadcast, 1024, blocks));  // because of the root
   EXPECT_TRUE(is_alike(Algorithm::kHierarchy, Op::kReduceScatter, 64, blocks));

@@ -181,7 +181,7 @@ TEST_P(StoreConformance, compare_set_follows_its_truth_table) {
   EXPECT_EQ(host_->open()->get("key"), "first");
   EXPECT_EQ(store_->compare_set("key", "first", "second"), "second");  // key present, value equal
   EXPECT_EQ(store_->get("key"), "second");
-  // key present, value different
+  // Key present, value different.
   EXPECT_EQ(store_->compare_set("key", "first", "third"), "second");
   EXPECT_EQ(store_->compare_set("key", "", "third"), "second");
   EXPECT_EQ(host_->open()->get("key"), "second");

@@ -91,7 +91,7 @@ TEST_F(TcpStoreFaults, random_bytes_cost_nothing) {
     try {
       send_all(socket, bytes, Deadline::after(1s));
     } catch (const Error& error) {
-      // the server closed it before everything was sent
+      // The server closed the connection before everything was sent.
       EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
     }
   }
@@ -235,7 +235,7 @@ int survive_with_64_descriptors() {
     for (int i = 1; i <= 20; ++i) {
       if (store.add("count", 1) != i) result = 5;
     }
-    // the process that hosts the store has descriptors left
+    // The process that hosts the store still has descriptors.
     const Fd own(open("/dev/null", O_RDONLY));
     if (!own) result = 6;
   }

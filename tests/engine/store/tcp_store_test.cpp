@@ -97,7 +97,7 @@ TEST(TcpStore, a_client_that_was_stopped_while_it_connected_does_not_call_the_se
     });
     TcpStore store(endpoint, secret);
     const auto waiting = std::async(std::launch::async, [&] { store.get("never", 60s); });
-    // the only connection, and it is in use; the next call needs another one
+    // This is the only connection, and it is in use; the next call needs another one.
     const Fd connection = accepted.get();
     listener.reset();
     harness::stop_soon();

@@ -59,7 +59,7 @@ TEST_F(StepGaugeTest, says_where_a_resumed_training_began) {
   EXPECT_FALSE(read()->begun_at);
   gauge.begin_at(0);
   EXPECT_EQ(read()->begun_at, 0u);
-  gauge.begin_at(50);  // by another loop of the same process
+  gauge.begin_at(50);  // another loop of the same process
   EXPECT_EQ(read()->begun_at, 0u);
 }
 

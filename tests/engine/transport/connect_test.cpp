@@ -47,7 +47,7 @@ TEST_P(ConnectTest, strangers_at_the_door_do_not_hold_the_group_up) {
   while (address_of(1).host_name == "box") std::this_thread::yield();
   auto third = join(2, 3);
   for (auto* mesh : {&first, &second, &third}) mesh->get()->throw_if_failed();
-  // waiting for the silent clients one by one would take two minutes
+  // Waiting for the silent clients one by one would take two minutes.
   EXPECT_LT(Clock::now() - begin, 8s);
 }
 

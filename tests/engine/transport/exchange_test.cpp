@@ -92,7 +92,7 @@ TEST(Exchange, a_peer_that_has_left_needs_no_presence) {
     EXPECT_NO_THROW(exchange.pump(kNothing));
   }
   const std::array<std::byte, 4> payload{};
-  // but it does need a message that it has not received
+  // But a message that the peer has not received is an error.
   exchange.post_send(1, header_of(4), payload);
   const auto error = run_until_idle(exchange, 5s);
   ASSERT_TRUE(error);

@@ -184,7 +184,7 @@ TEST(Mesh, whoever_finds_a_dead_peer_tells_the_others) {
   EXPECT_EQ(notice->ranks, std::vector{1});
 }
 
-// Otherwise a peer might see this rank's end before the first notice and take it for the cause.
+// Without this a peer might see this rank's end before the first notice and take it for the cause.
 TEST(Mesh, a_notice_is_passed_on) {
   auto raw = make_raw_mesh();
   const auto notice = encode_notice(Error(ErrorCode::kInvalid, "rank 1: odd counts"));
@@ -304,7 +304,7 @@ TEST(Mesh, tells_its_peers_once_why_another_group_of_the_domain_has_failed) {
   const ssize_t got = ::recv(other.end(Channel::kControl).get(), buffer, sizeof buffer, 0);
   EXPECT_EQ(std::string(buffer, static_cast<std::size_t>(got)), Inquiry::encode_reason("too late"));
   one.mesh.reset();
-  // no other rank is left that needs the notice
+  // No other rank is left that needs the notice.
   other.mesh->abort(Error(ErrorCode::kInvalid, "odd"));
 }
 

@@ -164,7 +164,7 @@ TEST_P(MessageStreamsTest, bytes_sent_before_a_ranks_end_are_read_before_it) {
 }
 
 TEST_P(MessageStreamsTest, a_position_that_cannot_be_is_an_error_and_no_read_behind_the_ring) {
-  // the position up to which rank 0 claims to have written
+  // Overwrites the position up to which rank 0 has written.
   std::memset(ranks_[1].blocks->of(1), 0x7f, 8);
   try {
     receive(1, 100);

@@ -229,7 +229,7 @@ TEST_P(UcxTest, leaves_the_memory_calls_of_the_c_library_as_they_are) {
   }
 }
 
-// Otherwise every UCX test would be skipped without notice.
+// If the library were not found, every UCX test would be skipped without notice.
 TEST(Ucx, a_build_with_its_headers_finds_its_library) {
   const UcxInfo info = ucx_info();
   if (info.text.find("UCX's headers were not found") != std::string::npos ||

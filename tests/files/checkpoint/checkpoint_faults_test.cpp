@@ -320,7 +320,8 @@ TEST_P(KilledWriter, at_any_microsecond_loses_no_step_that_is_on_the_disk) {
   for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      // hides the warning, in each round, that checkpoints come faster than the disk can write them
+      // Hides the warning, in each round, that checkpoints come faster than the disk can write
+      // them.
       ::close(STDERR_FILENO);
       save_for_ever(path, safe, GetParam());
     }

@@ -234,7 +234,7 @@ TEST(CheckpointTeam, a_rank_killed_in_the_middle_of_a_save_leaves_the_older_one)
           EXPECT_FALSE(team.finish());
         }
         group.barrier();
-        // one write belongs to the writer's claim
+        // On rank 0 one more write belongs to the writer's claim.
         KillingFileSystem killing(victim == 0 ? writes + 1 : writes);
         FileSystem& files =
             group.rank() == victim ? static_cast<FileSystem&>(killing) : FileSystem::real();

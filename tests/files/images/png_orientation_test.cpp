@@ -125,7 +125,7 @@ TEST(PngOrientation, a_file_that_is_cut_anywhere_is_read_to_its_end_only) {
   const std::string png = with_chunks(png_of(sample_image({5, 3})), "", exif_chunk(6));
   for (std::size_t size = 0; size <= png.size(); ++size) {
     const int found = png_orientation(bytes_of(png.substr(0, size)));
-    // only the end chunk follows the EXIF
+    // Only the end chunk follows the EXIF.
     EXPECT_EQ(found, size >= png.size() - 12 ? 6 : 1) << size;
   }
 }

@@ -56,7 +56,7 @@ TEST(BestWays, what_does_not_fit_comes_last) {
 
 TEST(BestWays, of_equal_ways_the_simpler_one) {
   JobProfile profile = job_of_blocks(1);
-  // sharding gains nothing, because the optimizer takes no time
+  // Sharding gains nothing, because the optimizer takes no time.
   profile.shard_stages = {0, 1, 2, 3};
   EXPECT_EQ(search_ways(profile, ideal_machine(1, 2), 2).ways.front().way.shard_stage, 0);
 }
@@ -69,7 +69,7 @@ TEST(BestWays, a_hundred_thousand_ranks_need_few_simulations) {
   const Search search = search_ways(profile, machine, 100'000);
   EXPECT_GT(search.ways.size(), 100U);
   EXPECT_LT(search.num_simulations, 1000);
-  std::int64_t actions = 0;  // in the largest plan that was simulated
+  std::int64_t actions = 0;  // actions of the largest simulated plan
   for (const Forecast& one : search.ways)
     actions = std::max(actions, std::int64_t{one.way.stages} * one.way.micro_batches * 3);
   EXPECT_LT(actions, 500'000);

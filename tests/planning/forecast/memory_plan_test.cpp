@@ -75,7 +75,7 @@ TEST(MemoryPlan, the_last_stage_has_a_copy_of_tied_weights) {
 }
 
 TEST(MemoryPlan, gradients_take_the_place_of_activations) {
-  // each block: 4000 bytes of gradients, 100 bytes of activations per sample
+  // Each block has 4000 bytes of gradients and, for each sample, 100 bytes of activations.
   JobProfile profile = job_of_blocks(2);
   // The peak is the larger of two moments: all activations with the last layer's gradients, or the
   // first layer's activations with both layers' gradients.
@@ -127,7 +127,7 @@ TEST(MemoryPlan, what_waits_between_the_halves_of_a_backward_pass) {
   EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 100);
   profile.layers[0].deferred_bytes = profile.layers[1].deferred_bytes = 160;
   EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {1, 2}), 160);
-  // stage 0 computes no gradient of its input
+  // Stage 0 computes no gradient of its input.
   EXPECT_DOUBLE_EQ(deferred_of_stage(profile, {}, {0, 1}), 100);
 }
 

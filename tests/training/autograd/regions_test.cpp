@@ -87,7 +87,7 @@ TEST_P(RegionsTest, gradients_are_slopes) {
       const int seed = region.replicated_input ? 0 : own.rank();
       const auto input = values(seed, sizes, 0).requires_grad_();
       loss_of(region, group, input).backward();
-      // First moves the input of each rank alone, then those of all ranks together.
+      // First only one rank's input moves, for each rank in turn; then all inputs move together.
       for (int moving = 0; moving <= world_size; ++moving) {
         const bool moves = region.replicated_input || moving == world_size || moving == own.rank();
         const auto direction = values(seed, sizes, 1.0 + moving) * (moves ? 1.0 : 0.0);

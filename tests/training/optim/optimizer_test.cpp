@@ -196,7 +196,7 @@ TEST(Optimizer, the_state_takes_no_memory_before_the_first_step) {
   const at::Tensor parameter = torch::ones({1 << 20}, torch::requires_grad());
   const at::Tensor unused = torch::ones({1 << 20}, torch::requires_grad());
   Adam adam(std::vector<at::Tensor>{parameter, unused}, {});
-  // huge pages may cover parts of it together with its neighbours
+  // Huge pages may cover parts of the state together with its neighbours.
   EXPECT_LE(resident_state(adam), 4U << 20);
   EXPECT_EQ(adam.num_state_bytes(), 16U << 20);
   parameter.mutable_grad() = at::ones({1 << 20});

@@ -199,7 +199,7 @@ TEST(Damage, of_a_parameter_without_a_gradient_is_noticed) {
 }
 
 TEST(Damage, of_the_state_is_noticed_in_every_stage) {
-  int num_kept = 0;  // in how many cases the optimizer has such a state
+  int num_kept = 0;  // cases in which the optimizer has such a state
   for (const auto& [name, make] : optimizers()) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const std::string kind : {"exp_avg", "exp_avg_sq", "momentum_buffer", "master"}) {

@@ -497,7 +497,7 @@ TEST(FullyShard, whole_parameters_may_be_held_several_times_and_long) {
         auto adam = std::make_unique<optim::Adam>(net->parameters(), optim::AdamOptions{});
         auto model = std::make_unique<DistributedDataParallel<torch::nn::SequentialImpl>>(
             net, borrowed(group), sharded_options(*adam, {.divide_hosts = true}));
-        // fetched from rank 0's host if necessary
+        // The operation fetches the values from rank 0's host if necessary.
         const at::Tensor first = net->parameters()[0].detach().clone();
         auto outer = adam->whole_parameters();
         adam->whole_parameters().reset();

@@ -38,9 +38,9 @@ at::Tensor random(const Sizes& sizes, std::uint64_t seed, at::ScalarType type = 
 std::int64_t samples_of(int rank) { return rank == 1 ? 0 : 2 + rank * 3 % 5; }
 
 struct WholeBatch {
-  std::vector<at::Tensor> inputs, factors;  // for each rank
+  std::vector<at::Tensor> inputs, factors;  // one for each rank
   at::Tensor weight, bias, mean, variance;
-  std::vector<at::Tensor> outputs, input_gradients;  // for each rank
+  std::vector<at::Tensor> outputs, input_gradients;  // one for each rank
 };
 
 // One process normalises all samples. The loss is the sum of output^2 * factor; without the square

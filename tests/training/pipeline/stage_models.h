@@ -50,7 +50,7 @@ inline PipelineStage block_stage(int index) {
 }
 
 struct Oracle {
-  std::vector<std::vector<at::Tensor>> gradients;  // for each stage
+  std::vector<std::vector<at::Tensor>> gradients;  // one list for each stage
   std::vector<at::Tensor> losses;
 };
 

@@ -82,7 +82,7 @@ std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
 template <class Stage, class Options>
 void expect_the_bits_of(const WholeModel& whole, const Options& options, const std::string& tied,
                         const pipeline::Plan& plan, const std::vector<Tensors>& batches) {
-  // made here, because the ranks' threads share a random generator
+  // The stages are made here, because the ranks' threads share a random generator.
   std::vector<std::vector<Stage>> stages(2);
   for (int index = 0; index < plan.num_stages(); ++index) {
     torch::manual_seed(3);

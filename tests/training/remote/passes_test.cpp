@@ -36,7 +36,7 @@ TEST_F(Passes, each_trainer_s_step_applies_the_gradients_of_its_own_loss) {
     dropped.backward();
     loss_too.backward();
     loss.backward();
-    // the passes of earlier steps are no longer kept
+    // The passes of earlier steps are no longer kept.
     EXPECT_TRUE(soon([] { return num_kept_passes() == 3; }));
     // In one process both gradients must be computed with the old weights.
     const auto parameters = alone->parameters();
@@ -353,7 +353,7 @@ TEST_F(Passes, the_owner_lets_go_of_a_pass_with_the_graph) {
   EXPECT_EQ(num_kept_passes(), 2U);
   more = at::Tensor();
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
-  // A forward pass whose result was never fetched.
+  // The result of this forward pass is never fetched.
   (void)outer->start({batch(1, 3, 4)});
   EXPECT_TRUE(soon([] { return num_kept_passes() == 0; }));
 }

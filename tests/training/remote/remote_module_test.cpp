@@ -121,7 +121,7 @@ TEST_F(RemoteModules, several_inputs_and_outputs_of_all_kinds) {
     EXPECT_FALSE(outputs[1].requires_grad());
     EXPECT_FALSE(outputs[2].requires_grad());
     EXPECT_FALSE(outputs[3].defined());
-    // outputs[0] is unused
+    // outputs[0] remains unused.
     const at::Tensor loss = (outputs[4] * outputs[1]).sum() + outputs[2].sum();
     loss.backward();
     return std::pair(loss, values.grad());
@@ -276,7 +276,7 @@ TEST_F(RemoteModules, errors_of_forward_and_backward_say_where) {
     FAIL();
   } catch (const rpc::CallError& error) {
     EXPECT_THAT(error.what(), HasSubstr("shape '[3, -1]' is invalid"));
-    // that would be a backtrace
+    // This text would be part of a backtrace.
     EXPECT_THAT(error.what(), testing::Not(HasSubstr("Exception raised from")));
   }
   EXPECT_EQ(num_kept_passes(), 0U);

@@ -82,7 +82,7 @@ std::vector<std::int64_t> rows_of(const at::Tensor& tensor, std::int64_t n, std:
   return sizes;
 }
 
-// rows of the two ranks; every rank's tensor has 4 rows
+// The ranks' rows; every rank's tensor has 4 rows.
 const std::vector<std::int64_t> kRows = {3, 1};
 
 const std::vector<NamedCall>& tensor_calls() {
@@ -272,7 +272,7 @@ const std::vector<NamedCall>& tensor_calls() {
        }},
       {"batch_isend_irecv", kDense, kBoth,
        [](G g, T x) {
-         const at::Tensor sent = x.clone();  // in the layout of a dense tensor
+         const at::Tensor sent = x.clone();  // clone() gives it a dense layout
          for (const auto& work :
               batch_isend_irecv(g, {{.op = Op::kSend, .input = sent, .peer = 1 - g.rank()},
                                     {.op = Op::kReceive, .output = x, .peer = 1 - g.rank()}}))
@@ -391,7 +391,7 @@ TEST_P(LayoutsTest, one_rank_with_another_shape_is_an_error_on_every_rank) {
   for (const NamedCall& call : tensor_calls()) {
     if (std::string(call.name) == "send_with_shape") continue;  // accepts any shape
     for (int odd = 0; odd < kWorld; ++odd) {
-      // rank 0 contributes nothing
+      // Rank 0 contributes nothing.
       if (std::string(call.name) == "scatter_of_it" && odd == 0) continue;
       SCOPED_TRACE(std::string(call.name) + ", rank " + std::to_string(odd));
       expect_outcome(call, GetParam(), Outcome::kRefused, [&](int rank) {

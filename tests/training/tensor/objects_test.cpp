@@ -158,7 +158,7 @@ TEST(BatchedMessages, large_ones_cross_in_a_ring_and_between_all_ranks) {
       for (int peer = 0; peer < world; ++peer) {
         if (peer == group.rank()) continue;
         EXPECT_TRUE(at::equal(theirs[next++], at::full({kCount}, peer, at::kFloat)));
-        EXPECT_EQ(works[2 * next - 1]->source_rank(), peer);  // in the order of the messages
+        EXPECT_EQ(works[2 * next - 1]->source_rank(), peer);  // messages stay in order
       }
     });
   }

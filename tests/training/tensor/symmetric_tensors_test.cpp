@@ -109,7 +109,7 @@ TEST(SymmetricTensors, without_shared_memory_nothing_happens) {
   expect_reports(
       [](ProcessGroup& group) {
         const SymmetricTensors symmetric(group);
-        // would be an error if tensors were in the group's memory
+        // This would be an error if tensors were in the group's memory.
         const SymmetricTensors again(group);
         return std::string("nothing");
       },

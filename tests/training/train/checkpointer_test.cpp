@@ -57,7 +57,7 @@ TEST_F(CheckpointerTest, a_resumed_run_ends_with_the_bits_of_one_that_was_not_in
     return bits(run);
   });
   on_two_ranks([](SmallRun& run, Checkpointer& checkpointer) {
-    run.train({.epochs = 3, .max_steps = 8});  // in the middle of the second epoch
+    run.train({.epochs = 3, .max_steps = 8});  // ends in the middle of the second epoch
     EXPECT_TRUE(checkpointer.save(run.state, run.model.module(), run.optimizer));
     run.train({.epochs = 3, .max_steps = 10});  // steps that a crash would lose
     return std::string();

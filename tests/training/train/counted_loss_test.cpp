@@ -101,8 +101,8 @@ const std::vector<LossKind> kKinds = {
     {.name = "weighted and smoothed", .has_weights = true, .label_smoothing = 0.1}};
 
 struct Outcome {
-  std::vector<double> losses;          // of each step
-  std::vector<at::Tensor> parameters;  // in the model's order
+  std::vector<double> losses;          // loss of each step
+  std::vector<at::Tensor> parameters;  // in the order of the model
 };
 
 data::DataLoader loader_of(const LossKind& kind, int ranks, int rank, std::int64_t micro,
@@ -160,7 +160,7 @@ struct Way {
   int ranks = 1;
   std::int64_t micro = 0;
   std::int64_t shards = 0;
-  int stage = 0;  // of fully_shard()
+  int stage = 0;  // stage of fully_shard()
 };
 
 // The outcome of replicas, for each rank.

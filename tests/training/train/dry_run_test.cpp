@@ -17,7 +17,7 @@
 namespace paceline::train {
 namespace {
 
-constexpr std::int64_t kParameters = 4 * 9 + 4 + 8 + 3 * 256 + 3;  // of SmallNet
+constexpr std::int64_t kParameters = 4 * 9 + 4 + 8 + 3 * 256 + 3;  // parameters of SmallNet
 
 void alone(const std::function<void(std::shared_ptr<ProcessGroup>)>& body) {
   harness::run_ranks_ok(1, [&](ProcessGroup& group) { body({&group, [](auto*) {}}); });

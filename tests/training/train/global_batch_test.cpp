@@ -42,7 +42,7 @@ struct Job {
   TrainingState state{.seed = 3};
   std::vector<at::Tensor> parameters;  // empty at the beginning
   std::vector<std::int64_t> seen;      // samples that counted, in any order
-  double loss = 0;                     // of the last step
+  double loss = 0;                     // loss of the last step
 };
 
 // Trains up to step `until` on `world_size` ranks.

@@ -35,7 +35,7 @@ using ::testing::HasSubstr;
 // How ranks divide a run.
 struct Layout {
   int dp = 1, tp = 1, pp = 1;
-  int stage = 0;  // of fully_shard()
+  int stage = 0;  // stage of fully_shard()
   int hosts = 1;
   bool divides_hosts = false;  // the hosts divide the parameters of stage 3
 
@@ -211,7 +211,7 @@ class LayoutTest : public ::testing::Test {
 
   const FreshDirectory folder_;
   const FreshDirectory memories_;
-  bool in_memory_ = false;  // in memory and on the disk
+  bool in_memory_ = false;  // also in memory, not only on the disk
   Sizes sizes_;
   std::uint64_t seed_ = 0;
 };

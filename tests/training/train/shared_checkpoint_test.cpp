@@ -67,7 +67,7 @@ struct SharedSetting {
 std::unique_ptr<optim::Optimizer> make(const std::string& name,
                                        const std::vector<at::Tensor>& parameters) {
   if (name == "adam") return std::make_unique<optim::Adam>(parameters, optim::AdamOptions{});
-  // plain SGD has no state
+  // Plain SGD has no state.
   return std::make_unique<optim::Sgd>(parameters, optim::SgdOptions{.lr = 0.1});
 }
 

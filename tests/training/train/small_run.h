@@ -85,7 +85,7 @@ struct SmallRun {
   DistributedDataParallel<SmallNet> model;
   optim::Adam optimizer;
   PhaseTimes times;
-  // called with each batch on which a step trains
+  // Called with each batch on which a step trains.
   std::function<void(const data::Batch& batch)> seen;
 };
 
