@@ -47,7 +47,7 @@ Fd connection_of(const CallPlace& place) {
   }
   const int on = 1;
   if (place.uses_tcp) ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  ::fcntl(socket.get(), F_SETFL, 0);  // its calls block
+  ::fcntl(socket.get(), F_SETFL, 0);  // its system calls block
   return socket;
 }
 

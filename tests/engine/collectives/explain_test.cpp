@@ -386,7 +386,7 @@ TEST(Explain, two_groups_that_wait_for_each_other) {
             "world.0); every rank must use its groups in the same order");
 }
 
-// Lines that name ranks use the ranks of the world; so do these numbers.
+// All numbers of ranks in an explanation are those of the world.
 TEST(Explain, roots_and_peers_in_a_group_of_others_are_ranks_of_the_world) {
   const auto member = [](int rank) {
     return Rank(rank, 4).group(1, "world.0", rank / 2, 2).in_group(1);

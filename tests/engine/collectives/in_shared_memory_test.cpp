@@ -1,7 +1,6 @@
 // The direct schedules of ranks that map each other's memory, in place and staged, for world sizes
 // 1 to 9, without any shared memory: they follow the rules of in_shared_memory.h, and the results
 // are bitwise as promised.
-// results.
 
 #include "paceline/engine/collectives/algorithms/in_shared_memory.h"
 

@@ -60,7 +60,7 @@ TEST(LaunchEnvironment, reads_the_role_that_a_launcher_of_roles_gave) {
       {with(with(launched, "ROLE_NAME", "default"), "ROLE_RANK", "3"), "", 0},
       {with(launched, "ROLE_NAME", "trainer"), "", 0},
       {with(launched, "ROLE_RANK", "1"), "", 0},
-      // ROLE_RANK that is not the launcher's: another program happens to use this name.
+      // A ROLE_RANK that the launcher did not set: another program happens to use this name.
       {with(with(kTorchrun, "ROLE_NAME", "trainer"), "ROLE_RANK", "1"), "", 0},
   };
   for (const Row& row : rows) {

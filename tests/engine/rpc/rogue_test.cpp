@@ -256,7 +256,7 @@ TEST_F(Rogue, what_an_older_connection_still_brings_is_not_executed) {
   second->send(request_of<Count>(3), message(Nothing{}));
   const auto reply = second->receive(FrameKind::kReply);
   EXPECT_TRUE(reply && reply->number == 3);
-  // A connection that tries to resume at an older number than the newer one gets no reply.
+  // A connection that resumes the session with a number older than the current one gets no reply.
   const auto third = connect();
   third->send({.kind = FrameKind::kResume, .session = session, .number = 1},
               std::make_shared<OutgoingBytes>());

@@ -65,7 +65,8 @@ TEST(Simulator, processor_time_is_paid_at_both_ends_of_a_message) {
   CostModel costs = network_only(0, 1e30);
   costs.network.message_s = 1e-3;
   const SimulatedCluster cluster{Hosts::blocks(4, 1), costs};
-  // Three sends and three receives on every rank; the first receive is handled while later messages
+  // Three sends and three receives on every rank. Receives overlap with sends, so only the last one
+  // adds its time to that of the sends.
   // are under way.
   expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, cluster).seconds, 4e-3);
 }

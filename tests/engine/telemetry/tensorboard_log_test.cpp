@@ -123,7 +123,7 @@ TEST(TensorBoardLog, writes_records_that_a_strict_reader_accepts) {
   log.scalar("train/loss", std::int64_t{1} << 40, -3);
   log.scalar(long_tag, 0, std::nan(""));
   log.scalar("größe", 7, 1e300);  // beyond the range of float32
-  // while the log is still open: everything was flushed
+  // The log is still open, but everything was flushed.
   const auto scalars = read_events(log.path());
   ASSERT_EQ(scalars.size(), 5u);
   EXPECT_EQ(scalars[0].version, "brain.Event:2");

@@ -117,7 +117,7 @@ TEST_P(DialerTest, a_silent_peer_does_not_hold_up_the_others) {
   EXPECT_EQ(hello, (std::array<std::int32_t, 2>{9, 0}));
 }
 
-// More channels than are called and accepted at once.
+// More channels than a rank calls, and than a rank accepts, at the same time.
 TEST_P(DialerTest, a_hundred_calls_come_through_one_door) {
   Door door;
   const auto at = callee(3, door);

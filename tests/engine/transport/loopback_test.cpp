@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: they need no descriptors; and the messages between them.
+// Ranks that are threads of one process: their messages, and that they need no descriptors.
 
 #include <algorithm>
 #include <filesystem>

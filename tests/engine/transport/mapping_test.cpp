@@ -31,7 +31,7 @@ std::size_t present_pages(const Mapping& mapping) {
       std::count_if(present.begin(), present.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
-// The kernel's two-letter flags of the memory area that begins there.
+// The kernel's two-letter flags of the memory area that begins at the mapping.
 std::string flags_of(const Mapping& mapping) {
   std::ifstream file("/proc/self/smaps");
   const std::string begin = fmt::format("{:x}-", reinterpret_cast<std::uintptr_t>(mapping.data()));
@@ -73,7 +73,7 @@ TEST(Mapping, pages_behind_those_that_come_at_once_are_brought_before_they_are_t
   EXPECT_EQ(present_pages(lazy), 0u);
   ASSERT_TRUE(bring_pages(lazy.data() + kMegabyte, kMegabyte));
   EXPECT_EQ(present_pages(lazy), kMegabyte / 4096);
-  // For anonymous memory only mapping with all pages can reserve them, so all are present.
+  // Anonymous pages can only be reserved while they are mapped, so all of them are present.
   EXPECT_EQ(present_pages(Mapping::anonymous(bytes, {Pages::kPresent, kMegabyte})), bytes / 4096);
   const Fd file = file_of(bytes);
   EXPECT_EQ(present_pages(Mapping::of_file(file, bytes, {Pages::kPresent, kMegabyte})),

@@ -180,7 +180,7 @@ class OfferTest : public MessageStreamsTest {
  protected:
   using Offered = MessageStreams::Offered;
 
-  // Like a receiver that waits for a message.
+  // Rank 1 first tries to receive, like a receiver that waits; from then on rank 0 can offer.
   void SetUp() override {
     MessageStreamsTest::SetUp();
     EXPECT_FALSE(streams(0).can_offer(1));

@@ -151,7 +151,7 @@ TEST(PlantedPaths, of_every_kind_at_every_place_harm_nothing_and_hold_nobody_up)
       }
       (void)reader.mark();
       precious.expect_untouched();
-      // A writer, which does.
+      // A writer, which locks and removes.
       const bool must_be_removed =
           std::string(place) == ".run" && fs::is_directory(fs::symlink_status(folder / ".run"));
       if (must_be_removed) {

@@ -1,5 +1,5 @@
-// Compares clipping with formulas, and the bits of the norm between numbers of threads, layouts and
-// types.
+// Compares clipping with formulas, and checks that the bits of the norm do not depend on threads,
+// layouts or types.
 
 #include "paceline/training/optim/clip_gradients.h"
 

@@ -27,7 +27,8 @@ harness::RanksOptions each_on_a_host() {
   }};
 }
 
-// With a callback, every operation of the process boxes its inputs, so it may exist only this long.
+// The callback makes every operation of the process box its inputs, so it may exist only while a
+// model is divided.
 TEST(DividedParameters, operations_are_watched_while_a_model_is_divided) {
   const auto compute = [] { return (at::ones({2}) + 1).sum(); };
   for (int round = 0; round < 2; ++round) {

@@ -161,7 +161,7 @@ TEST(DataParallel, a_training_equals_the_modules_own_and_is_the_same_in_every_ru
   }
 }
 
-// The sums of DistributedDataParallel do the same.
+// DistributedDataParallel adds gradients in the same way.
 TEST(DataParallel, gradients_are_added_up_by_the_balanced_tree) {
   struct Scale : torch::nn::Cloneable<Scale> {
     Scale() { reset(); }

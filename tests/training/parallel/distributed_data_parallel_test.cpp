@@ -152,8 +152,8 @@ TEST(DistributedDataParallel, buffers_follow_rank_0) {
   });
 }
 
-// Batch statistics differ between ranks until a forward pass begins with rank 0's. So must an
-// evaluation.
+// Batch statistics differ between ranks until a forward pass begins with rank 0's. An evaluation
+// must begin with them too.
 TEST(DistributedDataParallel, evaluation_begins_with_rank_0s_buffers) {
   run_ranks_ok(2, [](ProcessGroup& group) {
     const auto shared = std::shared_ptr<ProcessGroup>(&group, [](auto*) {});

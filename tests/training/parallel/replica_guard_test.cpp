@@ -53,7 +53,7 @@ void train(ProcessGroup& group, std::int64_t guard_passes, int steps, int damage
   DistributedDataParallelOptions options;
   options.guard_passes = guard_passes;
   DistributedDataParallel model(std::make_shared<Guarded>(), borrowed(group), options);
-  // Paceline's optimizers would notice by themselves
+  // Paceline's optimizers would notice the damage by themselves.
   torch::optim::SGD optimizer(model->parameters(), 0.01);
   for (int step = 1; step <= steps; ++step) {
     model.forward(at::ones({2, 300}) * (group.rank() + step)).sum().backward();

@@ -77,8 +77,8 @@ std::vector<pipeline::Plan> plans_of_two_ranks(int micro_batches) {
           pipeline::search_plan(pipeline::v_layout(2), micro_batches, equal).plan};
 }
 
-// For one micro-batch the tied weight's gradient is bitwise equal; for more, its two uses are added
-// in another order.
+// For one micro-batch the tied weight's gradient is bitwise equal to the whole model's; for more,
+// its two uses are added in another order.
 template <class Stage, class Options>
 void expect_the_bits_of(const WholeModel& whole, const Options& options, const std::string& tied,
                         const pipeline::Plan& plan, const std::vector<Tensors>& batches) {

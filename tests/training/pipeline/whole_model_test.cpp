@@ -106,7 +106,7 @@ TEST(MeasureLayers, memory_is_what_a_pass_keeps_and_gives_on) {
     EXPECT_EQ(memory[0].activation_bytes, kStates);
     EXPECT_EQ(memory[1].activation_bytes, 2 * kStates);
     EXPECT_EQ(memory[2].activation_bytes, kStates + sizeof(float));  // plus the loss
-    // plus the gradient from which the factor's gradient is computed
+    // In addition there is the gradient from which the factor's gradient is computed.
     for (const std::size_t layer : {0u, 2u}) {
       EXPECT_GE(memory[layer].deferred_bytes, memory[layer].activation_bytes + kStates);
       EXPECT_LT(memory[layer].deferred_bytes, memory[layer].activation_bytes + 2 * kStates);

@@ -68,7 +68,7 @@ struct Lend {
   };
 };
 
-// Workers "owner" and "third" with modules, and "trainer", in this process.
+// Workers "owner" and "third", which have modules, and worker "trainer", all in this process.
 class Training : public testing::Test {
  protected:
   Training() {

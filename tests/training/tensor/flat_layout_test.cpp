@@ -29,7 +29,8 @@ TEST(FlatLayout, parts_are_equal_and_made_of_whole_blocks) {
   }
 }
 
-// So sums over a tensor's blocks do not depend on the array or on the division into parts.
+// With this property sums over a tensor's blocks do not depend on the array or on the division into
+// parts.
 TEST(FlatLayout, a_tensors_own_blocks_lie_within_blocks_of_the_array) {
   const std::vector<std::int64_t> sizes = {3000, 5, 700, 400, 1024, 1, 2049};
   std::vector<at::Tensor> tensors;

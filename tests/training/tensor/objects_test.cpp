@@ -130,7 +130,7 @@ TEST(Objects, bytes_that_are_no_tensors_are_refused) {
   EXPECT_THROW(tensors_from_bytes(with(1, -1)), Error);  // negative number of dimensions
   EXPECT_THROW(tensors_from_bytes(with(1, 1000)), Error);
   EXPECT_THROW(tensors_from_bytes(with(2, -2)), Error);  // negative size
-  // more elements than bytes
+  // The size claims more elements than there are bytes.
   EXPECT_THROW(tensors_from_bytes(with(2, std::int64_t{1} << 62)), Error);
   EXPECT_THROW(to_bytes({at::Tensor()}), Error);
   EXPECT_THROW(to_bytes({at::zeros({1}, at::kComplexFloat)}), Error);
