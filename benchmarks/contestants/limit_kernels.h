@@ -66,7 +66,7 @@ inline Kernels choose_kernels() {
 #if defined(__x86_64__)
 inline constexpr bool kCanStream = true;
 
-// `body(i)` for every four elements.
+// Calls `body(i)` for the index of every fourth element, beginning with 0.
 template <class Body>
 void stream(std::size_t count, Body body) {
   for (std::size_t i = 0; i < count; i += 4) body(i);

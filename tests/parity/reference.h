@@ -42,8 +42,8 @@ at::Tensor flat(const std::vector<at::Tensor>& tensors);
 // The opposite: copies a row into the parameters of a module.
 void set_weights(torch::nn::Module& module, const at::Tensor& row);
 
-// Throws an error with `what` unless the loss is Python's to `tolerance` (relative). Returns the
-// relative difference.
+// Throws an error with `what` unless the loss differs from Python's by at most `tolerance`
+// (relative). Returns the relative difference.
 double require_same_loss(const std::string& what, double loss, double pythons, double tolerance);
 
 }  // namespace paceline::parity

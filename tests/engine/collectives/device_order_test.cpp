@@ -54,7 +54,7 @@ void run_on_device(const Collective& call, Deadline deadline, Mesh& mesh, int wo
 }
 
 // The order of a caller whose stream has already finished its work. Records the event that the
-// stream is told to wait for.
+// stream must wait for.
 class NotingOrder : public DeviceOrder {
  public:
   NotingOrder() {

@@ -88,8 +88,8 @@ void expect_all_but_one_went_on(const std::vector<harness::ProcessResult>& resul
   }
 }
 
-// The library is idle then. So ending the group closes the connections to the dead rank, and
-// another group of the remaining ranks still works.
+// The library is idle when the rank dies. Therefore ending the group closes the connections to it,
+// and another group of the remaining ranks still works.
 TEST_P(LibraryFault, a_rank_killed_between_calls_is_named_and_the_survivors_continue) {
   for (int victim = 0; victim < 3; ++victim) {
     SharedCounter resting;

@@ -30,12 +30,12 @@ struct Caller {
   std::size_t least = 0;
 
   void all_reduce(std::size_t count, ReduceOp op = ReduceOp::kSum) const;
-  // On memory that is reduced in place; such a call must not begin either.
+  // Reduces memory that Paceline could reduce in place; such a call must not begin either.
   void all_reduce_symmetric(std::size_t count, ReduceOp op = ReduceOp::kSum) const;
   void divided_mean(Op op, std::uint32_t divisor) const;
   void all_reduce_integers(std::size_t count) const;
   void all_reduce_doubles(std::size_t count) const;
-  // On as many bytes as `count` floats have.
+  // Reduces as many bytes as `count` floats have.
   void all_reduce_as_doubles(std::size_t count) const;
   void all_reduce_async(std::size_t count) const;
   void broadcast(int root, std::size_t count = 1000) const;

@@ -118,7 +118,7 @@ TEST(Endpoint, an_address_of_one_link_is_known) {
   EXPECT_FALSE(is_link_local("169.254.0.1"));
 }
 
-// Such an address belongs to a Kubernetes Service, a NAT or a published port.
+// The given address is elsewhere if it belongs to a Kubernetes Service, a NAT or a published port.
 TEST(Endpoint, the_host_of_a_meeting_listens_on_all_addresses_when_the_given_one_is_elsewhere) {
   EXPECT_TRUE(is_of_this_host("127.0.0.1"));
   EXPECT_FALSE(is_of_this_host(kNobodys));

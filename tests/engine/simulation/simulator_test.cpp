@@ -67,7 +67,6 @@ TEST(Simulator, processor_time_is_paid_at_both_ends_of_a_message) {
   const SimulatedCluster cluster{Hosts::blocks(4, 1), costs};
   // Three sends and three receives on every rank. Receives overlap with sends, so only the last one
   // adds its time to that of the sends.
-  // are under way.
   expect_near(simulate_call(Algorithm::kDirect, Op::kAllGather, 1, cluster).seconds, 4e-3);
 }
 

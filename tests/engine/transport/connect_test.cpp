@@ -221,9 +221,8 @@ TEST_P(ConnectTest, a_caller_that_speaks_slowly_is_sent_away_while_the_group_wai
 
 class TcpConnectTest : public ConnectTest {};
 
-// Turns the first two calls away, like a rank with more callers than it can serve. Callers over
-// shared memory connect in the same way.
-// the same way.
+// The callee turns the first two calls away, like a rank with more callers than it can serve.
+// Callers over shared memory connect in the same way.
 TEST_P(TcpConnectTest, a_rank_that_is_turned_away_in_the_handshake_calls_again) {
   auto address = address_of_a_dead_rank();
   const Fd tcp = listen_tcp({"127.0.0.1", 0});

@@ -292,7 +292,8 @@ TEST_P(OfferTest, whose_header_did_not_fit_waits_for_room) {
   EXPECT_FALSE(streams(0).prepare_to_sleep(writing));
 }
 
-// Memory that the kernel does not let the rank read causes the same.
+// Rank 1 cannot read rank 0 because its token does not match. The result is the same if the kernel
+// does not let it read.
 TEST_P(MessageStreamsTest, nothing_is_offered_to_a_rank_that_cannot_read_it) {
   forget_token();
   EXPECT_EQ(receive(1, 1), "nothing");

@@ -42,8 +42,8 @@ TEST(SplitByCost, stages_besides_the_most_expensive_one_are_even) {
   EXPECT_EQ(split_by_cost({0, 0, 0}, 3), (Counts{1, 1, 1}));
 }
 
-// For ranks with several stages, tries every cut: the busiest rank counts, and splitting by stages
-// alone would miss the best cut.
+// Compares the split with the best of all cuts, which is the one whose busiest rank has the least
+// cost. Splitting by stages alone would miss it.
 TEST(SplitByCost, ranks_with_several_stages_have_as_little_to_do_as_possible) {
   const std::vector<double> costs{3, 2, 2, 2, 2, 2, 2, 5, 1, 3};
   for (const std::vector<int>& layout :
